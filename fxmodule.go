@@ -446,10 +446,10 @@ type builder struct {
 	defaults pushrule.Defaults
 	servers  *redisclient.Monitor
 	server   *handlers.Server
-	waits    rediscommit.WaitLimiter // shared by all stores on the client
-	onRedis  bool                    // some part is on Redis; see [builder.redis]
+	onRedis  bool // some part is on Redis; see [builder.redis]
 
-	hasNotifications bool // the groups have GET /notifications
+	pipelines        *redisclient.Pipelines // shared by all stores on the client
+	hasNotifications bool                   // the groups have GET /notifications
 }
 
 func newBuilder(host hostParts) (*builder, error) {
@@ -486,7 +486,10 @@ func (b *builder) redis() (redis.UniversalClient, rediscommit.Config, rediscommi
 	if client == nil {
 		client = redis.NewClient(&redis.Options{Dialer: func(context.Context, string, string) (net.Conn, error) { return nil, errNoClient }})
 	}
-	return client, b.host.Config.Redis, rediscommit.Options{Now: b.servers.Clock().Now, WaitLimiter: &b.waits, Observer: b.observer}
+	if b.pipelines == nil {
+		b.pipelines = redisclient.NewPipelines(client)
+	}
+	return client, b.host.Config.Redis, rediscommit.Options{Now: b.servers.Clock().Now, Pipelines: b.pipelines, Observer: b.observer}
 }
 
 var errNoClient = errors.New("pushfx: there is no Redis client: provide a redis.UniversalClient, *redis.Client or *redis.ClusterClient")

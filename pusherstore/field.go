@@ -12,6 +12,7 @@ import (
 	"github.com/pushfx/pushfx/module/commit/rediscommit"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pusher"
+	"github.com/pushfx/pushfx/module/redisclient"
 	"github.com/pushfx/pushfx/module/stored"
 )
 
@@ -84,7 +85,7 @@ func (e encoder) fieldCodec() rediscommit.Codec[pusher.List, fields] {
 // sizedCodec is fieldCodec with the size of the other pushers.
 func (e encoder) sizedCodec() rediscommit.Codec[pusher.List, fields] {
 	codec := e.fieldCodec()
-	codec.Read = rediscommit.Query[snapshot]{Ask: askSized, Read: readSized}
+	codec.Read = rediscommit.Query[snapshot]{Script: askSized, Read: readSized}
 	return codec
 }
 
@@ -120,7 +121,7 @@ func newFieldSnapshot(field string, values []any, others pusher.Size) (snapshot,
 // bytes of its other fields.
 //
 // ARGV: the field, the revision's field, the commit's field.
-const sizedScript = `
+var sizedScript = redisclient.NewScript(`
 local found = redis.pcall('HMGET', KEYS[1], ARGV[1], ARGV[2], ARGV[3])
 if found.err then return found end
 local others, bytes = 0, 0
@@ -130,14 +131,13 @@ for _, field in ipairs(redis.call('HKEYS', KEYS[1])) do
 		bytes = bytes + #field + redis.call('HSTRLEN', KEYS[1], field)
 	end
 end
-return {found[1], found[2], found[3], others, bytes}`
+return {found[1], found[2], found[3], others, bytes}`)
 
 var errSizedScript = errors.New("the script did not return three values and two numbers")
 
-func askSized(ctx context.Context, client redis.Cmdable, key string) redis.Cmder {
+func askSized(key string) *redisclient.Call {
 	hash, marked := splitFieldKey(key)
-	field := strings.TrimPrefix(marked, sizedMark)
-	return client.Eval(ctx, sizedScript, []string{hash}, field, stored.RevisionField, stored.CommitField) // in a pipeline, EVALSHA could not be repeated
+	return sizedScript.Call([]string{hash}, strings.TrimPrefix(marked, sizedMark), stored.RevisionField, stored.CommitField)
 }
 
 func readSized(key string, answer redis.Cmder) (snapshot, error) {

@@ -14,6 +14,7 @@ import (
 	"github.com/pushfx/pushfx/module/commit/rediscommit"
 	"github.com/pushfx/pushfx/module/observe"
 	"github.com/pushfx/pushfx/module/pusher"
+	"github.com/pushfx/pushfx/module/redisclient"
 	"github.com/pushfx/pushfx/module/stored"
 )
 
@@ -22,21 +23,21 @@ var _ module.PushkeyIndex = (*Index)(nil)
 // Index is a [module.PushkeyIndex] on Redis, for use with a [Store]. It is safe for
 // concurrent use, does no I/O in the background, and needs no closing.
 type Index struct {
-	claims      *rediscommit.Store[pusher.Claims, string]
-	client      redis.UniversalClient
-	cfg         rediscommit.Config
-	pendingKey  string // of the sorted set of pending pushkeys
-	clearScript *redis.Script
+	claims     *rediscommit.Store[pusher.Claims, string]
+	pipelines  *redisclient.Pipelines
+	cfg        rediscommit.Config
+	pendingKey string // of the sorted set of pending pushkeys
 }
 
 // NewIndex returns an index on client, which must read from masters. The caller closes
 // the client.
 func NewIndex(client redis.UniversalClient, cfg rediscommit.Config, o rediscommit.Options) (*Index, error) {
+	o.Pipelines = o.PipelinesOn(client)
 	claims, err := rediscommit.New(client, cfg, o, claimsCodec())
 	if err != nil {
 		return nil, err
 	}
-	return &Index{claims, client, cfg, stored.Keys{Prefix: cfg.KeyPrefix}.Pending(), redis.NewScript(clearPendingScript)}, nil
+	return &Index{claims, o.Pipelines, cfg, stored.Keys{Prefix: cfg.KeyPrefix}.Pending()}, nil
 }
 
 // Load returns the claims to a pushkey; see [module.PushkeyIndex].
@@ -54,50 +55,62 @@ func (x *Index) Update(ctx context.Context, key pusher.Digest, edit func(*pusher
 // MarkPending marks a pushkey as pending; see [module.PushkeyIndex].
 func (x *Index) MarkPending(ctx context.Context, u module.PendingPushkey) error {
 	member := redis.ZAddArgs{GT: true, Members: []redis.Z{{Score: float64(u.Claim), Member: string(u.Key)}}}
-	return x.do(ctx, "mark pending", func(ctx context.Context) error {
-		return x.client.ZAddArgs(ctx, x.pendingKey, member).Err()
+	return x.do(ctx, "mark pending", x.write, &redisclient.Command{
+		Key: x.pendingKey, IsSingle: true, Queue: func(ctx context.Context, to redisclient.Sender) func() error {
+			return to.ZAddArgs(ctx, x.pendingKey, member).Err
+		},
 	})
 }
 
 // ClearPending clears a pending pushkey, unless a later claim has marked it again; see
 // [module.PushkeyIndex].
 func (x *Index) ClearPending(ctx context.Context, u module.PendingPushkey) error {
-	return x.do(ctx, "clear pending", func(ctx context.Context) error {
-		return x.clearScript.Run(ctx, x.client, []string{x.pendingKey}, string(u.Key), u.Claim).Err()
-	})
+	return x.do(ctx, "clear pending", x.write, clearPendingScript.Call([]string{x.pendingKey}, string(u.Key), u.Claim).Command())
 }
 
 // ARGV: the digest, the number of the last reconciled claim.
-const clearPendingScript = `
+var clearPendingScript = redisclient.NewScript(`
 local claim = redis.call('ZSCORE', KEYS[1], ARGV[1])
 if claim and tonumber(claim) <= tonumber(ARGV[2]) then redis.call('ZREM', KEYS[1], ARGV[1]) end
-return 1`
+return 1`)
 
 // Pending returns the pending pushkeys, oldest first; see [module.PushkeyIndex].
 func (x *Index) Pending(ctx context.Context, before time.Time, limit int) (all []module.PendingPushkey, err error) {
-	var members []redis.Z
+	var members *redis.ZSliceCmd
 	last := "+inf"
 	if !before.IsZero() {
 		last = "(" + strconv.FormatInt(before.UnixMicro(), 10)
 	}
-	err = x.do(ctx, "list pending", func(ctx context.Context) (err error) {
-		members, err = x.client.ZRangeArgsWithScores(ctx, redis.ZRangeArgs{
-			Key: x.pendingKey, ByScore: true, Start: "-inf", Stop: last, Count: int64(limit),
-		}).Result()
-		return err
+	err = x.do(ctx, "list pending", x.pipelines.Read, &redisclient.Command{
+		Key: x.pendingKey, IsSingle: true, Queue: func(ctx context.Context, to redisclient.Sender) func() error {
+			members = to.ZRangeArgsWithScores(ctx, redis.ZRangeArgs{
+				Key: x.pendingKey, ByScore: true, Start: "-inf", Stop: last, Count: int64(limit),
+			})
+			return members.Err
+		},
 	})
-	for _, member := range members {
+	if err != nil {
+		return nil, err
+	}
+	for _, member := range members.Val() {
 		digest, _ := member.Member.(string)
 		all = append(all, module.PendingPushkey{Key: pusher.Digest(digest), Claim: int64(member.Score)})
 	}
-	return all, err
+	return all, nil
 }
 
-// do runs an idempotent command.
-func (x *Index) do(ctx context.Context, doing string, command func(context.Context) error) error {
+// write needs no durability: without a mark or with one too many, nothing is lost.
+func (x *Index) write(ctx context.Context, commands ...*redisclient.Command) []error {
+	return x.pipelines.Write(ctx, rediscommit.Durability{}, commands...)
+}
+
+// do sends an idempotent command.
+func (x *Index) do(
+	ctx context.Context, doing string, send func(context.Context, ...*redisclient.Command) []error, command *redisclient.Command,
+) error {
 	ctx, cancel := x.cfg.Bound(ctx)
 	defer cancel()
-	if err := command(ctx); err != nil {
+	if err := send(ctx, command)[0]; err != nil {
 		return module.Unavailable(fmt.Errorf("pushkey index: %s: %w", doing, err))
 	}
 	return nil

@@ -54,7 +54,7 @@ func (s *Store) LoadMany(ctx context.Context, users []mxid.UserID) map[mxid.User
 	return results(s.hashes.LoadMany(ctx, users))
 }
 
-func results(loaded map[mxid.UserID]rediscommit.Result[snapshot]) map[mxid.UserID]module.Result[pusher.List] {
+func results(loaded map[mxid.UserID]module.Result[snapshot]) map[mxid.UserID]module.Result[pusher.List] {
 	all := make(map[mxid.UserID]module.Result[pusher.List], len(loaded))
 	for user, result := range loaded {
 		all[user] = module.Result[pusher.List]{Value: result.Value.Value, Err: result.Err}

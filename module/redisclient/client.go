@@ -1,6 +1,6 @@
-// Package redisclient checks the host's Redis client and its servers; its API may change
-// at any time, except [Config] and [Clock]. It checks settings, health, the clock, and the
-// masters.
+// Package redisclient is the way to the host's Redis; its API may change at any time,
+// except [Config], [Clock] and [Durability]. It sends commands, and checks the client's
+// settings, health, the clock, and the masters.
 package redisclient
 
 import (

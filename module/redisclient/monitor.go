@@ -21,17 +21,15 @@ var _ module.Health = (*Monitor)(nil)
 type Monitor struct {
 	client     redis.UniversalClient
 	cfg        Config
-	durability Durability
+	durability durabilityCheck
 	observer   observe.Observer
 	clock      *Clock
 	interval   time.Duration
 	evicting   atomic.Int64 // number of masters, at the last survey
 }
 
-// Durability is the guarantee that a change has before it is acknowledged.
-type Durability interface {
-	// Check asks every master for a durability. An error means that a master can never
-	// give it, or did not reply; a shortage means that it cannot at the moment.
+// durabilityCheck is a [Durability].
+type durabilityCheck interface {
 	Check(ctx context.Context, client redis.UniversalClient) (shortages []string, err error)
 }
 
@@ -50,7 +48,7 @@ func (e *SettingError) Error() string { return e.Advice.String() }
 // durability, and masters that refuse INFO, so that evictions are unknown. Later, the
 // observer receives masters that evict keys. It always receives the reports of
 // [NewClock].
-func NewMonitor(client redis.UniversalClient, cfg Config, durability Durability, observer observe.Observer) *Monitor {
+func NewMonitor(client redis.UniversalClient, cfg Config, durability durabilityCheck, observer observe.Observer) *Monitor {
 	return &Monitor{
 		client: client, cfg: cfg, durability: durability, observer: observer, interval: time.Minute,
 		clock: NewClock(client, nil, func(err error) {

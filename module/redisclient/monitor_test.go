@@ -52,7 +52,7 @@ func (d fixedDurability) Check(context.Context, redis.UniversalClient) ([]string
 	return d.shortages, d.err
 }
 
-func monitorOf(client redis.UniversalClient, d Durability) (*Monitor, *journal) {
+func monitorOf(client redis.UniversalClient, d durabilityCheck) (*Monitor, *journal) {
 	var reported journal
 	return NewMonitor(client, DefaultConfig(), d, &reported), &reported
 }

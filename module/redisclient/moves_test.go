@@ -196,7 +196,7 @@ func TestAMoveThatBeginsAfterTheLookIsNoticed(t *testing.T) {
 	c.wantElsewhere(t, answered)
 }
 
-// A person ended the move on both masters, which left the key where nobody looks.
+// A person ended the move on both masters, which left the key on a master that does not serve it.
 func TestAForgottenMoveIsNoticed(t *testing.T) {
 	t.Parallel()
 	c := newMovingCluster(t, 0)

@@ -7,6 +7,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/pushfx/pushfx/module/commit"
+	"github.com/pushfx/pushfx/module/redisclient"
 )
 
 // Codec defines how a store keeps its values on Redis. Raw is the stored form of a
@@ -64,8 +65,42 @@ type Query[T any] struct {
 	// Ask sends the command for a key, or queues it if the client is a pipeline.
 	Ask func(ctx context.Context, client redis.Cmdable, key string) redis.Cmder
 
+	// Script is used instead of Ask, unless it is nil.
+	Script func(key string) *redisclient.Call
+
 	// Read reads the reply. Its errors are faults or errors of the client.
 	Read func(key string, answer redis.Cmder) (T, error)
+}
+
+// read is a query for one key.
+type read[T any] struct {
+	query Query[T]
+	key   string
+
+	call   *redisclient.Call
+	answer redis.Cmder
+}
+
+func (r *read[T]) command() *redisclient.Command {
+	if r.query.Script != nil {
+		r.call = r.query.Script(r.key)
+		return r.call.Command()
+	}
+	return &redisclient.Command{Key: r.key, IsSingle: true, Queue: func(ctx context.Context, to redisclient.Sender) func() error {
+		r.answer = r.query.Ask(ctx, to, r.key)
+		return r.answer.Err
+	}}
+}
+
+// result returns the value of a reply. Err is the error of sending the command.
+func (r *read[T]) result(err error) (value T, _ error) {
+	switch {
+	case err != nil && !errors.Is(err, redis.Nil):
+		return value, err
+	case r.call != nil:
+		return r.query.Read(r.key, r.call.Reply)
+	}
+	return r.query.Read(r.key, r.answer)
 }
 
 // Swap is an encoded update.

@@ -7,7 +7,10 @@ import (
 	"strings"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/pushfx/pushfx/module/observe"
+	"github.com/pushfx/pushfx/module/redisclient"
 )
 
 // Config configures all stores on Redis.
@@ -44,21 +47,36 @@ type Options struct {
 	// hosts agree. Nil means the host's clock, which suits a single host.
 	Now func() time.Time
 
-	// WaitLimiter is shared by all stores on one client. Nil means one for this store
-	// alone.
-	WaitLimiter *WaitLimiter
+	// Pipelines are shared by all stores on one client. Nil means new ones for this
+	// store alone.
+	Pipelines *redisclient.Pipelines
 
 	// Observer receives lost races, unknown outcomes and durability waits. Nil means
 	// none.
 	Observer observe.Observer
 }
 
+// Durability is the guarantee that a change has before it is acknowledged.
+type Durability = redisclient.Durability
+
+// ParseDurability parses "none", "replicas:1", "aof" or "replicas:2,aof", see
+// [Durability.String]. Timeout is 1.5 s with aof, and the default otherwise.
+func ParseDurability(text string) (Durability, error) { return redisclient.ParseDurability(text) }
+
 // DefaultConfig returns the defaults.
 func DefaultConfig() Config {
 	return Config{
-		OperationTimeout: 5 * time.Second, Durability: Durability{Timeout: 500 * time.Millisecond},
+		OperationTimeout: 5 * time.Second, Durability: Durability{Timeout: redisclient.DefaultDurabilityTimeout},
 		LargeValueBytes: 8 << 10, CacheBytes: 64 << 20,
 	}
+}
+
+// PipelinesOn returns the shared pipelines, or new ones for the client.
+func (o Options) PipelinesOn(client redis.UniversalClient) *redisclient.Pipelines {
+	if o.Pipelines != nil {
+		return o.Pipelines
+	}
+	return redisclient.NewPipelines(client)
 }
 
 // Bound returns a context that ends within OperationTimeout.
@@ -75,7 +93,7 @@ const maxOperationTimeout = 30 * time.Second
 
 // Validate joins an error for each field that breaks the limits in its comment.
 func (c Config) Validate() error {
-	faults := []error{c.Durability.validate()}
+	faults := []error{c.Durability.Validate()}
 	if strings.ContainsAny(c.KeyPrefix, "{}") {
 		faults = append(faults, fmt.Errorf("KeyPrefix is %q, want no braces", c.KeyPrefix))
 	}
@@ -84,7 +102,7 @@ func (c Config) Validate() error {
 	}
 	if c.OperationTimeout <= 0 || c.OperationTimeout > maxOperationTimeout {
 		faults = append(faults, fmt.Errorf("OperationTimeout is %v, want above 0 and at most %v", c.OperationTimeout, maxOperationTimeout))
-	} else if c.Durability.isRequired() && c.Durability.Timeout >= c.OperationTimeout {
+	} else if c.Durability.IsRequired() && c.Durability.Timeout >= c.OperationTimeout {
 		faults = append(faults, fmt.Errorf("Durability.Timeout is %v, want less than OperationTimeout, %v", c.Durability.Timeout, c.OperationTimeout))
 	}
 	if c.LargeValueBytes < 1 {

@@ -16,12 +16,13 @@ import (
 func TestDurabilityParsesItsOwnText(t *testing.T) {
 	t.Parallel()
 	usual := DefaultConfig().Durability.Timeout
+	const everysecTimeout = 1500 * time.Millisecond
 	for text, want := range map[string]Durability{
-		"none":           {0, false, usual},
-		"aof":            {0, true, everysecTimeout},
-		"replicas:1":     {1, false, usual},
-		"replicas:2,aof": {2, true, everysecTimeout},
-		"replicas:12":    {12, false, usual},
+		"none":           {Replicas: 0, AOF: false, Timeout: usual},
+		"aof":            {Replicas: 0, AOF: true, Timeout: everysecTimeout},
+		"replicas:1":     {Replicas: 1, AOF: false, Timeout: usual},
+		"replicas:2,aof": {Replicas: 2, AOF: true, Timeout: everysecTimeout},
+		"replicas:12":    {Replicas: 12, AOF: false, Timeout: usual},
 	} {
 		got, err := ParseDurability(text)
 		if err != nil || got != want {
@@ -66,7 +67,7 @@ func TestValidateNamesEachWrongDurabilityField(t *testing.T) {
 		{Durability{AOF: true}, []string{timeout}},
 		{Durability{Replicas: -1, AOF: true, Timeout: -1}, []string{replicas, timeout}},
 	} {
-		wantFaults(t, test.Durability.validate(), test.faults...)
+		wantFaults(t, test.Durability.Validate(), test.faults...)
 	}
 }
 
@@ -156,13 +157,13 @@ func TestDurabilityRefusesClientsThatCannotWait(t *testing.T) {
 		{"single, long wait", singleClient, Durability{AOF: true, Timeout: time.Hour}, 0, "ReadTimeout"},
 		{"single, too short for a late server", singleClient, required, 1200 * time.Millisecond, "takes up to 1.2s"},
 		{"single, long enough for a late server", singleClient, required, 1201 * time.Millisecond, ""},
-		{"cluster, too short for two late waits", clusterClient, Durability{1, true, time.Second}, 1400 * time.Millisecond, "takes up to 1.4s"},
-		{"cluster, long enough for two late waits", clusterClient, Durability{1, true, time.Second}, 1401 * time.Millisecond, ""},
+		{"cluster, too short for two late waits", clusterClient, Durability{Replicas: 1, AOF: true, Timeout: time.Second}, 1400 * time.Millisecond, "takes up to 1.4s"},
+		{"cluster, long enough for two late waits", clusterClient, Durability{Replicas: 1, AOF: true, Timeout: time.Second}, 1401 * time.Millisecond, ""},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			client := test.client(test.readTimeout)
 			defer client.Close()
-			err := test.checkClient(client)
+			err := test.CheckClient(client)
 			if (err != nil) != (test.fault != "") || err != nil && !strings.Contains(err.Error(), test.fault) {
 				t.Errorf("got error %v, want %q", err, test.fault)
 			}

@@ -8,7 +8,6 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/pushfx/pushfx/module/commit"
 	"github.com/pushfx/pushfx/module/redistest"
 )
 
@@ -90,20 +89,6 @@ func TestMasterAnswersNoReadDuringAHandover(t *testing.T) {
 		"many values": func(ctx context.Context) error { return store.LoadMany(ctx, users)[user].Err },
 		"a query for many": func(ctx context.Context) error {
 			return ReadMany(ctx, store.Users, users, readText)[user].Err
-		},
-		"a redirected read": func(ctx context.Context) error {
-			var answer redis.Cmder
-			store.store.reads.sendAlone(ctx, store.key(user), func(ctx context.Context, client redis.Cmdable) {
-				answer = readText.Ask(ctx, client, store.key(user))
-			})
-			return answer.Err()
-		},
-		"redirected reads of many": func(ctx context.Context) error {
-			r := batchRead[commit.Snapshot[string, string], string, string]{
-				store.store, readText, []string{store.key(user)}, make([]Result[commit.Snapshot[string, string]], 1),
-			}
-			r.ask(ctx, r.client, []int{0})
-			return r.results[0].Err
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -16,6 +16,8 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/pushfx/pushfx/module/commit"
+	"github.com/pushfx/pushfx/module/observe"
+	"github.com/pushfx/pushfx/module/redisclient"
 	"github.com/pushfx/pushfx/module/redistest"
 )
 
@@ -43,17 +45,24 @@ func pause(t *testing.T, server *redistest.Server) {
 }
 
 type testScript struct {
-	writer *Writer
+	store  *Store[string, string]
 	script *redis.Script
+	source string
 }
 
-func newTestScript(client redis.UniversalClient, waits *WaitLimiter, source string, d Durability) testScript {
-	return testScript{newWriter(newNodes(client, waits), "", "", Config{Durability: d}, nil), redis.NewScript(source)}
+// newTestScript returns a script on pipelines of its own, unless they are given.
+func newTestScript(client redis.UniversalClient, pipelines *redisclient.Pipelines, source string, d Durability) testScript {
+	o := Options{Pipelines: pipelines}
+	writer := &Writer{o.PipelinesOn(client), "", "", Config{}, observe.Or(nil)}
+	return testScript{&Store[string, string]{writer: writer, cfg: Config{Durability: d}}, redis.NewScript(source), source}
 }
 
 func (s testScript) run(ctx context.Context, key string, args []any) (done bool, err error) {
-	return s.writer.run(ctx, s.script, key, args)
+	return s.store.run(ctx, redisclient.NewScript(s.source), key, args...)
 }
+
+// maxLateness is how late a server may end a wait.
+const maxLateness = 200 * time.Millisecond
 
 const setting = `redis.call('SET', KEYS[1], ARGV[1]) return 1`
 
@@ -442,8 +451,8 @@ func TestWaitsLeaveConnectionsToOtherCommands(t *testing.T) {
 		Addrs: servers.Addrs(), PoolSize: 4, PipelinePoolSize: -1, ContextTimeoutEnabled: true,
 	})
 	defer client.Close()
-	waits := new(WaitLimiter)
-	store, otherStore := newTestScript(client, waits, setting, oneReplica), newTestScript(client, waits, setting, oneReplica)
+	pipelines := redisclient.NewPipelines(client)
+	store, otherStore := newTestScript(client, pipelines, setting, oneReplica), newTestScript(client, pipelines, setting, oneReplica)
 	run := func(set testScript, key string, limit time.Duration) error {
 		ctx, cancel := context.WithTimeout(t.Context(), limit)
 		defer cancel()

@@ -9,6 +9,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/pushfx/pushfx/module/redisclient"
 	"github.com/pushfx/pushfx/module/stored"
 )
 
@@ -61,7 +62,7 @@ func HasSuffix(arg int) string {
 
 // KEYS: the string, the staged string. ARGV: the old suffix, the channel, the message
 // or an empty string. It fails if there is no staged string.
-var stagedSwapScript = redis.NewScript(`
+var stagedSwapScript = redisclient.NewScript(`
 if not (` + HasSuffix(1) + `) then
 	redis.call('DEL', KEYS[2])
 	return 0
@@ -71,29 +72,30 @@ redis.call('PERSIST', KEYS[1])
 if ARGV[5] ~= '' then redis.pcall('PUBLISH', ARGV[4], ARGV[5]) end
 return 1`)
 
-// swapStaged makes a staged swap. Possible is false if the server refused it: while a
-// slot moves, the two keys may be on two nodes. Then nothing has changed, and the
-// caller runs the codec's script, which has one key.
-func (s *Store[V, R]) swapStaged(ctx context.Context, key string, staged StagedSwap) (done, possible bool, err error) {
+// errStagedRefused means that the server refused a staged swap: while a slot moves, the two
+// keys may be on two nodes. Nothing has changed, and the codec's script can do it, which
+// has one key.
+var errStagedRefused = fmt.Errorf("%w: the staged swap is refused", redisclient.ErrAnswered)
+
+// swapStaged makes a staged swap. Errors: also errStagedRefused.
+func (s *Store[V, R]) swapStaged(ctx context.Context, key string, staged StagedSwap) (done bool, err error) {
 	keys := []string{key, stored.Staged(key, rand.Text()[:stagedTokenLength])}
-	args := append(staged.Old.Args(), staged.Channel, staged.Message)
-	var set *redis.StatusCmd
-	var swap *redis.Cmd
-	// Each command has its own error.
-	_, _ = s.client.Pipelined(ctx, func(p redis.Pipeliner) error {
-		set = p.Set(ctx, keys[1], staged.New, stagedLife)
-		swap = p.EvalSha(ctx, stagedSwapScript.Hash(), keys, args...)
-		return nil
-	})
-	if set.Err() == nil && redis.HasErrorPrefix(swap.Err(), "NOSCRIPT") {
-		swap = stagedSwapScript.Eval(ctx, s.client, keys, args...)
+	call := stagedSwapScript.Call(keys, append(staged.Old.Args(), staged.Channel, staged.Message)...)
+	queue := func(ctx context.Context, to redisclient.Sender) func() error {
+		set := to.Set(ctx, keys[1], staged.New, stagedLife)
+		check := call.Queue(ctx, to)
+		return func() error {
+			err := errors.Join(set.Err(), check())
+			if refusal := redis.Error(nil); !redis.HasErrorPrefix(err, "NOSCRIPT") && errors.As(err, &refusal) {
+				return fmt.Errorf("%w: %s", errStagedRefused, refusal.Error())
+			}
+			return err
+		}
 	}
-	done, err = swap.Bool()
-	if refused := redis.Error(nil); errors.As(err, &refused) {
-		_ = s.client.Del(ctx, keys[1]).Err() // on an error, the key expires
-		return false, false, nil
+	if err = s.pipelines.Write(ctx, redisclient.Durability{}, &redisclient.Command{Key: key, Queue: queue})[0]; err != nil {
+		return false, err
 	}
-	return done, true, err
+	return call.Reply.Bool()
 }
 
 // stagedTokenLength is 13 letters of 5 random bits.

@@ -10,8 +10,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"net"
 
 	"github.com/redis/go-redis/v9"
 
@@ -19,6 +17,7 @@ import (
 	"github.com/pushfx/pushfx/module/commit"
 	"github.com/pushfx/pushfx/module/fault"
 	"github.com/pushfx/pushfx/module/observe"
+	"github.com/pushfx/pushfx/module/redisclient"
 	"github.com/pushfx/pushfx/module/stored"
 )
 
@@ -29,10 +28,10 @@ type Store[V, R any] struct {
 	cfg     Config
 	options Options
 	client  redis.UniversalClient
-	nodes   *nodes
-	reads   *pipelines
-	writer  *Writer
-	swap    *redis.Script
+	swap    *redisclient.Script
+
+	pipelines *redisclient.Pipelines
+	writer    *Writer
 
 	cache     *cache[V, R]
 	committer *commit.Committer[V, R]
@@ -41,14 +40,13 @@ type Store[V, R any] struct {
 // New returns a store on client, which must read from masters. The caller closes the
 // client.
 func New[V, R any](client redis.UniversalClient, cfg Config, o Options, codec Codec[V, R]) (*Store[V, R], error) {
-	if err := errors.Join(cfg.Validate(), cfg.Durability.checkClient(client)); err != nil {
+	if err := errors.Join(cfg.Validate(), cfg.Durability.CheckClient(client)); err != nil {
 		return nil, fmt.Errorf("%s: %w", codec.Name, err)
 	}
-	o.Observer = observe.Or(o.Observer)
-	nodes := newNodes(client, o.WaitLimiter)
+	o.Observer, o.Pipelines = observe.Or(o.Observer), o.PipelinesOn(client)
+	writer := &Writer{o.Pipelines, codec.Name, codec.Observed, cfg, o.Observer}
 	s := &Store[V, R]{
-		codec: codec, cfg: cfg, options: o, client: client, nodes: nodes, reads: newPipelines(nodes),
-		writer: newWriter(nodes, codec.Name, codec.Observed, cfg, o.Observer), swap: redis.NewScript(codec.Swap),
+		codec: codec, cfg: cfg, options: o, client: client, pipelines: o.Pipelines, writer: writer, swap: redisclient.NewScript(codec.Swap),
 		cache: newCache[V, R](cfg.CacheBytes),
 	}
 	s.committer = s.newCommitter()
@@ -66,7 +64,7 @@ func (s *Store[V, R]) WithCodec(codec Codec[V, R]) *Store[V, R] {
 
 func (s *Store[V, R]) newCommitter() *commit.Committer[V, R] {
 	mode := commit.Written
-	if s.cfg.Durability.isRequired() {
+	if s.cfg.Durability.IsRequired() {
 		mode = commit.Confirmed
 	}
 	committer := commit.New(commit.Access[V, R]{
@@ -79,7 +77,7 @@ func (s *Store[V, R]) newCommitter() *commit.Committer[V, R] {
 	return committer
 }
 
-var removeScript = redis.NewScript(`redis.call('DEL', KEYS[1]) return 1`)
+var removeScript = redisclient.NewScript(`redis.call('DEL', KEYS[1]) return 1`)
 
 // Load returns the snapshot of a key, given without its prefix. It asks all masters of
 // a cluster for a missing value, because an interrupted move of its slot can hide it.
@@ -120,10 +118,10 @@ func (s *Store[V, R]) remove(ctx context.Context, key string) error {
 // cannot remove a key from a master that does not own the slot.
 func (s *Store[V, R]) removeVerified(ctx context.Context, key string) (err error) {
 	for range 2 {
-		if _, err = s.writer.run(ctx, removeScript, key, nil); err != nil {
+		if _, err = s.run(ctx, removeScript, key); err != nil {
 			return err
 		}
-		if err = s.nodes.moves.Elsewhere(ctx, s.codec.redisKey(key), nil); err == nil {
+		if err = s.pipelines.Elsewhere(ctx, s.codec.redisKey(key), nil); err == nil {
 			return nil
 		}
 	}
@@ -142,7 +140,7 @@ func (s *Store[V, R]) Swap(ctx context.Context, key string, base stored.Revision
 	if _, err := s.readVerified(ctx, key); fault.KindOf(err) == fault.Unavailable {
 		return false, err // another master may have the value
 	}
-	if done, err = s.writer.run(ctx, s.swap, key, args(s.committer.NextRevision(base))); err != nil {
+	if done, err = s.run(ctx, s.swap, key, args(s.committer.NextRevision(base))...); err != nil {
 		return false, s.unavailable("swap", err)
 	}
 	return done, nil
@@ -168,40 +166,11 @@ func (s *Store[V, R]) read(ctx context.Context, key string) (whole commit.Snapsh
 	return whole, node, err
 }
 
-// maxAsks bounds how often a read is sent if replies get lost. The client's own retries
-// may be off.
-const maxAsks = 3
-
 func ask[T, V, R any](ctx context.Context, s *Store[V, R], key string, q Query[T]) (value T, node *redis.Client, err error) {
-	for range maxAsks {
-		if value, node, err = askOnce(ctx, s, key, q); !isConnectionLost(err) || ctx.Err() != nil {
-			break
-		}
-	}
-	return value, node, s.checkError(err)
-}
-
-// isConnectionLost reports whether an established connection broke, after which Redis
-// may have the command.
-func isConnectionLost(err error) bool {
-	var network *net.OpError
-	return errors.Is(err, io.EOF) || errors.As(err, &network) && network.Op != "dial"
-}
-
-func askOnce[T, V, R any](ctx context.Context, s *Store[V, R], key string, q Query[T]) (value T, node *redis.Client, err error) {
-	var answer redis.Cmder
-	queue := func(ctx context.Context, client redis.Cmdable) { answer = q.Ask(ctx, client, key) }
-	node, err = s.reads.send(ctx, key, queue)
-	if err != nil {
-		return value, nil, err
-	}
-	value, err = q.Read(key, answer)
-	if node != nil && err != nil && fault.KindOf(err) == fault.Internal {
-		s.reads.sendAlone(ctx, key, queue)
-		value, err = q.Read(key, answer)
-		node = nil
-	}
-	return value, node, err
+	r := &read[T]{query: q, key: key}
+	command := r.command()
+	value, err = r.result(s.pipelines.Read(ctx, command)[0])
+	return value, command.Node, s.checkError(err)
 }
 
 // readVerified is a read that looks for a missing value on the other masters of a
@@ -211,7 +180,7 @@ func (s *Store[V, R]) readVerified(ctx context.Context, key string) (commit.Snap
 	if err != nil || stored.Found {
 		return stored, err
 	}
-	otherMaster := s.nodes.moves.Elsewhere(ctx, s.codec.redisKey(key), node)
+	otherMaster := s.pipelines.Elsewhere(ctx, s.codec.redisKey(key), node)
 	if otherMaster == nil {
 		return stored, nil
 	}
@@ -233,7 +202,6 @@ func (s *Store[V, R]) checkError(err error) error {
 }
 
 func (s *Store[V, R]) unavailable(doing string, err error) error {
-	s.nodes.reload()
 	return module.Unavailable(fmt.Errorf("%s: %s: %w", s.codec.Name, doing, err))
 }
 
@@ -270,10 +238,37 @@ func (s *Store[V, R]) write(ctx context.Context, u commit.Update[V, R]) (now com
 func (s *Store[V, R]) runSwap(ctx context.Context, key string, swap Swap[V, R]) (done bool, err error) {
 	// A durability wait must follow the write on the same connection, so it excludes
 	// staged swaps.
-	if swap.Staged != nil && !s.cfg.Durability.isRequired() {
-		if done, possible, err := s.swapStaged(ctx, key, *swap.Staged); possible {
+	if swap.Staged != nil && !s.cfg.Durability.IsRequired() {
+		if done, err := s.swapStaged(ctx, key, *swap.Staged); !errors.Is(err, errStagedRefused) {
 			return done, err
 		}
 	}
-	return s.writer.run(ctx, s.swap, s.codec.redisKey(key), swap.Args)
+	return s.run(ctx, s.swap, s.codec.redisKey(key), swap.Args...)
+}
+
+var errNothingChanged = fmt.Errorf("%w: the script replied 0", redisclient.ErrAnswered)
+
+// run runs a script with one key that replies 1 or 0. Done means that it replied 1 and
+// the change has its durability.
+func (s *Store[V, R]) run(ctx context.Context, script *redisclient.Script, key string, args ...any) (done bool, err error) {
+	call := script.Call([]string{key}, args...)
+	command := call.Command()
+	command.Queue = func(ctx context.Context, to redisclient.Sender) func() error {
+		check := call.Queue(ctx, to)
+		return func() error {
+			if err := check(); err != nil {
+				return err
+			}
+			done, err := call.Reply.Bool()
+			if err == nil && !done {
+				err = errNothingChanged
+			}
+			return err
+		}
+	}
+	err = s.writer.send(ctx, s.cfg.Durability, []*redisclient.Command{command})[0]
+	if errors.Is(err, errNothingChanged) {
+		return false, nil
+	}
+	return err == nil, err
 }

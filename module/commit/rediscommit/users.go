@@ -4,8 +4,10 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/commit"
 	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/redisclient"
 	"github.com/pushfx/pushfx/module/stored"
 )
 
@@ -32,19 +34,27 @@ func (u *Users[V, R]) Load(ctx context.Context, user mxid.UserID) (commit.Snapsh
 // LoadMany loads the values of many users; each result has its own error. It does not
 // ask other masters for missing values. It asks all nodes concurrently, each in one
 // round trip for every 500 keys.
-func (u *Users[V, R]) LoadMany(ctx context.Context, users []mxid.UserID) map[mxid.UserID]Result[commit.Snapshot[V, R]] {
+func (u *Users[V, R]) LoadMany(ctx context.Context, users []mxid.UserID) map[mxid.UserID]module.Result[commit.Snapshot[V, R]] {
 	return ReadMany(ctx, u, users, u.store.codec.Read)
 }
 
 // ReadMany sends a query for many users; see [Users.LoadMany].
-func ReadMany[T, V, R any](ctx context.Context, u *Users[V, R], users []mxid.UserID, q Query[T]) map[mxid.UserID]Result[T] {
+func ReadMany[T, V, R any](ctx context.Context, u *Users[V, R], users []mxid.UserID, q Query[T]) map[mxid.UserID]module.Result[T] {
 	valid, keys, refused := u.keys(users)
-	all := make(map[mxid.UserID]Result[T], len(users))
+	all := make(map[mxid.UserID]module.Result[T], len(users))
 	for user, err := range refused {
-		all[user] = Result[T]{Err: err}
+		all[user] = module.Result[T]{Err: err}
 	}
-	for i, result := range readMany(ctx, u.store, keys, q) {
-		all[valid[i]] = result
+	ctx, cancel := u.store.cfg.Bound(ctx)
+	defer cancel()
+	reads, commands := make([]*read[T], len(keys)), make([]*redisclient.Command, len(keys))
+	for i, key := range keys {
+		reads[i] = &read[T]{query: q, key: u.store.cfg.KeyPrefix + key}
+		commands[i] = reads[i].command()
+	}
+	for i, err := range u.store.pipelines.Read(ctx, commands...) {
+		value, err := reads[i].result(err)
+		all[valid[i]] = module.Result[T]{Value: value, Err: u.store.checkError(err)}
 	}
 	return all
 }

@@ -37,17 +37,27 @@ type trips struct {
 	sizes []int
 }
 
-func (p *trips) DialHook(next redis.DialHook) redis.DialHook          { return next }
-func (p *trips) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
+func (p *trips) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (p *trips) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, command redis.Cmder) error {
+		p.add([]redis.Cmder{command})
+		return next(ctx, command)
+	}
+}
 
 func (p *trips) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return func(ctx context.Context, commands []redis.Cmder) error {
-		if commands[0].Name() == "get" { // not the commands of a new connection
-			p.mu.Lock()
-			p.sizes = append(p.sizes, len(commands))
-			p.mu.Unlock()
-		}
+		p.add(commands)
 		return next(ctx, commands)
+	}
+}
+
+func (p *trips) add(commands []redis.Cmder) {
+	if commands[0].Name() == "get" { // not the commands of a new connection
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.sizes = append(p.sizes, len(commands))
 	}
 }
 

@@ -13,7 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/pushfx/pushfx/module"
-	"github.com/pushfx/pushfx/module/commit/rediscommit"
+	"github.com/pushfx/pushfx/module/redisclient"
 	"github.com/pushfx/pushfx/module/stored"
 )
 
@@ -82,12 +82,11 @@ func (q *Queue) findDue(ctx context.Context, limit int, failing map[int]error) (
 		return nil, false, unavailable("claim", errors.New("it was not opened"))
 	}
 	perShard := min(limit, max(8, 4*limit/shards)) + 1
-	calls, writes := make([]rediscommit.Call, shards), make([]rediscommit.Write, shards)
+	calls := make([]*redisclient.Call, shards)
 	for shard := range shards {
-		calls[shard] = rediscommit.Call{Script: due, Keys: []string{q.keys.ShardDue(shard)}, Args: []any{perShard}}
-		writes[shard] = calls[shard].Write()
+		calls[shard] = due.Call([]string{q.keys.ShardDue(shard)}, perShard)
 	}
-	for shard, failed := range q.writer.DoDurably(ctx, writes...) {
+	for shard, failed := range q.run(ctx, calls...) {
 		var in []found
 		if failed == nil {
 			in, failed = readDue(shard, calls[shard].Reply)
@@ -123,18 +122,15 @@ func readDue(shard int, reply *redis.Cmd) ([]found, error) {
 
 func (q *Queue) claimAll(ctx context.Context, byShard map[int][]string, lease time.Duration, failing map[int]error) (all []module.Backlog) {
 	var shards []int
-	var calls []*rediscommit.Call
-	var writes []rediscommit.Write
+	var calls []*redisclient.Call
 	for shard, targets := range byShard {
-		call := &rediscommit.Call{
-			Script: claim, Keys: []string{q.keys.ShardDue(shard), q.keys.ShardTrouble(shard)}, Args: []any{microseconds(lease)},
-		}
+		keys, args := []string{q.keys.ShardDue(shard), q.keys.ShardTrouble(shard)}, []any{microseconds(lease)}
 		for _, target := range targets {
-			call.Keys, call.Args = append(call.Keys, q.keys.Backlog(shard, target)), append(call.Args, target)
+			keys, args = append(keys, q.keys.Backlog(shard, target)), append(args, target)
 		}
-		shards, calls, writes = append(shards, shard), append(calls, call), append(writes, call.Write())
+		shards, calls = append(shards, shard), append(calls, claim.Call(keys, args...))
 	}
-	for i, failed := range q.writer.DoDurably(ctx, writes...) {
+	for i, failed := range q.run(ctx, calls...) {
 		if failed != nil {
 			failing[shards[i]] = failed
 			continue

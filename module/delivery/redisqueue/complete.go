@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/pushfx/pushfx/module"
-	"github.com/pushfx/pushfx/module/commit/rediscommit"
+	"github.com/pushfx/pushfx/module/redisclient"
 )
 
 // completeDelay is how long a completion waits for others to share a round trip. After a
@@ -20,16 +20,14 @@ type completions struct {
 }
 
 type completion struct {
-	call rediscommit.Call
+	call *redisclient.Call
 	err  error
 	done chan struct{} // closed when err and the reply are set
 }
 
 // Complete implements [module.DeliveryQueue].
 func (q *Queue) Complete(ctx context.Context, c module.Claim, id, trouble string) (left int, err error) {
-	one := &completion{done: make(chan struct{}), call: rediscommit.Call{
-		Script: complete, Keys: q.allKeys(c.Target), Args: []any{c.Target.Name, c.Token, id, trouble},
-	}}
+	one := &completion{done: make(chan struct{}), call: complete.Call(q.allKeys(c.Target), c.Target.Name, c.Token, id, trouble)}
 	q.sendSoon(one)
 	select {
 	case <-one.done:
@@ -58,11 +56,11 @@ func (q *Queue) sendCompletions() {
 	all := q.completions.waiting
 	q.completions.waiting = nil
 	q.completions.mu.Unlock()
-	writes := make([]rediscommit.Write, len(all))
+	calls := make([]*redisclient.Call, len(all))
 	for i, one := range all {
-		writes[i] = one.call.Write()
+		calls[i] = one.call
 	}
-	for i, err := range q.writer.Do(context.Background(), writes...) {
+	for i, err := range q.run(context.Background(), calls...) {
 		all[i].err = err
 		close(all[i].done)
 	}

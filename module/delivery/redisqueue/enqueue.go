@@ -6,13 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
 	"github.com/pushfx/pushfx/module"
-	"github.com/pushfx/pushfx/module/commit/rediscommit"
+	"github.com/pushfx/pushfx/module/redisclient"
 	"github.com/pushfx/pushfx/module/stored"
 )
 
@@ -23,7 +22,7 @@ const maxFanOut = 500
 // for the texts, and a script for the rest.
 func (q *Queue) Enqueue(ctx context.Context, batches []module.DeliveryBatch) []module.Result[module.Enqueued] {
 	sendings := make([]*sending, len(batches))
-	writes := make([]rediscommit.Write, 0, len(batches))
+	commands := make([]*redisclient.Command, 0, len(batches))
 	results := make([]module.Result[module.Enqueued], len(batches))
 	places := make([]int, 0, len(batches))
 	for i, b := range batches {
@@ -33,9 +32,9 @@ func (q *Queue) Enqueue(ctx context.Context, batches []module.DeliveryBatch) []m
 			continue
 		}
 		sendings[i] = s
-		writes, places = append(writes, rediscommit.Write{Key: s.keys[0], Queue: s.queue}), append(places, i)
+		commands, places = append(commands, &redisclient.Command{Key: s.keys[0], Queue: s.queue}), append(places, i)
 	}
-	for n, err := range q.durable.DoDurably(ctx, writes...) {
+	for n, err := range q.writer.DoDurably(ctx, commands...) {
 		i := places[n]
 		if err == nil {
 			results[i].Value, err = sendings[i].enqueued(batches[i])
@@ -50,8 +49,8 @@ type sending struct {
 	keys  []string
 	args  []any
 
-	isUnknown bool // a server does not have the script
-	reply     []any
+	call  *redisclient.Call
+	reply []any
 }
 
 var errBadAddition = errors.New(name + ": an addition cannot be stored")
@@ -79,6 +78,7 @@ func (q *Queue) newSending(b module.DeliveryBatch) (*sending, error) {
 		s.keys = append(s.keys, q.keys.Backlog(b.Shard, a.Target), texts)
 		s.args = append(s.args, a.Target, head, len(n.Text), n.Meta, flags(a), microseconds(a.Delay), a.Generation)
 	}
+	s.call = enqueue.Call(s.keys, s.args...)
 	return s, nil
 }
 
@@ -104,27 +104,23 @@ func microseconds(d time.Duration) int64 {
 	return d.Microseconds()/2*2 + 2*rand.Int64N(500)
 }
 
-// queue is the [rediscommit.Write.Queue] of the batch. In a transaction, one ASKING is
+// queue is the [redisclient.Command.Queue] of the batch. In a transaction, one ASKING is
 // enough for all commands.
-func (s *sending) queue(ctx context.Context, to redis.Pipeliner) (check func() error) {
+func (s *sending) queue(ctx context.Context, to redisclient.Sender) func() error {
 	queued := []*redis.Cmd{to.Do(ctx, "MULTI")}
 	for _, command := range s.texts {
 		queued = append(queued, to.Do(ctx, command...))
 	}
-	run := []any{"EVALSHA", enqueue.Hash(), len(s.keys)}
-	if s.isUnknown {
-		run = []any{"EVAL", enqueueScript, len(s.keys)}
-	}
-	for _, key := range s.keys {
-		run = append(run, key)
-	}
-	queued = append(queued, to.Do(ctx, append(run, s.args...)...))
+	checkScript := s.call.Queue(ctx, to)
 	exec := to.Do(ctx, "EXEC")
 	return func() error {
 		for _, cmd := range queued {
 			if cmd.Err() != nil {
 				return cmd.Err()
 			}
+		}
+		if err := checkScript(); err != nil {
+			return err
 		}
 		replies, err := exec.Slice()
 		if err != nil {
@@ -135,10 +131,9 @@ func (s *sending) queue(ctx context.Context, to redis.Pipeliner) (check func() e
 			s.reply = last
 			return nil
 		case error:
-			s.isUnknown = s.isUnknown || strings.HasPrefix(last.Error(), "NOSCRIPT")
-			return last
+			return s.call.Check(last)
 		default:
-			return fmt.Errorf("unexpected reply %T", last)
+			return fmt.Errorf("%w: unexpected reply %T", redisclient.ErrAnswered, last)
 		}
 	}
 }

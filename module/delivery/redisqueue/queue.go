@@ -20,6 +20,7 @@ import (
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/commit/rediscommit"
 	"github.com/pushfx/pushfx/module/observe"
+	"github.com/pushfx/pushfx/module/redisclient"
 	"github.com/pushfx/pushfx/module/stored"
 )
 
@@ -31,11 +32,10 @@ const name = "delivery queue" // in errors
 // no closing.
 type Queue struct {
 	client  redis.UniversalClient
+	writer  *rediscommit.Writer
 	timeout time.Duration // of an operation
 	keys    stored.Keys
-	durable *rediscommit.Writer // for Enqueue
-	writer  *rediscommit.Writer // for all other calls
-	shards  atomic.Int64        // 0 before Open
+	shards  atomic.Int64 // 0 before Open
 
 	completions completions
 	looks       looks
@@ -44,19 +44,12 @@ type Queue struct {
 // New does no I/O. Client is a *redis.Client or a *redis.ClusterClient that reads from
 // masters; the caller closes it.
 func New(client redis.UniversalClient, shared rediscommit.Config, o rediscommit.Options) (*Queue, error) {
-	durable, err := rediscommit.NewWriter(client, name, observe.Delivery, shared, o)
-	if err != nil {
-		return nil, err
-	}
-	fast := shared
-	fast.Durability = rediscommit.Durability{}
-	writer, err := rediscommit.NewWriter(client, name, observe.Delivery, fast, o)
+	writer, err := rediscommit.NewWriter(client, name, observe.Delivery, shared, o)
 	if err != nil {
 		return nil, err
 	}
 	return &Queue{
-		client: client, timeout: shared.OperationTimeout, keys: stored.Keys{Prefix: shared.KeyPrefix},
-		durable: durable, writer: writer,
+		client: client, writer: writer, timeout: shared.OperationTimeout, keys: stored.Keys{Prefix: shared.KeyPrefix},
 	}, nil
 }
 
@@ -94,22 +87,22 @@ func (q *Queue) HeldGateways(ctx context.Context) (names []string, err error) {
 	return names, err
 }
 
-// call runs a script. Concurrent calls share round trips.
-func (q *Queue) call(ctx context.Context, script *redis.Script, keys []string, args ...any) (*redis.Cmd, error) {
-	call := rediscommit.Call{Script: script, Keys: keys, Args: args}
-	if err := q.writer.DoDurably(ctx, call.Write())[0]; err != nil {
-		return nil, err
+// run makes calls of scripts.
+func (q *Queue) run(ctx context.Context, calls ...*redisclient.Call) []error {
+	commands := make([]*redisclient.Command, len(calls))
+	for i, call := range calls {
+		commands[i] = call.Command()
 	}
-	return call.Reply, nil
+	return q.writer.Do(ctx, commands...)
 }
 
 // number runs a script that returns a number, or -1 if the claim is lost.
-func (q *Queue) number(ctx context.Context, script *redis.Script, keys []string, args ...any) (int, error) {
-	reply, err := q.call(ctx, script, keys, args...)
-	if err != nil {
+func (q *Queue) number(ctx context.Context, script *redisclient.Script, keys []string, args ...any) (int, error) {
+	call := script.Call(keys, args...)
+	if err := q.run(ctx, call)[0]; err != nil {
 		return 0, err
 	}
-	return number(reply)
+	return number(call.Reply)
 }
 
 func number(reply *redis.Cmd) (int, error) {

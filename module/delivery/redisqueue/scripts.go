@@ -1,6 +1,6 @@
 package redisqueue
 
-import "github.com/redis/go-redis/v9"
+import "github.com/pushfx/pushfx/module/redisclient"
 
 // The keys of a script are in one slot. Scripts are idempotent, because the client
 // repeats them after a lost answer. Redis hashes every byte that a script gets, so large
@@ -11,14 +11,14 @@ import "github.com/redis/go-redis/v9"
 // time of an unclaimed backlog.
 
 var (
-	enqueue  = redis.NewScript(enqueueScript)
-	due      = redis.NewScript(dueScript)
-	claim    = redis.NewScript(claimScript)
-	complete = redis.NewScript(completeScript)
-	postpone = redis.NewScript(postponeScript)
-	renew    = redis.NewScript(renewScript)
-	drop     = redis.NewScript(dropScript)
-	retry    = redis.NewScript(retryScript)
+	enqueue  = redisclient.NewScript(enqueueScript)
+	due      = redisclient.NewScript(dueScript)
+	claim    = redisclient.NewScript(claimScript)
+	complete = redisclient.NewScript(completeScript)
+	postpone = redisclient.NewScript(postponeScript)
+	renew    = redisclient.NewScript(renewScript)
+	drop     = redisclient.NewScript(dropScript)
+	retry    = redisclient.NewScript(retryScript)
 )
 
 // now is the time of Redis in microseconds, made even.

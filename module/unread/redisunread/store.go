@@ -22,6 +22,7 @@ import (
 	"github.com/pushfx/pushfx/module/fault"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/observe"
+	"github.com/pushfx/pushfx/module/redisclient"
 	"github.com/pushfx/pushfx/module/stored"
 )
 
@@ -36,15 +37,15 @@ const maxPipeline = 500
 // Store is a [module.UnreadStore] on Redis. It is safe for concurrent use, does no I/O in
 // the background, and needs no closing.
 type Store struct {
-	keys    stored.Keys
-	lists   *rediscommit.Users[struct{}, string] // for reads and deletions
-	durable *rediscommit.Writer                  // for Append
-	fast    *rediscommit.Writer                  // for Replace, which may get lost
+	keys   stored.Keys
+	lists  *rediscommit.Users[struct{}, string] // for reads and deletions
+	writer *rediscommit.Writer
 }
 
 // New does no I/O. Client is a *redis.Client or a *redis.ClusterClient that reads from
 // masters; the caller closes it.
 func New(client redis.UniversalClient, cfg rediscommit.Config, o rediscommit.Options) (*Store, error) {
+	o.Pipelines = o.PipelinesOn(client)
 	lists, err := rediscommit.New(client, cfg, o, rediscommit.Codec[struct{}, string]{
 		Name: name, Observed: observe.Unread, Unreadable: unreadable,
 		Read: rediscommit.Query[commit.Snapshot[struct{}, string]]{},
@@ -52,19 +53,13 @@ func New(client redis.UniversalClient, cfg rediscommit.Config, o rediscommit.Opt
 	if err != nil {
 		return nil, err
 	}
-	durable, err := rediscommit.NewWriter(client, name, observe.Unread, cfg, o)
-	if err != nil {
-		return nil, err
-	}
-	fast := cfg
-	fast.Durability = rediscommit.Durability{}
-	writer, err := rediscommit.NewWriter(client, name, observe.Unread, fast, o)
+	writer, err := rediscommit.NewWriter(client, name, observe.Unread, cfg, o)
 	if err != nil {
 		return nil, err
 	}
 	return &Store{
 		keys: stored.Keys{Prefix: cfg.KeyPrefix}, lists: rediscommit.NewUsers(lists, stored.Keys{}.Unread),
-		durable: durable, fast: writer,
+		writer: writer,
 	}, nil
 }
 
@@ -75,9 +70,9 @@ func unreadable(cause error) error {
 // Append appends texts; see [module.UnreadStore].
 func (s *Store) Append(ctx context.Context, texts []module.UserText) []module.Result[int] {
 	lengths := make([]module.Result[int], len(texts))
-	sendAll(ctx, s.durable.DoDurably, texts, func(i int) (rediscommit.Write, error) {
+	sendAll(ctx, s.writer.DoDurably, texts, func(i int) (*redisclient.Command, error) {
 		key, err := s.key(texts[i].User)
-		return rediscommit.Write{Key: key, Queue: func(ctx context.Context, to redis.Pipeliner) func() error {
+		return &redisclient.Command{Key: key, IsSingle: true, Queue: func(ctx context.Context, to redisclient.Sender) func() error {
 			reply := to.RPush(ctx, key, texts[i].Text)
 			return func() error {
 				lengths[i].Value = int(reply.Val())
@@ -97,17 +92,13 @@ var readList = rediscommit.Query[[]string]{
 
 // Load reads lists; see [module.UnreadStore].
 func (s *Store) Load(ctx context.Context, users []mxid.UserID) map[mxid.UserID]module.Result[[]string] {
-	all := make(map[mxid.UserID]module.Result[[]string], len(users))
-	for user, list := range rediscommit.ReadMany(ctx, s.lists, users, readList) {
-		all[user] = module.Result[[]string]{Value: list.Value, Err: list.Err}
-	}
-	return all
+	return rediscommit.ReadMany(ctx, s.lists, users, readList)
 }
 
 // replace replaces the first items of a list, if their digest is still the same: the
 // number of the items, their digest, the text. It also replies 1 if it has replaced them
 // already, since it is sent again after a lost reply.
-var replace = redis.NewScript(`
+var replace = redisclient.NewScript(`
 local first, lengths = redis.call('LRANGE', KEYS[1], 0, ARGV[1] - 1), {}
 for i, text in ipairs(first) do lengths[i] = '\n' .. #text end
 first[#first + 1] = table.concat(lengths)
@@ -121,16 +112,16 @@ return 1`)
 // Replace replaces the first texts of lists; see [module.UnreadStore].
 func (s *Store) Replace(ctx context.Context, all []module.UnreadReplacement) []module.Result[bool] {
 	done := make([]module.Result[bool], len(all))
-	sendAll(ctx, s.fast.DoDurably, all, func(i int) (rediscommit.Write, error) {
+	// A replacement may get lost.
+	sendAll(ctx, s.writer.Do, all, func(i int) (*redisclient.Command, error) {
 		r := all[i]
 		key, err := s.key(r.User)
 		if len(r.First) == 0 {
 			err = errors.Join(err, errors.New(name+": a replacement of no texts"))
 		}
-		call := rediscommit.Call{Script: replace, Keys: []string{key}, Args: []any{len(r.First), digest(r.First), r.By}}
-		write := call.Write()
-		return rediscommit.Write{Key: key, Queue: func(ctx context.Context, to redis.Pipeliner) func() error {
-			check := write.Queue(ctx, to)
+		call := replace.Call([]string{key}, len(r.First), digest(r.First), r.By)
+		return &redisclient.Command{Key: key, IsSingle: true, Queue: func(ctx context.Context, to redisclient.Sender) func() error {
+			check := call.Queue(ctx, to)
 			return func() (err error) {
 				if err = check(); err == nil {
 					done[i].Value, err = call.Reply.Bool()
@@ -168,12 +159,12 @@ func (s *Store) key(user mxid.UserID) (string, error) {
 // sendAll sends a write for each of all, in pipelines of bounded length, and fails with
 // the error of each. After a pipeline of which nothing was done, the others fail, too.
 func sendAll[T any](
-	ctx context.Context, send func(context.Context, ...rediscommit.Write) []error, all []T,
-	write func(i int) (rediscommit.Write, error), fail func(i int, err error),
+	ctx context.Context, send func(context.Context, ...*redisclient.Command) []error, all []T,
+	write func(i int) (*redisclient.Command, error), fail func(i int, err error),
 ) {
 	var down error
 	for from := 0; from < len(all); from += maxPipeline {
-		var writes []rediscommit.Write
+		var writes []*redisclient.Command
 		var places []int
 		for i := from; i < min(from+maxPipeline, len(all)); i++ {
 			w, err := write(i)

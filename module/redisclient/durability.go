@@ -1,4 +1,4 @@
-package rediscommit
+package redisclient
 
 import (
 	"context"
@@ -10,8 +10,6 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
-
-	"github.com/pushfx/pushfx/module/redisclient"
 )
 
 // Durability is the guarantee that a change has before it is acknowledged. With the
@@ -31,17 +29,20 @@ type Durability struct {
 	// and [Durability.MaxWait] less than the client's ReadTimeout. Default 500 ms. With
 	// AOF and appendfsync everysec, some servers take a second: set 1.5 s.
 	//
-	// Before this wait, a change may wait for earlier changes of the user and for the
-	// [WaitLimiter].
+	// Before this wait, a change may wait for earlier changes of the user, and for waits
+	// of other changes, which hold at most half of the client's connections.
 	Timeout time.Duration
 }
+
+// DefaultDurabilityTimeout is the default of [Durability].Timeout.
+const DefaultDurabilityTimeout = 500 * time.Millisecond
 
 const everysecTimeout = 1500 * time.Millisecond
 
 // ParseDurability parses "none", "replicas:1", "aof" or "replicas:2,aof", see
 // [Durability.String]. Timeout is 1.5 s with aof, and the default otherwise.
 func ParseDurability(text string) (Durability, error) {
-	d := DefaultConfig().Durability
+	d := Durability{Timeout: DefaultDurabilityTimeout}
 	if text == "none" {
 		return d, nil
 	}
@@ -75,23 +76,26 @@ func (d Durability) String() string {
 	return strings.Join(parts, ",")
 }
 
-func (d Durability) isRequired() bool { return d.Replicas > 0 || d.AOF }
+// IsRequired reports whether a change waits for anything.
+func (d Durability) IsRequired() bool { return d.Replicas > 0 || d.AOF }
 
 func (d Durability) needsTwoWaits() bool { return d.Replicas > 0 && d.AOF }
 
-func (d Durability) validate() error {
+// Validate returns an error for each field that breaks the limits in its comment.
+func (d Durability) Validate() error {
 	var faults []error
 	if d.Replicas < 0 {
 		faults = append(faults, fmt.Errorf("Durability.Replicas is %d, want at least 0", d.Replicas))
 	}
-	if d.isRequired() && d.Timeout < time.Millisecond {
+	if d.IsRequired() && d.Timeout < time.Millisecond {
 		faults = append(faults, fmt.Errorf("Durability.Timeout is %v, want at least 1ms", d.Timeout))
 	}
 	return errors.Join(faults...)
 }
 
-func (d Durability) checkClient(client redis.UniversalClient) error {
-	if !d.isRequired() {
+// CheckClient returns an error for a client that cannot wait for the guarantee.
+func (d Durability) CheckClient(client redis.UniversalClient) error {
+	if !d.IsRequired() {
 		return nil
 	}
 	var readTimeout time.Duration
@@ -117,7 +121,7 @@ const maxLateness = 200 * time.Millisecond
 // and 0 without one. The client's ReadTimeout must be longer.
 func (d Durability) MaxWait() time.Duration {
 	switch {
-	case !d.isRequired():
+	case !d.IsRequired():
 		return 0
 	case d.needsTwoWaits():
 		return d.Timeout + 2*maxLateness
@@ -128,11 +132,11 @@ func (d Durability) MaxWait() time.Duration {
 // Check asks every master for the guarantee. An error means that a master can never
 // give it, or did not reply; a shortage means that it cannot at the moment.
 func (d Durability) Check(ctx context.Context, client redis.UniversalClient) (shortages []string, err error) {
-	if !d.isRequired() {
+	if !d.IsRequired() {
 		return nil, nil
 	}
 	var mu sync.Mutex
-	err = redisclient.EachMaster(ctx, client, func(ctx context.Context, master *redis.Client) error {
+	err = EachMaster(ctx, client, func(ctx context.Context, master *redis.Client) error {
 		shortage, err := d.checkMaster(ctx, master)
 		if shortage != "" {
 			mu.Lock()

@@ -1,13 +1,12 @@
-package rediscommit
+package redisclient
 
 import (
 	"context"
 	"fmt"
-	"sync"
+	"slices"
 	"time"
 
 	"github.com/redis/go-redis/v9"
-	"golang.org/x/sync/semaphore"
 
 	"github.com/pushfx/pushfx/module/commit"
 )
@@ -65,33 +64,36 @@ func (w durabilityWait) checkAOF(waited *redis.Cmd) error {
 	return err
 }
 
-// WaitLimiter lets durability waits hold at most half of a client's connections to each
-// node. While a replica is down, all changes wait; other commands use the other half.
-// All stores on one client share it. The zero value is ready. It is safe for concurrent
-// use.
-type WaitLimiter struct {
-	mu    sync.Mutex
-	nodes map[string]*semaphore.Weighted // by address, for all nodes that the cluster has had
+type connection interface {
+	doer
+	Pipeline() redis.Pipeliner
 }
 
-func (l *WaitLimiter) acquire(ctx context.Context, node *redis.Client) (release func(), err error) {
-	waits := l.of(node.Options())
-	if err := waits.Acquire(ctx, 1); err != nil {
-		return nil, fmt.Errorf("other changes wait for their durability: %w", err)
+// sendDurably sends writes in a pipeline that ends with the wait for their durability.
+func sendDurably(ctx context.Context, d Durability, node *redis.Client, group []*sent) {
+	start := time.Now()
+	wait := durabilityWait{required: d, deadline: start.Add(d.Timeout)}
+	var connection connection = node
+	if d.needsTwoWaits() { // the second wait needs the same connection
+		conn := node.Conn()
+		defer conn.Close()
+		connection = conn
 	}
-	return func() { waits.Release(1) }, nil
-}
-
-func (l *WaitLimiter) of(node *redis.Options) *semaphore.Weighted {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	waits, found := l.nodes[node.Addr]
-	if !found {
-		if l.nodes == nil {
-			l.nodes = map[string]*semaphore.Weighted{}
-		}
-		waits = semaphore.NewWeighted(int64(max(1, node.PoolSize/2)))
-		l.nodes[node.Addr] = waits
+	pipe := connection.Pipeline()
+	for _, s := range group {
+		s.queue(ctx, pipe)
 	}
-	return waits
+	waited := wait.queueFirst(ctx, pipe)
+	exec(ctx, pipe, group)
+	done := slices.DeleteFunc(slices.Clone(group), func(s *sent) bool { return s.err != nil })
+	if len(done) == 0 {
+		return
+	}
+	err := wait.checkFirst(waited)
+	if err == nil && d.needsTwoWaits() {
+		err = wait.checkAOF(wait.queueAOF(ctx, connection))
+	}
+	for _, s := range done {
+		s.err, s.waited = err, time.Since(start)
+	}
 }

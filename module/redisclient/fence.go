@@ -1,4 +1,4 @@
-package rediscommit
+package redisclient
 
 import (
 	"context"
@@ -14,11 +14,7 @@ import (
 // treats every script as a write, so a script delays the reads behind it. This script
 // has no effect, and runs even if the master refuses writes. It does not help against
 // other ways of promoting a replica.
-//
-// With a key, a cluster client sends it to the key's node.
-func fence(ctx context.Context, to redis.Cmdable, keys ...string) {
-	to.Eval(ctx, "return 1", keys)
-}
+func fence(ctx context.Context, to redis.Cmdable) { to.Eval(ctx, "return 1", nil) }
 
 // maxBehindFence bounds the commands behind a fence, which protects only commands that
 // Redis reads together with it, 16 KB at a time.

@@ -1,69 +1,12 @@
-package rediscommit
+package redisclient
 
 import (
 	"context"
-	"runtime"
 	"slices"
 	"sync"
 
 	"github.com/redis/go-redis/v9"
 )
-
-// pipelines coalesces concurrent reads. Each node has as many slots as the host has
-// cores.
-type pipelines struct {
-	nodes *nodes
-	coalescer[func(context.Context, redis.Cmdable)]
-}
-
-func newPipelines(nodes *nodes) *pipelines {
-	return &pipelines{nodes: nodes, coalescer: coalescer[func(context.Context, redis.Cmdable)]{slots: runtime.GOMAXPROCS(0)}}
-}
-
-// send sends a command to the master of a key and waits for its reply. Queue gives the
-// command to a client; it may run on another goroutine, with another context.
-//
-// Direct is the node if the command was sent in a pipeline to it, without following
-// redirections and perhaps with another call's context. The only error is ctx's, after
-// which the command may still be sent.
-func (p *pipelines) send(ctx context.Context, key string, queue func(context.Context, redis.Cmdable)) (direct *redis.Client, err error) {
-	node, err := p.nodes.masterOf(ctx, key)
-	if err != nil {
-		p.sendAlone(ctx, key, queue) // the client has its own retries and errors
-		return nil, nil
-	}
-	isCluster := p.nodes.isCluster()
-	batched, err := p.do(ctx, node, queue, func(batch []func(context.Context, redis.Cmdable)) {
-		if len(batch) == 1 && !isCluster {
-			queue(ctx, p.nodes.client)
-			return
-		}
-		pipe := node.Pipeline()
-		if isCluster {
-			fence(ctx, pipe)
-		}
-		for _, queue := range batch {
-			queue(ctx, pipe)
-		}
-		_, _ = pipe.Exec(ctx) // each command has its own error
-	})
-	if batched || isCluster {
-		direct = node
-	}
-	return direct, err
-}
-
-// sendAlone sends a command by the client, which follows redirections.
-func (p *pipelines) sendAlone(ctx context.Context, key string, queue func(context.Context, redis.Cmdable)) {
-	if !p.nodes.isCluster() {
-		queue(ctx, p.nodes.client)
-		return
-	}
-	pipe := p.nodes.client.Pipeline()
-	fence(ctx, pipe, key)
-	queue(ctx, pipe)
-	_, _ = pipe.Exec(ctx) // each command has its own error
-}
 
 // coalescer sends concurrent calls to a node in batches, because most of a command's
 // cost is the system calls around it. A call that finds one of the node's slots free
@@ -73,7 +16,7 @@ func (p *pipelines) sendAlone(ctx context.Context, key string, queue func(contex
 //
 // The call that has waited longest sends the batch, so no goroutine is needed.
 type coalescer[T any] struct {
-	slots int // for each node
+	slots func(*redis.Client) int // of a node
 
 	mu     sync.Mutex
 	queues map[string]*queue[T] // by address
@@ -88,7 +31,7 @@ const maxBatch = 32
 // Batched is true if the item was sent together with others, perhaps by another call.
 // The only error is ctx's, after which the item may still be sent.
 func (c *coalescer[T]) do(ctx context.Context, node *redis.Client, item T, send func(batch []T)) (batched bool, err error) {
-	q := c.queueOf(node.Options().Addr)
+	q := c.queueOf(node)
 	own := &call[T]{item: item}
 	if !q.takeSlot(own) {
 		if err := q.wait(ctx, own); err != nil {
@@ -108,7 +51,8 @@ func (c *coalescer[T]) do(ctx context.Context, node *redis.Client, item T, send 
 	return len(batch) > 1, nil
 }
 
-func (c *coalescer[T]) queueOf(address string) *queue[T] {
+func (c *coalescer[T]) queueOf(node *redis.Client) *queue[T] {
+	address := node.Options().Addr
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	q, found := c.queues[address]
@@ -116,7 +60,7 @@ func (c *coalescer[T]) queueOf(address string) *queue[T] {
 		if c.queues == nil {
 			c.queues = map[string]*queue[T]{}
 		}
-		q = &queue[T]{free: c.slots}
+		q = &queue[T]{free: c.slots(node)}
 		c.queues[address] = q
 	}
 	return q

@@ -1,0 +1,60 @@
+package redisclient
+
+import (
+	"context"
+
+	"github.com/redis/go-redis/v9"
+)
+
+func (p *Pipelines) isCluster() bool {
+	_, isCluster := p.client.(*redis.ClusterClient)
+	return isCluster
+}
+
+func (p *Pipelines) add(node *redis.Client) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.created[node.Options().Addr] = node
+}
+
+// masterOf returns nil for a client that does not show its nodes.
+func (p *Pipelines) masterOf(ctx context.Context, key string) (*redis.Client, error) {
+	switch c := p.client.(type) {
+	case *redis.Client:
+		return c, nil
+	case *redis.ClusterClient:
+		return c.MasterForKey(ctx, key)
+	}
+	return nil, nil
+}
+
+// at returns a client of a cluster's node, nil if there is none, and makes the node
+// known to the cluster client.
+//
+// ForEachShard skips a master without slots, also while its first slot moves to it. The
+// cluster client knows such a master once a read was redirected to it.
+func (p *Pipelines) at(ctx context.Context, address string) *redis.Client {
+	cluster, isCluster := p.client.(*redis.ClusterClient)
+	if !isCluster {
+		return nil
+	}
+	found := make(chan *redis.Client, 1)
+	// One node's error does not matter for the others.
+	_ = cluster.ForEachShard(ctx, func(_ context.Context, node *redis.Client) error {
+		if node.Options().Addr == address {
+			select {
+			case found <- node:
+			default:
+			}
+		}
+		return nil
+	})
+	select {
+	case node := <-found:
+		return node
+	default:
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.created[address]
+}

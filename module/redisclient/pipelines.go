@@ -1,0 +1,326 @@
+package redisclient
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/pushfx/pushfx/module/commit"
+	"github.com/pushfx/pushfx/module/retry"
+)
+
+// Pipelines sends commands to the masters of their keys. Concurrent commands share
+// pipelines. All users of a client share one Pipelines. It is safe for concurrent use,
+// does no I/O in the background, and needs no closing.
+type Pipelines struct {
+	client redis.UniversalClient
+	moves  *Moves
+
+	reads  coalescer[[]*sent]
+	writes coalescer[[]*sent]
+
+	mu      sync.Mutex
+	created map[string]*redis.Client           // by the cluster client, by address
+	durable map[Durability]*coalescer[[]*sent] // writes
+}
+
+// NewPipelines returns the pipelines of a client, which must read from masters. The
+// caller closes the client.
+func NewPipelines(client redis.UniversalClient) *Pipelines {
+	p := &Pipelines{
+		client: client, moves: NewMoves(client), created: map[string]*redis.Client{}, durable: map[Durability]*coalescer[[]*sent]{},
+		reads:  coalescer[[]*sent]{slots: func(*redis.Client) int { return runtime.GOMAXPROCS(0) }},
+		writes: coalescer[[]*sent]{slots: func(*redis.Client) int { return maxBatches }},
+	}
+	if cluster, isCluster := client.(*redis.ClusterClient); isCluster {
+		cluster.OnNewNode(p.add)
+	}
+	return p
+}
+
+// maxBatches bounds the batches of writes on their way to a node: Redis executes one
+// while the next travels.
+const maxBatches = 2
+
+// Sender is a pipeline, or a client if a command is sent alone.
+type Sender interface {
+	redis.Cmdable
+	Do(ctx context.Context, args ...any) *redis.Cmd
+}
+
+// Command is one or more commands of Redis on keys of one slot.
+type Command struct {
+	Key string // any of the keys
+
+	// Queue queues the commands. It is called for each sending, perhaps with another
+	// caller's context. Check then returns their error, which must be or wrap the error
+	// from Redis, or [ErrAnswered].
+	Queue func(ctx context.Context, to Sender) (check func() error)
+
+	IsSingle bool // Queue sends one command
+
+	// After the command:
+
+	Node   *redis.Client // the node that replied, nil if it is not known
+	Waited time.Duration // for its durability
+}
+
+// Read sends reads and returns their errors. It repeats reads with a lost reply. On a
+// cluster, no master replies to them during a manual failover.
+func (p *Pipelines) Read(ctx context.Context, commands ...*Command) []error {
+	return p.do(ctx, kind{isRead: true}, commands)
+}
+
+// Write sends writes, waits for their durability, and returns their errors. After an
+// error that is not from Redis, the write may have been done. A write must be
+// idempotent, or find out by itself that it was done before: it may be sent twice.
+func (p *Pipelines) Write(ctx context.Context, d Durability, commands ...*Command) []error {
+	if !d.IsRequired() {
+		d = Durability{}
+	}
+	return p.do(ctx, kind{durability: d}, commands)
+}
+
+// Elsewhere returns an error if a master may have a key that the node lacks; see
+// [Moves.Elsewhere].
+func (p *Pipelines) Elsewhere(ctx context.Context, key string, node *redis.Client) error {
+	return p.moves.Elsewhere(ctx, key, node)
+}
+
+// reload makes a cluster client load the topology again, in the background and at most
+// five times a second, because a node may have failed.
+func (p *Pipelines) reload() {
+	if cluster, isCluster := p.client.(*redis.ClusterClient); isCluster {
+		cluster.ReloadState(context.Background())
+	}
+}
+
+// kind is what commands need that share a pipeline.
+type kind struct {
+	isRead     bool
+	durability Durability // zero for none
+}
+
+// sent is a command that is being sent.
+type sent struct {
+	*Command
+	node   *redis.Client // that it must go to; nil if the node must be found by key
+	asking bool          // the slot is moving to the node
+
+	check      func() error
+	err        error
+	shared     bool // its pipeline may have ended with another caller's context
+	unanswered int  // sendings
+	waited     time.Duration
+}
+
+// do sends commands until none needs another sending, or ctx ends.
+func (p *Pipelines) do(ctx context.Context, k kind, commands []*Command) []error {
+	all := make([]*sent, len(commands))
+	for i, c := range commands {
+		all[i] = &sent{Command: c}
+	}
+	open := slices.Clone(all)
+	for try := 0; len(open) > 0; try++ {
+		p.sendOnce(ctx, k, open)
+		open = slices.DeleteFunc(open, func(s *sent) bool { return !p.redirect(ctx, k, s) })
+		if len(open) > 0 && !waitBeforeRetry(ctx, try) {
+			break
+		}
+	}
+	errs := make([]error, len(all))
+	for i, s := range all {
+		if errs[i] = s.err; isUnanswered(s.err) {
+			p.reload()
+		}
+		s.Command.Waited = s.waited
+	}
+	return errs
+}
+
+// waitBeforeRetry waits longer with each try. It returns false when ctx has ended.
+func waitBeforeRetry(ctx context.Context, try int) bool {
+	if try == 0 {
+		return ctx.Err() == nil
+	}
+	maxWait := min(time.Millisecond<<min(try, 7), 100*time.Millisecond)
+	return retry.Sleep(ctx, rand.N(maxWait)) == nil
+}
+
+func (p *Pipelines) sendOnce(ctx context.Context, k kind, commands []*sent) {
+	groups := map[*redis.Client][]*sent{}
+	for _, s := range commands {
+		s.Node = s.node
+		if s.Node == nil {
+			if s.Node, s.err = p.masterOf(ctx, s.Key); s.err != nil {
+				s.err = fmt.Errorf("%w: %w", errNoMaster, s.err)
+			}
+		}
+		if s.err == nil || s.node != nil {
+			groups[s.Node] = append(groups[s.Node], s)
+		}
+	}
+	var nodes sync.WaitGroup
+	for node, group := range groups {
+		if len(groups) == 1 {
+			p.sendTo(ctx, k, node, group)
+			return
+		}
+		nodes.Go(func() { p.sendTo(ctx, k, node, group) })
+	}
+	nodes.Wait()
+}
+
+// maxPipeline bounds the commands of one pipeline, so that a long reply does not delay
+// other requests.
+const maxPipeline = 500
+
+// sendTo sends commands to a node, together with those of other callers unless they are
+// many, or a shared pipeline failed.
+func (p *Pipelines) sendTo(ctx context.Context, k kind, node *redis.Client, group []*sent) {
+	if node == nil || len(group) > maxBatch || slices.ContainsFunc(group, func(s *sent) bool { return s.shared }) {
+		for some := range slices.Chunk(group, maxPipeline) {
+			p.send(ctx, k, node, some)
+		}
+		return
+	}
+	own := make([]*sent, len(group)) // copies, which may be in use after this call
+	for i, s := range group {
+		c := *s
+		own[i] = &c
+	}
+	batched, err := p.coalescerOf(k).do(ctx, node, own, func(batch [][]*sent) {
+		p.send(ctx, k, node, slices.Concat(batch...))
+	})
+	for i, s := range group {
+		if err != nil {
+			s.err = err
+			if k.durability != (Durability{}) {
+				s.err = fmt.Errorf("other changes wait for their durability: %w", err)
+			}
+			continue
+		}
+		s.err, s.waited, s.shared = own[i].err, own[i].waited, batched
+	}
+}
+
+func (p *Pipelines) coalescerOf(k kind) *coalescer[[]*sent] {
+	switch {
+	case k.isRead:
+		return &p.reads
+	case k.durability == (Durability{}):
+		return &p.writes
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	c, found := p.durable[k.durability]
+	if !found {
+		// While a replica is down, all changes wait. Other commands use the other half
+		// of the connections.
+		c = &coalescer[[]*sent]{slots: func(node *redis.Client) int { return max(1, node.Options().PoolSize/2) }}
+		p.durable[k.durability] = c
+	}
+	return c
+}
+
+// send sends commands in a pipeline that ends with the wait for their durability.
+func (p *Pipelines) send(ctx context.Context, k kind, node *redis.Client, group []*sent) {
+	switch {
+	case k.durability != (Durability{}):
+		sendDurably(ctx, k.durability, node, group)
+	case node == nil:
+		exec(ctx, p.client.Pipeline(), group)
+	case len(group) == 1 && group[0].IsSingle && !p.isCluster():
+		group[0].err = group[0].Queue(ctx, node)()
+	default:
+		pipe := node.Pipeline()
+		for i, s := range group {
+			if k.isRead && p.isCluster() && i%maxBehindFence == 0 {
+				fence(ctx, pipe)
+			}
+			s.queue(ctx, pipe)
+		}
+		exec(ctx, pipe, group)
+	}
+}
+
+func (s *sent) queue(ctx context.Context, pipe redis.Pipeliner) {
+	if s.asking {
+		pipe.Do(ctx, "ASKING")
+	}
+	s.check = s.Queue(ctx, pipe)
+}
+
+func exec(ctx context.Context, pipe redis.Pipeliner, group []*sent) {
+	_, _ = pipe.Exec(ctx) // each command has its own error
+	for _, s := range group {
+		s.err = s.check()
+	}
+}
+
+// maxSendings bounds how often a read is sent if replies get lost. The client's own
+// retries may be off.
+const maxSendings = 3
+
+// redirect prepares a failed command for another sending, if that can help.
+func (p *Pipelines) redirect(ctx context.Context, k kind, s *sent) bool {
+	if isUnanswered(s.err) {
+		return p.repeats(ctx, k, s)
+	}
+	s.node, s.asking = nil, false
+	var refusal redis.Error
+	if !errors.As(s.err, &refusal) {
+		return false
+	}
+	word, rest, _ := strings.Cut(refusal.Error(), " ")
+	switch word {
+	case "NOSCRIPT": // the call takes the source now
+		return true
+	case "MOVED", "ASK":
+		if _, address, found := strings.Cut(rest, " "); found {
+			s.node = p.at(ctx, address)
+			s.asking = word == "ASK" && s.node != nil
+		}
+		return true
+	case "TRYAGAIN", "CLUSTERDOWN", "READONLY", "LOADING", "MASTERDOWN":
+		p.reload()
+		return true
+	}
+	return false
+}
+
+// repeats reports whether a command without a reply is sent again. A write is, if
+// another caller's context may have ended its pipeline. Its own client, or the caller
+// who can read what was written, repeats other writes.
+func (p *Pipelines) repeats(ctx context.Context, k kind, s *sent) bool {
+	s.node, s.asking = nil, false
+	s.unanswered++
+	return ctx.Err() == nil && s.unanswered < maxSendings && (k.isRead || isUnsent(s.err) || s.shared && s.unanswered == 1)
+}
+
+var errNoMaster = errors.New("the master of the slot is not known")
+
+func isUnsent(err error) bool {
+	var network *net.OpError
+	return errors.Is(err, errNoMaster) || errors.As(err, &network) && network.Op == "dial"
+}
+
+// ErrAnswered is wrapped by the errors of a check that come from a reply, but not from
+// Redis. The command is not sent again.
+var ErrAnswered = errors.New("replied")
+
+// isUnanswered reports whether no server has replied to a command, which it may have
+// received.
+func isUnanswered(err error) bool {
+	var refusal redis.Error
+	return err != nil && (errors.Is(err, errNoMaster) || !errors.As(err, &refusal) && !errors.Is(err, commit.ErrNotConfirmed) && !errors.Is(err, ErrAnswered))
+}

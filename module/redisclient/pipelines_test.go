@@ -1,0 +1,279 @@
+package redisclient
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/pushfx/pushfx/module/redistest"
+)
+
+const never = 30 * time.Second
+
+func TestWaitBeforeRetryIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for try := range 200 {
+			if began := time.Now(); !waitBeforeRetry(t.Context(), try) || time.Since(began) > 100*time.Millisecond {
+				t.Errorf("try %d: waited %v", try, time.Since(began))
+			}
+		}
+	})
+}
+
+// gate delays the commands until it opens. Pipelines of several commands then fail with
+// refuses, unless it is nil.
+type gate struct {
+	command string
+	held    chan struct{} // receives one element for each delayed sending
+	opens   chan struct{}
+	refuses error
+
+	mu    sync.Mutex
+	sizes []int // of the sendings
+}
+
+func (g *gate) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (g *gate) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, command redis.Cmder) error {
+		g.delay(command)
+		return next(ctx, command)
+	}
+}
+
+func (g *gate) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, commands []redis.Cmder) error {
+		g.delay(commands...)
+		if g.refuses == nil || commands[0].Name() != g.command || len(commands) == 1 {
+			return next(ctx, commands)
+		}
+		for _, command := range commands {
+			command.SetErr(g.refuses)
+		}
+		return g.refuses
+	}
+}
+
+func (g *gate) delay(commands ...redis.Cmder) {
+	if commands[0].Name() != g.command {
+		return
+	}
+	g.mu.Lock()
+	g.sizes = append(g.sizes, len(commands))
+	g.mu.Unlock()
+	g.held <- struct{}{}
+	<-g.opens
+}
+
+// lane has one command on its way, so that further ones wait.
+type lane struct {
+	*gate
+	client    *redis.Client
+	pipelines *Pipelines
+	running   sync.WaitGroup
+	isWrite   bool
+}
+
+var lanes = map[string]bool{"reads": false, "writes": true}
+
+func newLane(t *testing.T, isWrite bool, refuses error) *lane {
+	t.Helper()
+	client := redistest.Single(t).Client(t)
+	l := &lane{client: client, pipelines: NewPipelines(client), isWrite: isWrite}
+	one := func(*redis.Client) int { return 1 }
+	l.pipelines.reads.slots, l.pipelines.writes.slots = one, one
+	l.gate = &gate{command: "get", held: make(chan struct{}, 10_000), opens: make(chan struct{}), refuses: refuses}
+	if isWrite {
+		l.command = "incr"
+	}
+	client.AddHook(l.gate)
+	l.begin(t.Context(), "first", mustWork(t))
+	<-l.held
+	return l
+}
+
+// begin writes a key, or reads a key that is missing.
+func (l *lane) begin(ctx context.Context, key string, report func(error)) {
+	l.running.Go(func() {
+		var err error
+		if l.isWrite {
+			err = l.pipelines.Write(ctx, Durability{}, &Command{Key: key, IsSingle: true, Queue: func(ctx context.Context, to Sender) func() error {
+				return to.Incr(ctx, key).Err
+			}})[0]
+		} else {
+			err = l.pipelines.Read(ctx, &Command{Key: key, IsSingle: true, Queue: func(ctx context.Context, to Sender) func() error {
+				return to.Get(ctx, key).Err
+			}})[0]
+		}
+		if errors.Is(err, redis.Nil) {
+			err = nil
+		}
+		report(err)
+	})
+}
+
+func mustWork(t *testing.T) func(error) {
+	return func(err error) {
+		if err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func (l *lane) coalescer() *coalescer[[]*sent] {
+	return l.pipelines.coalescerOf(kind{isRead: !l.isWrite})
+}
+
+func (l *lane) waitFor(t *testing.T, calls int) {
+	t.Helper()
+	for start := time.Now(); time.Since(start) < never; time.Sleep(time.Millisecond) {
+		q := l.coalescer().queueOf(l.client)
+		q.mu.Lock()
+		n := len(q.waiting)
+		q.mu.Unlock()
+		if n == calls {
+			return
+		}
+	}
+	t.Fatalf("fewer than %d calls wait", calls)
+}
+
+func forEachLane(t *testing.T, do func(t *testing.T, isWrite bool)) {
+	t.Parallel()
+	for name, isWrite := range lanes {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			do(t, isWrite)
+		})
+	}
+}
+
+func (l *lane) wantSizes(t *testing.T, want ...int) {
+	t.Helper()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if slices.Sort(l.sizes); !slices.Equal(l.sizes, want) {
+		t.Errorf("commands in a pipeline: %v, want %v", l.sizes, want)
+	}
+}
+
+func TestCommandsWithoutAFreeSlotJoinTheNextBatch(t *testing.T) {
+	forEachLane(t, func(t *testing.T, isWrite bool) {
+		const callers = maxBatch + 5
+		l := newLane(t, isWrite, nil)
+		for n := range callers {
+			l.begin(t.Context(), strconv.Itoa(n), mustWork(t))
+		}
+		l.waitFor(t, callers)
+		close(l.opens)
+		l.running.Wait()
+		l.wantSizes(t, 1, 5, maxBatch)
+		for n := range callers {
+			if got := l.client.Get(t.Context(), strconv.Itoa(n)).Val(); isWrite && got != "1" {
+				t.Errorf("write %d was done %q times", n, got)
+			}
+		}
+	})
+}
+
+func TestWaitingCommandEndsWithItsContext(t *testing.T) {
+	forEachLane(t, func(t *testing.T, isWrite bool) {
+		l := newLane(t, isWrite, nil)
+		ctx, cancel := context.WithCancel(t.Context())
+		cancelled := make(chan error, 1)
+		l.begin(ctx, "cancelled", func(err error) { cancelled <- err })
+		l.waitFor(t, 1)
+		l.begin(t.Context(), "other", mustWork(t))
+		l.waitFor(t, 2)
+		cancel()
+		if err := <-cancelled; !errors.Is(err, context.Canceled) {
+			t.Errorf("the cancelled command got %v", err)
+		}
+		close(l.opens)
+		l.running.Wait()
+		l.wantSizes(t, 1, 1)
+		if got := l.client.Exists(t.Context(), "cancelled").Val(); got != 0 {
+			t.Error("the cancelled write was sent")
+		}
+	})
+}
+
+func TestCommandsOfAFailedBatchAreRepeated(t *testing.T) {
+	forEachLane(t, func(t *testing.T, isWrite bool) {
+		l := newLane(t, isWrite, errors.New("connection lost"))
+		const callers = 5
+		failed := make(chan error, callers)
+		for n := range callers {
+			l.begin(t.Context(), strconv.Itoa(n), func(err error) { failed <- err })
+		}
+		l.waitFor(t, callers)
+		close(l.opens)
+		l.running.Wait()
+		for n := range callers {
+			if err := <-failed; err != nil {
+				t.Error(err)
+			}
+			if got := l.client.Get(t.Context(), strconv.Itoa(n)).Val(); isWrite && got != "1" {
+				t.Errorf("write %d was done %q times", n, got)
+			}
+		}
+	})
+}
+
+// A write without a reply may have been done: the caller decides.
+func TestAWriteWithoutAReplyIsNotRepeated(t *testing.T) {
+	t.Parallel()
+	proxy := redistest.NewProxy(t, redistest.Single(t))
+	client := proxy.Client(t, func(o *redis.Options) { o.MaxRetries = -1 })
+	p := NewPipelines(client)
+	write := &Command{Key: "key", Queue: func(ctx context.Context, to Sender) func() error { return to.Incr(ctx, "key").Err }}
+	read := &Command{Key: "key", Queue: func(ctx context.Context, to Sender) func() error { return to.Get(ctx, "key").Err }}
+	proxy.CutReply(1, "INCR")
+	if err := p.Write(t.Context(), Durability{}, write)[0]; err == nil {
+		t.Error("no error")
+	}
+	proxy.CutReply(1, "GET")
+	proxy.CutReply(2, "GET")
+	if err := p.Read(t.Context(), read)[0]; err != nil {
+		t.Errorf("the read is not repeated: %v", err)
+	}
+	if got := client.Get(t.Context(), "key").Val(); got != "1" {
+		t.Errorf("the write was done %s times", got)
+	}
+}
+
+// Calls may end while they have to send the batch for others.
+func TestCancelledCallsDoNotAffectOthers(t *testing.T) {
+	forEachLane(t, func(t *testing.T, isWrite bool) {
+		l := newLane(t, isWrite, nil)
+		close(l.opens)
+		for round := range 40 {
+			for i := range 50 {
+				key := strconv.Itoa(i)
+				if i%3 > 0 {
+					l.begin(t.Context(), key, mustWork(t))
+					continue
+				}
+				ctx, cancel := context.WithTimeout(t.Context(), rand.N(time.Duration(round+1)*50*time.Microsecond))
+				l.begin(ctx, key, func(err error) {
+					defer cancel()
+					if err != nil && ctx.Err() == nil {
+						t.Error(err)
+					}
+				})
+			}
+			l.running.Wait()
+		}
+		if q := l.coalescer().queueOf(l.client); q.free != 1 || len(q.waiting) > 0 {
+			t.Errorf("at the end, %d slots are free and %d calls wait", q.free, len(q.waiting))
+		}
+	})
+}

@@ -1,0 +1,49 @@
+package redisclient
+
+import (
+	"context"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// Script is a Lua script. A server that lacks it gets its source. It is safe for
+// concurrent use.
+type Script struct{ script *redis.Script }
+
+// NewScript returns a script from its source.
+func NewScript(source string) *Script { return &Script{redis.NewScript(source)} }
+
+// Call returns a call, whose keys are at least one, all of one slot.
+func (s *Script) Call(keys []string, args ...any) *Call {
+	return &Call{script: s.script, keys: keys, args: args}
+}
+
+// Call is a call of a script. It is not safe for concurrent use.
+type Call struct {
+	Reply *redis.Cmd // to the latest sending
+
+	script    *redis.Script
+	keys      []string
+	args      []any
+	isUnknown bool // a server lacks the script
+}
+
+// Command returns the command that makes the call.
+func (c *Call) Command() *Command { return &Command{Key: c.keys[0], Queue: c.Queue, IsSingle: true} }
+
+// Queue is a [Command.Queue].
+func (c *Call) Queue(ctx context.Context, to Sender) (check func() error) {
+	send := c.script.EvalSha
+	if c.isUnknown {
+		send = c.script.Eval
+	}
+	c.Reply = send(ctx, to, c.keys, c.args...)
+	return func() error { return c.Check(c.Reply.Err()) }
+}
+
+// Check returns the error of a reply, which may have come by another command. It makes
+// the next sending take the source if the server lacks the script.
+func (c *Call) Check(err error) error {
+	c.isUnknown = c.isUnknown || redis.HasErrorPrefix(err, "NOSCRIPT")
+	return err
+}
