@@ -302,7 +302,7 @@ func TestPagesOfTheList(t *testing.T) {
 	}
 }
 
-// A page goes on behind its last notification, even if that has been read meanwhile.
+// A page goes on behind its last notification, even if that has been read.
 func TestPagesWhileNotificationsAreRead(t *testing.T) {
 	s, _ := newService(t)
 	for i := range int64(6) {
