@@ -45,6 +45,7 @@ func useQueue(ctx context.Context, client redis.UniversalClient, prefix string) 
 	if err := q.Open(ctx, 8); err != nil {
 		return err
 	}
+	const fanOut = module.FanOut + "room0000"
 	user := 0
 	add := func(key, target string, n int) error {
 		var failures []error
@@ -54,7 +55,7 @@ func useQueue(ctx context.Context, client redis.UniversalClient, prefix string) 
 				ID: fmt.Sprintf("%016d", user), Priority: module.LowPriority, Room: "room0000", Meta: "{}", Text: strings.Repeat("x", 10),
 			}
 			batch := module.DeliveryBatch{
-				Shard: 1, Key: fmt.Sprint(key, user), Window: time.Minute, MaxBacklog: 10, MaxUserBytes: 50,
+				Shard: 1, Key: fmt.Sprint(key, user), Window: time.Minute, MaxBacklog: 10, MaxUserBytes: 50, MaxRoomBytes: 100, MaxShardBytes: 100,
 				Additions: []module.Addition{{Target: target, User: "user0000", Notification: note, Generation: int64(user), Urgent: true}},
 			}
 			for range 2 { // the second call repeats the first, as after a lost answer
@@ -70,7 +71,7 @@ func useQueue(ctx context.Context, client redis.UniversalClient, prefix string) 
 	}
 	failures := []error{
 		add("a", "a", 20), add("b", "b", 1), add("c", "c", 2), add("d", "d", 1),
-		q.Enqueue(ctx, []module.DeliveryBatch{counts})[0].Err, add("f", "f", 1), add("fanout", module.FanOut, 1),
+		q.Enqueue(ctx, []module.DeliveryBatch{counts})[0].Err, add("f", "f", 1), add("fanout", fanOut, 1),
 	}
 	claims := map[string]module.Claim{}
 	for range 2 {
@@ -82,7 +83,7 @@ func useQueue(ctx context.Context, client redis.UniversalClient, prefix string) 
 	}
 	trouble := "1 x"
 	part := counts
-	part.Of, part.To, part.Additions[0].Target = claims[module.FanOut], 1, "g"
+	part.Of, part.To, part.Additions[0].Target = claims[fanOut], 1, "g"
 	failures = append(failures, q.Enqueue(ctx, []module.DeliveryBatch{part})[0].Err)
 	_, err = q.Read(ctx, claims["a"], 10)
 	_, completed := q.Complete(ctx, claims["a"], fmt.Sprintf("%016d", 1), trouble) // the first of several

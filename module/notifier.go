@@ -2,6 +2,7 @@ package module
 
 import (
 	"context"
+	"strings"
 	"time"
 
 	"github.com/pushfx/pushfx/module/fault"
@@ -232,9 +233,18 @@ type DeliveryBatch struct {
 	Key    string
 	Window time.Duration
 
-	// Of is set for a batch that expands the first notification of the backlog [FanOut]:
-	// it is the claim of FanOut. From is the position before this batch, and To after it.
-	// The queue checks both, and ignores Key.
+	// Room is 8 bytes that name the room of an event. While the backlog [FanOut] of the room
+	// has notifications, the shard accepts only batches for it and batches that expand it.
+	// It is empty for notifications without a room, which need no order.
+	Room string
+
+	// MaxRoomBytes and MaxShardBytes bound the texts in the backlogs FanOut of a room and
+	// of all rooms. A room without any gets in until there are twice as many.
+	MaxRoomBytes, MaxShardBytes int
+
+	// Of is set for a batch that expands the first notification of a backlog FanOut: it is
+	// its claim. From is the position before this batch, and To after it. The queue checks
+	// both, and ignores Key and Room.
 	Of       Claim
 	From, To int
 
@@ -262,14 +272,19 @@ type Addition struct {
 	Generation int64
 }
 
-// FanOut is the name of a shard's backlog of events with many recipients. While it has
-// notifications, the shard accepts only batches for FanOut and batches that expand it.
-const FanOut = "fanout"
+// FanOut begins the names of backlogs of events with many recipients. A shard has one for
+// each room; its name ends in [DeliveryBatch.Room]. The User of its notifications is the
+// room, too.
+const FanOut = "fanout-"
+
+// IsFanOut reports whether a backlog is for events with many recipients.
+func (t Target) IsFanOut() bool { return strings.HasPrefix(t.Name, FanOut) }
 
 // Enqueued is the result for a batch.
 type Enqueued struct {
 	// Again is set for a repeated batch, which was ignored. Batches that were not added
-	// have Behind if the backlog [FanOut] has notifications, or Full if FanOut has no room.
+	// have Behind if the room's backlog [FanOut] has notifications, or Full if it must not
+	// have more.
 	Again, Behind, Full bool
 
 	// Claims has the claim of each addition, by index, or the zero Claim.

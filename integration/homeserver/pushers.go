@@ -65,7 +65,7 @@ func (s *pusherStates) get(c echo.Context) error {
 	}
 	waiting := map[string]delivery.Waiting{} // by pusher
 	err = s.queue.Backlogs(ctx, delivery.ShardOf(user, s.shards), func(b module.Backlog) bool {
-		if b.Claim.Target.Name != module.FanOut {
+		if !b.Claim.Target.IsFanOut() {
 			if w, err := delivery.ReadBacklog(b); err == nil {
 				waiting[w.Pusher] = w
 			}

@@ -103,7 +103,7 @@ func (s *scanner) examineBacklog(ctx context.Context, node *redis.Client, x *exa
 	unreadable, first := 0, ""
 	for i, text := range entries {
 		e, found := stored.ReadBacklogEntry(text)
-		if found && key.Target != module.FanOut {
+		if found && !(module.Target{Name: key.Target}).IsFanOut() {
 			_, err := delivery.ReadBacklog(module.Backlog{First: module.Notification{Meta: e.Meta}})
 			found = err == nil
 		}

@@ -126,26 +126,27 @@ func (q shownQueues) write(w io.Writer) error {
 func (c *deliveryCall) readQueues(ctx context.Context, shards int) (q shownQueues, err error) {
 	now := c.now().UnixMicro()
 	lengths, due := make([]*redis.IntCmd, shards), make([]*redis.IntCmd, shards)
-	failing, fanOut := make([]*redis.IntCmd, shards), make([]*redis.IntCmd, shards)
+	failing, fanOut := make([]*redis.IntCmd, shards), make([]*redis.StringCmd, shards)
 	first := make([]*redis.ZSliceCmd, shards)
 	_, err = c.client.Pipelined(ctx, func(p redis.Pipeliner) error {
 		for n := range shards {
 			lengths[n] = p.ZCard(ctx, c.keys.ShardDue(n))
 			due[n] = p.ZCount(ctx, c.keys.ShardDue(n), "-inf", strconv.FormatInt(now, 10))
 			failing[n] = p.HLen(ctx, c.keys.ShardTrouble(n))
-			fanOut[n] = p.LLen(ctx, c.keys.Backlog(n, module.FanOut))
+			fanOut[n] = p.HGet(ctx, c.keys.ShardBytes(n), stored.FanOutEntries)
 			first[n] = p.ZRangeWithScores(ctx, c.keys.ShardDue(n), 0, 0)
 		}
 		return nil
 	})
-	if err != nil {
+	if err != nil && !errors.Is(err, redis.Nil) {
 		return q, fmt.Errorf("read the queue: %w", err)
 	}
 	for n := range shards {
 		q.Backlogs += lengths[n].Val()
 		q.Due += due[n].Val()
 		q.Failing += failing[n].Val()
-		q.FanOut += fanOut[n].Val()
+		waiting, _ := fanOut[n].Int64()
+		q.FanOut += waiting
 		for _, z := range first[n].Val() {
 			q.Late = max(q.Late, float64(now-int64(z.Score))/1e6)
 		}
@@ -167,7 +168,7 @@ func (c *deliveryCall) readBacklogs(ctx context.Context, shards []int, matches f
 	unreadable := 0
 	err := parallel(ctx, shards, func(ctx context.Context, shard int) error {
 		return c.queue.Backlogs(ctx, shard, func(b module.Backlog) bool {
-			if b.Claim.Target.Name == module.FanOut {
+			if b.Claim.Target.IsFanOut() {
 				return true
 			}
 			w, err := delivery.ReadBacklog(b)

@@ -202,3 +202,87 @@ func TestHangingPushersOfFewUsersDelayNoOthers(t *testing.T) {
 		})
 	}
 }
+
+// slowExpansion is a queue where each part of a large event takes a while.
+type slowExpansion struct {
+	module.DeliveryQueue
+	takes time.Duration
+}
+
+func (q slowExpansion) Enqueue(ctx context.Context, batches []module.DeliveryBatch) []module.Result[module.Enqueued] {
+	if batches[0].Of.Token != 0 {
+		time.Sleep(q.takes)
+	}
+	return q.DeliveryQueue.Enqueue(ctx, batches)
+}
+
+// Messages go to rooms with many members, in the shard of other users.
+func TestLargeEventsDelayNoOtherRooms(t *testing.T) {
+	for name, events := range map[string]int{"control": 0, "large events": 60} {
+		t.Run(name, func(t *testing.T) {
+			withReader(t, func(w *world, r *reader) {
+				w.cfg.Shards = 1
+				var members []mxid.UserID
+				for i := range 1000 {
+					members = append(members, mxid.UserID(fmt.Sprintf("@member%d:h", i)))
+				}
+				for i := range 20 {
+					w.set(name2(i), key(i), "gw")
+					members = append(members, name2(i)) // also in the large rooms
+				}
+				d, stop := w.hostOn(slowExpansion{w.queue, 200 * time.Millisecond}, w)
+				defer stop()
+				for e := range events {
+					w.notify(d, 10_000+e, fmt.Sprintf("!large%d:h", e%3), members...)
+				}
+				sentAt := map[string]time.Time{}
+				for e := range 100 {
+					sentAt[fmt.Sprintf("$%d", e)] = time.Now()
+					w.notify(d, e, fmt.Sprintf("!direct%d:h", e%20), name2(e%20))
+					time.Sleep(100 * time.Millisecond)
+				}
+				w.checkAges(sentAt, 100, time.Second)
+				before := len(w.all())
+				if err := d.UpdateBadges(t.Context(), "@own3:h"); err != nil {
+					t.Fatal(err)
+				}
+				r.set("@own3:h", 7)
+				w.wait(5*time.Second, func() bool {
+					for _, s := range w.all()[before:] {
+						if s.pushkey == key(3) && s.counts != nil && s.counts.Unread == 7 {
+							return true
+						}
+					}
+					return false
+				})
+			})
+		})
+	}
+}
+
+// Rooms are expanded one after the other, however many events of one wait.
+func TestRoomsAreExpandedInTurn(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.cfg.Shards = 1
+		var members []mxid.UserID
+		for i := range 500 {
+			members = append(members, mxid.UserID(fmt.Sprintf("@member%d:h", i)))
+		}
+		w.set("@last:h", "key", "gw")
+		members = append(members, "@last:h")
+		d, stop := w.hostOn(slowExpansion{w.queue, time.Second}, w)
+		defer stop()
+		for e := range 20 {
+			w.notify(d, 1000+e, "!busy:h", members[:500]...)
+		}
+		for room := range 20 {
+			w.notify(d, 2000+room, fmt.Sprintf("!other%d:h", room), members[:500]...)
+		}
+		at := time.Now()
+		w.notify(d, 1, "!quiet:h", members...)
+		w.wait(20*time.Second, func() bool { return len(w.got("key")) == 1 })
+		if took := time.Since(at); took > 10*time.Second {
+			t.Errorf("it took %v", took)
+		}
+	})
+}

@@ -41,6 +41,8 @@ type Delivery struct {
 	wake     chan struct{} // ends the wait for the next look
 	stopping chan struct{} // closed when this host stops
 
+	expanding chan struct{} // has a value for each step of a fan-out in progress
+
 	mu          sync.Mutex
 	turns       *turns.Scheduler
 	badges      bounded.Map[string, module.Counts] // sent last, by pusher
@@ -89,7 +91,7 @@ func New(seams Seams, cfg Config) (*Delivery, error) {
 		audience: &audience{seams.Feed, seams.Host, match.NewCache(cfg.MaxCachedRules), seams.Observer},
 		clock:    seams.Now, observer: seams.Observer,
 		hasUnread: seams.Unread != nil, hasDelays: seams.Attention != nil,
-		wake: make(chan struct{}, 1), stopping: make(chan struct{}), reported: map[string]time.Time{}, own: map[module.Target]*claimed{},
+		wake: make(chan struct{}, 1), stopping: make(chan struct{}), expanding: make(chan struct{}, expansions), reported: map[string]time.Time{}, own: map[module.Target]*claimed{},
 		badges: bounded.Map[string, module.Counts]{Limit: maxBadges},
 		turns:  turns.New(turns.Config{MaxInFlight: cfg.MaxInFlight, MaxPerGate: cfg.MaxPerGateway, Random: rand.Float64}),
 	}

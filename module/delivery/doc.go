@@ -39,6 +39,9 @@
 //	any      more than 100 notifications wait    same     drops the least important ones
 //	any      the pusher is set again, and more is added  due  at once
 //
+// An event with many recipients waits in a backlog of its room; see fanout.go. It is
+// claimed and released like the others, and each step adds it to backlogs of recipients.
+//
 // Two requests for a pusher may be in flight if a host was paused or disconnected from
 // the queue for longer than a claim lasts. It cancels its request when the claim lapses,
 // but the gateway may already have it.

@@ -21,6 +21,10 @@ const (
 	fanOutStep  = 500       // recipients that are expanded at once
 	fanOutAhead = 200       // due backlogs of a shard above which it pauses
 	fanOutPause = 200 * time.Millisecond
+	expansions  = 8 // steps of a host at once
+
+	maxRoomBytes  = 1 << 20 // of the entries of a room in a shard
+	maxShardBytes = 8 << 20
 )
 
 // fanOutText is the stored text of a fan-out's entry. It has what its own recipients
@@ -51,13 +55,14 @@ func (d *Delivery) fanOut(h *handover, shard int, recipients []recipient) (all [
 			a.batch.Key = h.key
 		}
 		a.turns, a.targets, a.metas = []*turns.Turn{nil}, []*content.Target{nil}, []content.Meta{{}}
+		room := content.RoomDigest(h.ev.Room)
+		a.batch.Room, a.batch.MaxRoomBytes, a.batch.MaxShardBytes = room, maxRoomBytes, maxShardBytes
 		a.batch.Additions = []module.Addition{{
-			Target: module.FanOut, User: module.FanOut + "--", Claim: !d.isStopping(),
+			Target: module.FanOut + room, User: room, Claim: !d.isStopping(),
 			Notification: module.Notification{
-				ID: content.EventID(h.id, strconv.Itoa(i)), Priority: module.HighPriority, Room: "--------", Text: text,
+				ID: content.EventID(h.id, strconv.Itoa(i)), Priority: module.HighPriority, Room: room, Text: text,
 			},
 		}}
-		a.batch.MaxUserBytes = maxFanOutBytes
 		all = append(all, a)
 	}
 	return all
@@ -112,9 +117,6 @@ func (r recipient) append(dst []byte, outcome int) []byte {
 	return append(dst, '}')
 }
 
-// maxFanOutBytes is no limit: the queue bounds the number of entries.
-const maxFanOutBytes = 1 << 30
-
 // expand adds the events in the fan-out of a shard to backlogs.
 func (d *Delivery) expand(life context.Context, b module.Backlog, claimedAt time.Time) {
 	own := d.newClaimed(b.Claim, claimedAt)
@@ -150,8 +152,12 @@ func (d *Delivery) expandOne(life context.Context, c *claimed, n module.Notifica
 		return true
 	}
 	for from < len(text.Recipients) {
+		if !d.beginExpansion(life, c) {
+			return false
+		}
 		to := min(from+fanOutStep, len(text.Recipients))
 		due, err := d.expandPart(life, c, h, text.Recipients, from, to)
+		<-d.expanding
 		if err != nil {
 			d.failed("add a large event", err)
 			c.postpone(time.Second, nil)
@@ -167,6 +173,23 @@ func (d *Delivery) expandOne(life context.Context, c *claimed, n module.Notifica
 		}
 	}
 	return true
+}
+
+// beginExpansion waits for a step's turn: rooms have theirs one after the other. If it
+// returns false, the fan-out is due again.
+func (d *Delivery) beginExpansion(life context.Context, c *claimed) bool {
+	timeout := time.NewTimer(maxAwait)
+	defer timeout.Stop()
+	select {
+	case d.expanding <- struct{}{}:
+		return true
+	case <-timeout.C:
+		c.postpone(fanOutPause, nil)
+	case <-d.stopping:
+		c.release(nil)
+	case <-life.Done():
+	}
+	return false
 }
 
 // expandPart adds an event to the backlogs of some recipients, and returns the number

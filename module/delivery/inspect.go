@@ -27,7 +27,7 @@ type Waiting struct {
 	Class    string    // why there was no answer, for example "dns"; "status" if there was one
 }
 
-// ReadBacklog reads a backlog of a [module.DeliveryQueue], except [module.FanOut].
+// ReadBacklog reads a backlog of a [module.DeliveryQueue], except of a [module.FanOut].
 func ReadBacklog(b module.Backlog) (w Waiting, err error) {
 	m, err := content.ReadMeta(b.First.Meta)
 	if err != nil {

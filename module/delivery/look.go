@@ -93,7 +93,7 @@ func (d *Delivery) begin(b module.Backlog, claimedAt time.Time) bool {
 	if d.claimAgain(b.Claim, claimedAt) {
 		return true
 	}
-	if b.Claim.Target.Name == module.FanOut {
+	if b.Claim.Target.IsFanOut() {
 		return d.startOrRelease(b.Claim, func(life context.Context) { d.expand(life, b, claimedAt) })
 	}
 	c := d.newClaimed(b.Claim, claimedAt)

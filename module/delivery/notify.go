@@ -98,7 +98,7 @@ func (d *Delivery) handOver(ctx context.Context, h *handover, recipients map[int
 	for shard, some := range recipients {
 		if len(some) <= fanOutAbove {
 			if a := d.addingTo(h, shard, some, lists); len(a.batch.Additions) > 0 {
-				a.batch.Key, a.batch.Window = h.key, d.cfg.DedupWindow
+				a.batch.Key, a.batch.Window, a.batch.Room = h.key, d.cfg.DedupWindow, content.RoomDigest(h.ev.Room)
 				batches = append(batches, a)
 			}
 		}
@@ -203,7 +203,7 @@ func (a *adding) add(d *Delivery, n module.Notification, m content.Meta, target 
 }
 
 // enqueue adds batches, and sends the claimed backlogs. It returns the shards with a
-// fan-out, whose batches were not added.
+// fan-out of the room, whose batches were not added.
 func (d *Delivery) enqueue(ctx context.Context, all []*adding) (behind []int, err error) {
 	if len(all) == 0 {
 		return nil, nil
@@ -251,7 +251,7 @@ func (d *Delivery) sendClaimed(a *adding, claims []module.Claim, claimedAt time.
 			}
 			continue
 		}
-		if claim.Target.Name == module.FanOut {
+		if claim.Target.IsFanOut() {
 			d.startOrRelease(claim, func(life context.Context) { d.expand(life, module.Backlog{Claim: claim}, claimedAt) })
 			continue
 		}
@@ -305,9 +305,6 @@ func (d *Delivery) UpdateBadges(ctx context.Context, users ...mxid.UserID) error
 	for _, a := range byShard {
 		all = append(all, a)
 	}
-	behind, err := d.enqueue(ctx, all)
-	for _, shard := range behind { // behind a large event, which has counts as well
-		delete(byShard, shard)
-	}
+	_, err = d.enqueue(ctx, all)
 	return err
 }

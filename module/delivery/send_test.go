@@ -206,6 +206,9 @@ func TestAnOrderlyStopDelaysNothing(t *testing.T) {
 func (w *world) ages(sentAt map[string]time.Time, isOf func(pushkey string) bool) (ages []time.Duration) {
 	seen := map[string]bool{}
 	for _, s := range w.all() {
+		if _, isTimed := sentAt[s.event]; !isTimed {
+			continue
+		}
 		if id := s.pushkey + s.event; isOf(s.pushkey) && s.status == 200 && !seen[id] {
 			seen[id] = true
 			ages = append(ages, s.began.Sub(sentAt[s.event]))

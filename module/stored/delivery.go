@@ -30,8 +30,15 @@ func (k Keys) ShardDue(shard int) string { return k.shard(shard, dueSuffix) }
 // ShardTrouble is the key of the hash of backlogs whose delivery failed.
 func (k Keys) ShardTrouble(shard int) string { return k.shard(shard, troubleSuffix) }
 
-// ShardBytes is the key of the hash with the bytes of waiting texts, by user.
+// ShardBytes is the key of the hash with the bytes of waiting texts, by user, and by room
+// for events with many recipients. [FanOutEntries] and [FanOutBytes] are all of these.
 func (k Keys) ShardBytes(shard int) string { return k.shard(shard, bytesSuffix) }
+
+// Fields of [Keys.ShardBytes].
+const (
+	FanOutEntries = "fanout-n"
+	FanOutBytes   = "fanout--"
+)
 
 // Backlog is the key of the list of a backlog's notifications, each a [BacklogEntry],
 // oldest first.
@@ -103,7 +110,7 @@ func ReadBacklogEntry(text string) (e BacklogEntry, found bool) {
 
 // deliveryForm is the version of delivery's stored form. Hosts of different forms
 // cannot share a Redis.
-const deliveryForm = 2
+const deliveryForm = 3
 
 // DeliveryFormatText returns delivery's form and number of shards.
 func DeliveryFormatText(shards int) string { return fmt.Sprintf("%d %d", deliveryForm, shards) }

@@ -11,7 +11,7 @@ func TestDeliveryFormatIsReadBack(t *testing.T) {
 	if shards, err := ReadDeliveryFormat(DeliveryFormatText(128)); shards != 128 || err != nil {
 		t.Errorf("got %d, %v", shards, err)
 	}
-	for _, text := range []string{"", "2", "2 ", "2 x", "2 0128", "1 128", "3 128", "128", "2 128 "} {
+	for _, text := range []string{"", "3", "3 ", "3 x", "3 0128", "2 128", "4 128", "128", "3 128 "} {
 		if shards, err := ReadDeliveryFormat(text); !fault.IsOtherVersion(err) {
 			t.Errorf("%q: got %d, %v", text, shards, err)
 		}

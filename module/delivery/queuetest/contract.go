@@ -502,40 +502,102 @@ func userBytes(t *testing.T, newQueue hosts, shard int) {
 	}
 }
 
+// fanOut is the backlog of events of the room "room0000" with many recipients.
+const fanOut = module.FanOut + "room0000"
+
+func ofRoom(b module.DeliveryBatch, room string) module.DeliveryBatch {
+	b.Room, b.MaxRoomBytes, b.MaxShardBytes = room, maxRoomBytes, maxShardBytes
+	for i, a := range b.Additions {
+		if (module.Target{Name: a.Target}).IsFanOut() {
+			b.Additions[i].User = room
+		}
+	}
+	return b
+}
+
 func behind(t *testing.T, newQueue hosts, shard int) {
 	q := newQueue(t)
-	fan := batch(shard, to(module.FanOut, one(1))...)
+	fan := ofRoom(batch(shard, to(fanOut, one(1))...), "room0000")
 	if e := enqueue(t, q, fan); e.Behind || e.Full {
 		t.Fatalf("got %+v", e)
 	}
-	late := batch(shard, to("a", one(2))...)
+	late := ofRoom(batch(shard, to("a", one(2))...), "room0000")
 	for range 2 {
 		if e := enqueue(t, q, late); !e.Behind {
 			t.Errorf("got %+v", e)
 		}
 	}
-	if e := enqueue(t, q, batch(shard+1, to("a", one(2))...)); e.Behind {
+	if e := enqueue(t, q, ofRoom(batch(shard+1, to("a", one(2))...), "room0000")); e.Behind {
 		t.Error("another shard has to wait")
 	}
-	if e := enqueue(t, q, batch(shard, to(module.FanOut, one(2))...)); e.Behind || e.Again {
+	if e := enqueue(t, q, ofRoom(batch(shard, to("b", one(2))...), "room0001")); e.Behind {
+		t.Error("another room has to wait")
+	}
+	if e := enqueue(t, q, batch(shard, to("c", one(2))...)); e.Behind {
+		t.Error("a notification without a room has to wait")
+	}
+	if e := enqueue(t, q, ofRoom(batch(shard, to(fanOut, one(2))...), "room0000")); e.Behind {
 		t.Errorf("got %+v", e)
 	}
-	c := claim(t, q, shard, module.FanOut, long).Claim
+	c := claim(t, q, shard, fanOut, long).Claim
 	if got := ids(t, q, c); got != "1 2" {
 		t.Errorf("got %q", got)
 	}
 	complete(t, q, c, id(1))
 	complete(t, q, c, id(2))
-	if e := enqueue(t, q, late); e.Behind || e.Again {
+	if e := enqueue(t, q, late); e.Behind {
 		t.Errorf("got %+v", e)
+	}
+}
+
+// A room's large events are bounded, and all of a shard; a room without any gets in until
+// there are twice as many.
+func fanOutBytes(t *testing.T, newQueue hosts, shard int) {
+	q := newQueue(t)
+	n := 0
+	put := func(room string, bytes int) (full bool) {
+		n++
+		e := one(n)
+		e.Text = strings.Repeat("x", bytes)
+		return enqueue(t, q, ofRoom(batch(shard, to(module.FanOut+room, e)...), room)).Full
+	}
+	for i, step := range []struct {
+		room  string
+		bytes int
+		full  bool
+	}{
+		{"room0000", 600, false},
+		{"room0000", 600, true}, // the room's bytes
+		{"room0000", 300, false},
+		{"room0001", 900, false},
+		{"room0002", 500, false},
+		{"room0001", 100, true}, // the shard's bytes
+		{"room0003", 900, false},
+		{"room0004", 900, true}, // twice the shard's bytes
+		{"room0004", 100, false},
+	} {
+		if full := put(step.room, step.bytes); full != step.full {
+			t.Errorf("step %d: full is %v", i, full)
+		}
+	}
+	c := claim(t, q, shard, module.FanOut+"room0001", long).Claim
+	if left := complete(t, q, c, id(4)); left != 0 {
+		t.Errorf("%d are left", left)
+	}
+	c = claim(t, q, shard, module.FanOut+"room0003", long).Claim
+	if err := answer(t, func() error { _, err := q.Drop(t.Context(), c); return err }); err != nil {
+		wantFenced(t, "repeated", err)
+	}
+	if put("room0000", 50) || put("room0001", 300) {
+		t.Error("still full")
 	}
 }
 
 func expanded(t *testing.T, newQueue hosts, shard int) {
 	q, other := newQueue(t), newQueue(t)
-	enqueue(t, q, batch(shard, to(module.FanOut, one(1))...))
-	former := claim(t, q, shard, module.FanOut, short).Claim
-	c := claim(t, other, shard, module.FanOut, long).Claim
+	enqueue(t, q, ofRoom(batch(shard, to(fanOut, one(1))...), "room0000"))
+	former := claim(t, q, shard, fanOut, short).Claim
+	c := claim(t, other, shard, fanOut, long).Claim
 	part := func(c module.Claim, from, to int, names ...string) module.DeliveryBatch {
 		b := batch(shard)
 		b.Of, b.From, b.To = c, from, to
@@ -556,7 +618,7 @@ func expanded(t *testing.T, newQueue hosts, shard int) {
 		t.Errorf("got %+v", e)
 	}
 	release(t, other, c)
-	b := claim(t, q, shard, module.FanOut, long)
+	b := claim(t, q, shard, fanOut, long)
 	if !strings.HasPrefix(b.Trouble, "2") {
 		t.Errorf("the position is not kept: %q", b.Trouble)
 	}
@@ -569,8 +631,8 @@ func expanded(t *testing.T, newQueue hosts, shard int) {
 			t.Errorf("%s has %d", name, b.Waiting)
 		}
 	}
-	enqueue(t, q, batch(shard, to(module.FanOut, one(2))...))
-	next := claim(t, q, shard, module.FanOut, long)
+	enqueue(t, q, ofRoom(batch(shard, to(fanOut, one(2))...), "room0000"))
+	next := claim(t, q, shard, fanOut, long)
 	if next.Trouble != "" {
 		t.Errorf("the next one begins at %q", next.Trouble)
 	}

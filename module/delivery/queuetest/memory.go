@@ -34,6 +34,17 @@ type memoryShard struct {
 	backlogs map[string]*memoryBacklog
 	seen     map[string]time.Time // until when
 	bytes    map[string]int
+	fanOut   int // bytes of the backlogs of large events
+}
+
+func isFanOut(target string) bool { return module.Target{Name: target}.IsFanOut() }
+
+// release ends the count of an entry's bytes.
+func (s *memoryShard) release(target string, e memoryEntry) {
+	s.bytes[e.user] -= e.counted
+	if isFanOut(target) {
+		s.fanOut -= e.counted
+	}
 }
 
 type memoryBacklog struct {
@@ -145,7 +156,7 @@ func (m *Memory) add(b module.DeliveryBatch) (module.Enqueued, error) {
 	s, now := m.shard(b.Shard), time.Now()
 	again := module.Enqueued{Again: true, Claims: make([]module.Claim, len(b.Additions))}
 	if b.Of.Token != 0 {
-		of := s.backlogs[module.FanOut]
+		of := s.backlogs[b.Of.Target.Name]
 		switch {
 		case of == nil || of.token != b.Of.Token:
 			return module.Enqueued{}, module.ErrFenced
@@ -159,8 +170,13 @@ func (m *Memory) add(b module.DeliveryBatch) (module.Enqueued, error) {
 		if s.seen[b.Key].After(now) {
 			return again, nil
 		}
-		ahead, isFanOut := s.backlogs[module.FanOut], b.Additions[0].Target == module.FanOut
-		if ahead != nil && !isFanOut {
+		ahead, first := s.backlogs[module.FanOut+b.Room], b.Additions[0]
+		if isFanOut(first.Target) {
+			room, all, n := s.bytes[first.User], s.fanOut, len(first.Notification.Text)
+			if room+n > b.MaxRoomBytes || all+n > b.MaxShardBytes && (ahead != nil || all+n > 2*b.MaxShardBytes) {
+				return module.Enqueued{Full: true}, nil
+			}
+		} else if ahead != nil && b.Room != "" {
 			return module.Enqueued{Behind: true}, nil
 		}
 		s.seen[b.Key] = now.Add(b.Window)
@@ -193,7 +209,11 @@ func (m *Memory) addOne(s *memoryShard, batch module.DeliveryBatch, a module.Add
 		begins = last == 0 && b.trouble == ""
 	}
 	entry := memoryEntry{Notification: a.Notification, user: a.User}
-	if !begins {
+	if isFanOut(a.Target) {
+		entry.counted = len(a.Notification.Text)
+		s.bytes[a.User] += entry.counted
+		s.fanOut += entry.counted
+	} else if !begins {
 		if n := len(a.Notification.Text); s.bytes[a.User]+n > batch.MaxUserBytes {
 			entry.Text = ""
 		} else {
@@ -215,7 +235,7 @@ func (m *Memory) addOne(s *memoryShard, batch module.DeliveryBatch, a module.Add
 			b.trouble = ""
 		}
 	}
-	if limit := batch.MaxBacklog; a.Target != module.FanOut && len(b.entries) > limit+limit/5 {
+	if limit := batch.MaxBacklog; !isFanOut(a.Target) && len(b.entries) > limit+limit/5 {
 		*coalesced += s.trim(b, limit)
 	}
 	return c
@@ -335,7 +355,7 @@ func (m *Memory) Complete(ctx context.Context, c module.Claim, id, trouble strin
 	s := m.shard(c.Target.Shard)
 	at := slices.IndexFunc(b.entries[:min(16, len(b.entries))], func(e memoryEntry) bool { return e.ID == id })
 	if at >= 0 {
-		s.bytes[b.entries[at].user] -= b.entries[at].counted
+		s.release(c.Target.Name, b.entries[at])
 		b.entries = slices.Delete(b.entries, at, at+1)
 	}
 	b.trouble, b.from = trouble, 0
@@ -378,7 +398,7 @@ func (m *Memory) Drop(ctx context.Context, c module.Claim) (dropped int, err err
 	defer m.mu.Unlock()
 	s := m.shard(c.Target.Shard)
 	for _, e := range b.entries {
-		s.bytes[e.user] -= e.counted
+		s.release(c.Target.Name, e)
 	}
 	delete(s.backlogs, c.Target.Name)
 	return len(b.entries), nil

@@ -34,6 +34,9 @@ const (
 
 	maxBacklog   = 10
 	maxUserBytes = 2000
+
+	maxRoomBytes  = 1000
+	maxShardBytes = 2000
 )
 
 type hosts func(*testing.T) module.DeliveryQueue
@@ -59,7 +62,8 @@ func Queue(t *testing.T, newQueue func(*testing.T) module.DeliveryQueue) {
 		{"a backlog has counts once", counts},
 		{"a long backlog drops the least important notifications", bounded},
 		{"a user's bytes are bounded", userBytes},
-		{"batches wait behind a fan-out", behind},
+		{"an event waits behind large events of its room", behind},
+		{"the bytes of large events are bounded", fanOutBytes},
 		{"a fan-out is added in parts, once", expanded},
 		{"a backlog is dropped", dropped},
 		{"backlogs are listed", listed},

@@ -15,9 +15,6 @@ import (
 	"github.com/pushfx/pushfx/module/stored"
 )
 
-// maxFanOut bounds the entries of the backlog [module.FanOut] of a shard.
-const maxFanOut = 500
-
 // Enqueue implements [module.DeliveryQueue]. A batch is one transaction: plain commands
 // for the texts, and a script for the rest.
 func (q *Queue) Enqueue(ctx context.Context, batches []module.DeliveryBatch) []module.Result[module.Enqueued] {
@@ -59,10 +56,11 @@ func (q *Queue) newSending(b module.DeliveryBatch) (*sending, error) {
 	s := &sending{
 		keys: []string{
 			q.keys.Seen(b.Shard, b.Key), q.keys.ShardDue(b.Shard), q.keys.ShardTrouble(b.Shard), q.keys.ShardBytes(b.Shard),
-			q.keys.Backlog(b.Shard, module.FanOut),
+			q.keys.Backlog(b.Shard, module.FanOut+b.Room),
 		},
 		args: []any{
-			nonce(), b.Window.Milliseconds(), microseconds(b.Lease), b.MaxBacklog, b.MaxUserBytes, b.Of.Token, b.From, b.To, maxFanOut,
+			nonce(), b.Window.Milliseconds(), microseconds(b.Lease), b.MaxBacklog, b.MaxUserBytes, b.Of.Token, b.From, b.To, b.MaxRoomBytes,
+			b.MaxShardBytes, b.Of.Target.Name,
 		},
 	}
 	for _, a := range b.Additions {

@@ -28,35 +28,52 @@ local now = time[1] * 1000000 + time[2]
 now = now - now % 2
 `
 
+// try is redis.call with a default for a key of another type, which costs its own pusher
+// and not its shard.
+const try = `
+local function try(default, ...)
+	local reply = redis.pcall(...)
+	if type(reply) ~= 'table' or not reply.err then return reply end
+	if string.find(reply.err, 'WRONGTYPE', 1, true) then return default end
+	return redis.call(...)
+end
+`
+
 // removal has functions on the entries of a backlog; see stored.BacklogEntry.
-const removal = `
-local function forget(entry, texts, bytes)
-	redis.call('HDEL', texts, string.sub(entry, 2, 17))
+const removal = try + `
+local function isFanOut(target) return string.sub(target, 1, 7) == 'fanout-' end
+local function count(bytes, field, by)
+	if try(0, 'HINCRBY', bytes, field, by) <= 0 then try(0, 'HDEL', bytes, field) end
+end
+local function forget(entry, target, texts, bytes)
+	try(0, 'HDEL', texts, string.sub(entry, 2, 17))
 	local counted = tonumber(string.sub(entry, 34, 39)) or 0
-	local user = string.sub(entry, 26, 33)
-	if counted > 0 and redis.call('HINCRBY', bytes, user, -counted) <= 0 then
-		redis.call('HDEL', bytes, user)
+	if counted == 0 then return end
+	count(bytes, string.sub(entry, 26, 33), -counted)
+	if isFanOut(target) then
+		count(bytes, 'fanout--', -counted)
+		count(bytes, 'fanout-n', -1)
 	end
 end
 local function finish(target, due, backlog, texts, trouble)
 	redis.call('ZREM', due, target)
 	redis.call('DEL', backlog, texts)
-	redis.call('HDEL', trouble, target)
+	try(0, 'HDEL', trouble, target)
 end
 `
 
 // enqueueScript adds entries to backlogs, after other commands added their texts.
 //
-// KEYS: seen, due, trouble, bytes, the backlog "fanout"; of each addition the backlog,
+// KEYS: seen, due, trouble, bytes, the fan-out of the room; of each addition the backlog,
 // its texts. ARGV: 1 a nonce, 2 the window in ms, 3 the lease in us (even), 4 the longest
 // backlog, 5 the bytes of a user, 6 the token of the fan-out or 0, 7 from, 8 to, 9 the
-// longest fan-out; of each addition the target, the first 33 bytes of the entry, the
-// bytes of the text, the meta, flags ("c" claims, "u" is urgent), the delay in us, the
-// generation. The reply begins with a state: 1 added, 0 again, -1 behind, -2 full,
-// -3 fenced.
+// bytes of a room's fan-out, 10 of all, 11 the target of the token; of each addition the
+// target, the first 33 bytes of the entry, the bytes of the text, the meta, flags ("c"
+// claims, "u" is urgent), the delay in us, the generation. The reply begins with a state:
+// 1 added, 0 again, -1 behind, -2 full, -3 fenced.
 const enqueueScript = now + removal + `
-local lease, longest, share = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
-local first, fields = 10, 7
+local lease, longest, share, of = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[11]
+local first, fields = 12, 7
 -- keeps tells whether a backlog keeps a text: that of its first entry, or one that
 -- counts for its user.
 local function keeps(backlog, id)
@@ -78,40 +95,51 @@ local function again(nonce, at)
 	end
 	return reply
 end
+-- isFull tells whether a room's fan-out must not have more.
+local function isFull(ahead)
+	local bytes = tonumber(ARGV[first + 2])
+	local room = (tonumber(try(false, 'HGET', KEYS[4], string.sub(ARGV[first + 1], 26, 33))) or 0) + bytes
+	local all, most = (tonumber(try(false, 'HGET', KEYS[4], 'fanout--')) or 0) + bytes, tonumber(ARGV[10])
+	return room > tonumber(ARGV[9]) or all > most and (ahead > 0 or all > 2 * most)
+end
 
 local stamp = ARGV[1] .. ' ' .. string.format('%.0f', now)
 if ARGV[6] ~= '0' then
-	if redis.call('ZSCORE', KEYS[2], 'fanout') ~= ARGV[6] then return {-3} end
-	local position, nonce, at = string.match(redis.call('HGET', KEYS[3], 'fanout') or '0 - 0', '(%d+) (%S+) (%d+)')
+	if redis.call('ZSCORE', KEYS[2], of) ~= ARGV[6] then return {-3} end
+	local position, nonce, at = string.match(try(false, 'HGET', KEYS[3], of) or '0 - 0', '(%d+) (%S+) (%d+)')
 	if position == ARGV[8] and position ~= ARGV[7] then return again(nonce, at) end
 	if position ~= ARGV[7] then return {-3} end
-	redis.call('HSET', KEYS[3], 'fanout', ARGV[8] .. ' ' .. stamp)
+	redis.call('HSET', KEYS[3], of, ARGV[8] .. ' ' .. stamp)
 else
 	if not redis.call('SET', KEYS[1], stamp, 'PX', ARGV[2], 'NX') then
 		local nonce, at = string.match(redis.call('GET', KEYS[1]), '(%S+) (%d+)')
 		return again(nonce, at)
 	end
-	local isFanOut = ARGV[first] == 'fanout'
-	local ahead = redis.call('LLEN', KEYS[5])
-	if ahead > 0 and not isFanOut or ahead >= tonumber(ARGV[9]) then
+	local ahead, state = try(0, 'LLEN', KEYS[5]), 0
+	if isFanOut(ARGV[first]) then
+		if isFull(ahead) then state = -2 end
+	elseif ahead > 0 then
+		state = -1
+	end
+	if state < 0 then
 		local k = 6
 		for i = first, #ARGV, fields do
 			redis.pcall('HDEL', KEYS[k + 1], string.sub(ARGV[i + 1], 2, 17))
 			k = k + 2
 		end
 		redis.call('DEL', KEYS[1])
-		return {isFanOut and -2 or -1}
+		return {state}
 	end
 end
 
 -- trim drops what is least important: counts, then what has low priority, then the
 -- oldest of the room with most. The first two may be in flight.
-local function trim(backlog, texts)
+local function trim(target, backlog, texts)
 	local entries = redis.call('LRANGE', backlog, 0, -1)
 	local left, rooms = #entries - longest, {}
 	local dropped = 0
 	local function discard(i)
-		forget(entries[i], texts, KEYS[4])
+		forget(entries[i], target, texts, KEYS[4])
 		redis.call('LSET', backlog, i - 1, '')
 		entries[i], left, dropped = false, left - 1, dropped + 1
 	end
@@ -157,17 +185,22 @@ for i = first, #ARGV, fields do
 				else -- which has counts, too
 					redis.call('RPOP', backlog)
 					length = length - 1
-					begins = length == 0 and redis.call('HEXISTS', KEYS[3], target) == 0
+					begins = length == 0 and try(0, 'HEXISTS', KEYS[3], target) == 0
 				end
 			end
 		end
 	end
 	if not skipped then
-		if begins then
+		local user = string.sub(head, 26, 33)
+		if isFanOut(target) then
+			count(KEYS[4], user, bytes)
+			count(KEYS[4], 'fanout--', bytes)
+			count(KEYS[4], 'fanout-n', 1)
+		elseif begins then
 			bytes = 0
-		elseif bytes > 0 and redis.call('HINCRBY', KEYS[4], string.sub(head, 26, 33), bytes) > share then
-			redis.call('HINCRBY', KEYS[4], string.sub(head, 26, 33), -bytes)
-			redis.call('HDEL', texts, string.sub(head, 2, 17))
+		elseif bytes > 0 and try(0, 'HINCRBY', KEYS[4], user, bytes) > share then
+			try(0, 'HINCRBY', KEYS[4], user, -bytes)
+			try(0, 'HDEL', texts, string.sub(head, 2, 17))
 			bytes = 0
 		end
 		redis.call('RPUSH', backlog, head .. string.format('%06d', bytes) .. ARGV[i + 3])
@@ -181,15 +214,15 @@ for i = first, #ARGV, fields do
 		else
 			local score = tonumber(redis.call('ZSCORE', KEYS[2], target) or 1)
 			if score % 2 == 1 and score > now then
-				local trouble = redis.call('HGET', KEYS[3], target)
+				local trouble = try(false, 'HGET', KEYS[3], target)
 				local isNew = trouble and tonumber(string.match(trouble, '^%d+') or 0) < tonumber(ARGV[i + 6])
-				if isNew then redis.call('HDEL', KEYS[3], target) end
+				if isNew then try(0, 'HDEL', KEYS[3], target) end
 				if isNew or string.find(flags, 'u', 1, true) then redis.call('ZADD', KEYS[2], now + 1, target) end
 			elseif score == 1 then
 				redis.call('ZADD', KEYS[2], now + 1, target)
 			end
-			if target ~= 'fanout' and length + 1 > longest + longest / 5 then
-				reply[2] = reply[2] + trim(backlog, texts)
+			if not isFanOut(target) and length + 1 > longest + longest / 5 then
+				reply[2] = reply[2] + trim(target, backlog, texts)
 			end
 		end
 	end
@@ -210,7 +243,7 @@ return {string.format('%.0f', now), redis.call('ZRANGEBYSCORE', KEYS[1], '-inf',
 //
 // KEYS: due, trouble, the backlogs. ARGV: the lease in us (even), the targets. It
 // returns for each the token, how many wait, the first entry and the trouble; or only 0.
-const claimScript = now + `
+const claimScript = now + try + `
 local reply = {}
 for i = 2, #ARGV do
 	local score = tonumber(redis.call('ZSCORE', KEYS[1], ARGV[i]) or 'inf')
@@ -221,9 +254,9 @@ for i = 2, #ARGV do
 			redis.call('ZADD', KEYS[1], now + 60000001, ARGV[i])
 		elseif not entry then
 			redis.call('ZREM', KEYS[1], ARGV[i])
-			redis.call('HDEL', KEYS[2], ARGV[i])
+			try(0, 'HDEL', KEYS[2], ARGV[i])
 		else
-			result = {now + ARGV[1], redis.call('LLEN', KEYS[i + 1]), entry, redis.call('HGET', KEYS[2], ARGV[i]) or ''}
+			result = {now + ARGV[1], redis.call('LLEN', KEYS[i + 1]), entry, try(false, 'HGET', KEYS[2], ARGV[i]) or ''}
 			redis.call('ZADD', KEYS[1], result[1], ARGV[i])
 		end
 	end
@@ -238,37 +271,37 @@ return reply`
 const completeScript = removal + `
 local target = ARGV[1]
 if redis.call('ZSCORE', KEYS[1], target) ~= ARGV[2] then return -1 end
-local left = redis.call('LLEN', KEYS[2])
+local left = try(0, 'LLEN', KEYS[2])
 for at = 0, 15 do
-	local entry = redis.call('LINDEX', KEYS[2], at)
+	local entry = try(false, 'LINDEX', KEYS[2], at)
 	if entry and string.sub(entry, 2, 17) == ARGV[3] then
 		left = left - 1
 		if left > 0 then
 			if at == 0 then redis.call('LPOP', KEYS[2]) else redis.call('LREM', KEYS[2], 1, entry) end
 		end
-		forget(entry, KEYS[3], KEYS[5])
+		forget(entry, target, KEYS[3], KEYS[5])
 		break
 	end
 end
 if left == 0 then
 	finish(target, KEYS[1], KEYS[2], KEYS[3], KEYS[4])
 elseif ARGV[4] == '' then
-	redis.call('HDEL', KEYS[4], target)
+	try(0, 'HDEL', KEYS[4], target)
 else
-	redis.call('HSET', KEYS[4], target, ARGV[4])
+	try(0, 'HSET', KEYS[4], target, ARGV[4])
 end
 return left`
 
 // postponeScript ends a claim. KEYS: due, trouble. ARGV: target, token, delay in us,
 // "keep" or "set", trouble (may be empty).
-const postponeScript = now + `
+const postponeScript = now + try + `
 if redis.call('ZSCORE', KEYS[1], ARGV[1]) ~= ARGV[2] then return 0 end
 local delay = tonumber(ARGV[3])
 redis.call('ZADD', KEYS[1], now + 1 + delay - delay % 2, ARGV[1])
 if ARGV[4] == 'set' and ARGV[5] == '' then
-	redis.call('HDEL', KEYS[2], ARGV[1])
+	try(0, 'HDEL', KEYS[2], ARGV[1])
 elseif ARGV[4] == 'set' then
-	redis.call('HSET', KEYS[2], ARGV[1], ARGV[5])
+	try(0, 'HSET', KEYS[2], ARGV[1], ARGV[5])
 end
 return 1`
 
@@ -287,7 +320,7 @@ if ARGV[2] ~= '' and redis.call('ZSCORE', KEYS[1], ARGV[1]) ~= ARGV[2] then retu
 local entries = redis.pcall('LRANGE', KEYS[2], 0, -1)
 local dropped = 0
 for _, entry in ipairs(entries) do
-	forget(entry, KEYS[3], KEYS[5])
+	forget(entry, ARGV[1], KEYS[3], KEYS[5])
 	dropped = dropped + 1
 end
 finish(ARGV[1], KEYS[1], KEYS[2], KEYS[3], KEYS[4])
