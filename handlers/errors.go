@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net/http"
 
+	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/fault"
 	"github.com/pushfx/pushfx/module/strictjson"
 )
@@ -58,8 +59,9 @@ var (
 	// ErrMissingToken is 401 M_MISSING_TOKEN.
 	ErrMissingToken = fault.New(fault.MissingToken, "Missing access token.")
 
-	// ErrUnknownToken, for an unknown or ended access token, is 401 M_UNKNOWN_TOKEN.
-	ErrUnknownToken = fault.New(fault.UnknownToken, "Unknown access token.")
+	// ErrUnknownToken, for an unknown or ended access token, is 401 M_UNKNOWN_TOKEN. The
+	// services return it, too, for a session that ended during the request.
+	ErrUnknownToken = module.ErrLoggedOut
 )
 
 const internalText = "Internal server error."

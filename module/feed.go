@@ -111,6 +111,38 @@ func NewFeed(stores Stores, cfg FeedConfig, observer observe.Observer, listeners
 	return f, nil
 }
 
+func (f *Feed) newRuleQueue(listener ChangeListener) *listenerQueue {
+	return f.newQueue(listener, func(ctx context.Context, c Change) {
+		f.reached(c)
+		listener.PushRulesChanged(ctx, c.User, c.Version)
+	}, nil)
+}
+
+func (f *Feed) newQueue(listener any, notify func(context.Context, Change), missed func(context.Context)) *listenerQueue {
+	return &listenerQueue{
+		listener: fmt.Sprintf("%T", listener), notify: notify, missed: missed,
+		limit: f.cfg.MaxQueued, counters: &f.counters, observer: f.observer,
+		filled: make(chan struct{}, 1), latest: map[mxid.UserID]Change{},
+	}
+}
+
+// Stats returns the current counts.
+func (f *Feed) Stats() FeedStats {
+	s := FeedStats{
+		Received:  f.counters.received.Load(),
+		Rechecked: f.counters.rechecked.Load(),
+		Missed:    f.counters.missed.Load(),
+		Notified:  f.counters.notified.Load(),
+		Dropped:   f.counters.dropped.Load(),
+		Panics:    f.counters.panics.Load(),
+		Watching:  f.isWatching() && (len(f.pushers.queues) == 0 || f.pushers.watching.Load()),
+	}
+	for _, queue := range f.queues() {
+		s.Waiting += queue.length()
+	}
+	return s
+}
+
 // Run watches the store and calls the listeners until ctx ends. It returns when all
 // its goroutines, including calls of listeners, have ended.
 func (f *Feed) Run(ctx context.Context) {

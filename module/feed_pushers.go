@@ -32,6 +32,13 @@ func (f *Feed) listenToPushers(store PusherStore, listeners []PusherListener) er
 	return nil
 }
 
+func (f *Feed) newPusherQueue(listener PusherListener) *listenerQueue {
+	return f.newQueue(listener, func(ctx context.Context, c Change) {
+		f.reached(c)
+		listener.PushersChanged(ctx, c.User)
+	}, listener.PushersMissed)
+}
+
 func (f *Feed) watchPushers(ctx context.Context) {
 	p := &f.pushers
 	f.watchRepeatedly(ctx, func() (watched bool, err error) {

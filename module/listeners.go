@@ -25,23 +25,6 @@ type FeedStats struct {
 
 type feedCounters struct{ received, rechecked, missed, notified, dropped, panics atomic.Int64 }
 
-// Stats returns the current counts.
-func (f *Feed) Stats() FeedStats {
-	s := FeedStats{
-		Received:  f.counters.received.Load(),
-		Rechecked: f.counters.rechecked.Load(),
-		Missed:    f.counters.missed.Load(),
-		Notified:  f.counters.notified.Load(),
-		Dropped:   f.counters.dropped.Load(),
-		Panics:    f.counters.panics.Load(),
-		Watching:  f.isWatching() && (len(f.pushers.queues) == 0 || f.pushers.watching.Load()),
-	}
-	for _, queue := range f.queues() {
-		s.Waiting += queue.length()
-	}
-	return s
-}
-
 // ListenerPanic is a panic of a [ChangeListener] or a [PusherListener].
 type ListenerPanic struct {
 	Listener string // its type
@@ -60,7 +43,9 @@ type listenerQueue struct {
 	listener string // its type
 	notify   func(ctx context.Context, c Change)
 	missed   func(ctx context.Context) // nil if a check finds dropped changes
-	feed     *Feed
+	limit    int                       // of waiting users
+	counters *feedCounters
+	observer observe.Observer
 	filled   chan struct{}
 
 	mu        sync.Mutex
@@ -69,34 +54,13 @@ type listenerQueue struct {
 	hasMissed bool // missed must be called
 }
 
-func (f *Feed) newRuleQueue(listener ChangeListener) *listenerQueue {
-	return f.newQueue(listener, func(ctx context.Context, c Change) {
-		f.reached(c)
-		listener.PushRulesChanged(ctx, c.User, c.Version)
-	}, nil)
-}
-
-func (f *Feed) newPusherQueue(listener PusherListener) *listenerQueue {
-	return f.newQueue(listener, func(ctx context.Context, c Change) {
-		f.reached(c)
-		listener.PushersChanged(ctx, c.User)
-	}, listener.PushersMissed)
-}
-
-func (f *Feed) newQueue(listener any, notify func(context.Context, Change), missed func(context.Context)) *listenerQueue {
-	return &listenerQueue{
-		listener: fmt.Sprintf("%T", listener), notify: notify, missed: missed, feed: f,
-		filled: make(chan struct{}, 1), latest: map[mxid.UserID]Change{},
-	}
-}
-
 // put adds a change. If too many wait, it drops the change and returns false.
 func (q *listenerQueue) put(c Change) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if _, waits := q.latest[c.User]; !waits {
-		if len(q.order) >= q.feed.cfg.MaxQueued {
-			q.feed.counters.dropped.Add(1)
+		if len(q.order) >= q.limit {
+			q.counters.dropped.Add(1)
 			q.hasMissed = q.missed != nil
 			return false
 		}
@@ -161,8 +125,8 @@ func (q *listenerQueue) run(ctx context.Context) {
 func (q *listenerQueue) recovered(ctx context.Context, call func(context.Context)) {
 	defer func() {
 		if p := recover(); p != nil {
-			q.feed.counters.panics.Add(1)
-			q.feed.observer.Report(observe.ListenerPanicked, &ListenerPanic{q.listener, p, debug.Stack()})
+			q.counters.panics.Add(1)
+			q.observer.Report(observe.ListenerPanicked, &ListenerPanic{q.listener, p, debug.Stack()})
 		}
 	}()
 	call(ctx)

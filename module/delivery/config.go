@@ -9,14 +9,14 @@ import (
 )
 
 // ContentPolicy limits the content of notifications, besides a pusher's format.
-type ContentPolicy string
+type ContentPolicy = content.Policy
 
 // The policies. A pusher of format "event_id_only" always gets as little as with
 // NoNames.
 const (
-	FullContent ContentPolicy = "full"  // all members of the specification
-	NamesOnly   ContentPolicy = "names" // all but the event's content
-	NoNames     ContentPolicy = "none"  // the ids of event and room, prio and counts
+	FullContent = content.FullContent // all members of the specification
+	NamesOnly   = content.NamesOnly   // all but the event's content
+	NoNames     = content.NoNames     // the ids of event and room, prio and counts
 )
 
 // Config configures delivery. All hosts of one queue should have the same Config.
@@ -137,7 +137,7 @@ func (c Config) Validate() error {
 
 func (c Config) limits() content.Limits {
 	return content.Limits{
-		Content: content.Policy(c.Content), MaxNotificationBytes: c.MaxNotificationBytes, MaxEventBytes: c.MaxEventBytes,
+		Content: c.Content, MaxNotificationBytes: c.MaxNotificationBytes, MaxEventBytes: c.MaxEventBytes,
 		MaxAge: c.MaxAge, CallAge: c.CallAge, NoCounts: c.NoCounts,
 	}
 }

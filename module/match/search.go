@@ -70,7 +70,9 @@ func (f *search) endsWell(end int, bounds bounded) bool {
 	return bounds&endBounded == 0 || f.body.isBoundary(end)
 }
 
-// scan is slower than tries, but reads each byte once.
+// scan finds the segment in one pass. It follows after maxTries finds of the anchor that
+// did not match: repeated tries are faster in ordinary texts, but in a hostile text they
+// would read the same bytes again and again.
 func (f *search) scan(s *segment, from int, bounds bounded) (end int) {
 	f.meter.spend(setupWork * (1 + len(s.text)/64))
 	if len(s.text) <= 64 {

@@ -37,7 +37,8 @@ type Observer interface {
 	// Count is called for events. Label comes from a small fixed set; see [Event].
 	Count(event Event, label string, n int)
 
-	// Took is called with a duration and its success. For label see Count.
+	// Took is called with the duration of a span, and whether it succeeded. Label comes
+	// from a small fixed set, such as the names of the stores.
 	Took(what Span, label string, took time.Duration, ok bool)
 
 	// Report is called for a problem outside requests. Err is the cause, which may be

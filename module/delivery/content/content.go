@@ -13,10 +13,10 @@ import (
 	"github.com/pushfx/pushfx/module/strictjson"
 )
 
-// Policy is delivery.ContentPolicy.
+// Policy limits the content of notifications, besides a pusher's format.
 type Policy string
 
-// The policies.
+// The policies; see package delivery.
 const (
 	FullContent Policy = "full"
 	NamesOnly   Policy = "names"
