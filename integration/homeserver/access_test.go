@@ -35,7 +35,7 @@ func TestTheACLOfThePageIsEnoughForTheDemoHost(t *testing.T) {
 	server := redistest.Single(t)
 	admin := server.Client(t)
 	grantLines(t, admin, "### ACL: a single server, or servers behind sentinels",
-		"### ACL: more for `pushfx.Delivery`", "### ACL: more for the demo host")
+		"### ACL: more for `pushfx.Delivery`", "### ACL: more for `pushfx.Unread`", "### ACL: more for the demo host")
 	d := startDemo(t, "-redis-mode", "standalone", "-redis", "redis://pushfx:hush@"+server.Addr())
 	token, other := d.login("alice", "demo", "PHONE").AccessToken, d.login("alice", "demo", "").AccessToken
 	d.useAsNewUser(token)
@@ -46,9 +46,11 @@ func TestTheACLOfThePageIsEnoughForTheDemoHost(t *testing.T) {
 	d.expect("GET", filterPath+"/"+filter.ID, token, "", 200, "")
 	d.setPusherHere(token, "phone", "")
 	d.expect("POST", sendPath, "demo-bob", `{"event_id":"$one","room_id":"!r:localhost","members":["@alice:localhost"],`+
-		`"type":"m.room.message","content":{"body":"Hello"},"unread":{"@alice:localhost":3}}`, 200, "")
+		`"type":"m.room.message","content":{"body":"Hello"}}`, 200, "")
 	poll(t, "the notification is printed", func() bool { return strings.Contains(d.stdout.String(), "event $one") })
 	d.expect("GET", "/_demo/pushers", token, "", 200, "")
+	d.expect("POST", v3+"/rooms/!r:localhost/receipt/m.read/$one", token, "{}", 200, "{}")
+	d.expect("GET", v3+"/notifications", token, "", 200, "")
 	d.expect("POST", v3+"/logout", other, "", 200, "")
 	if got := d.changePassword(token, "alice", "demo", "s3cret", ""); got.status != 200 {
 		t.Errorf("password: got %d %s", got.status, got.body)

@@ -39,7 +39,7 @@ type config struct {
 type flagValues struct {
 	listen, operators, serverName, baseURL string
 	keyPrefix, durability, logLevel        string
-	gateways, features                     string
+	gateways, features, badge              string
 	trouble                                receiver.Trouble
 	drain                                  time.Duration
 	userRate, passwordRate, connections    uint
@@ -76,6 +76,8 @@ func newFlags(values *flagValues) *flag.FlagSet {
 			"then also use plain http. With none, gateways need a public address and https")
 	flags.StringVar(&values.features, "features", "",
 		"`NAMES` of features, separated by commas; users get their default rules:\n"+pushrule.FeatureNames())
+	flags.StringVar(&values.badge, "badge", "rooms",
+		"what badges `COUNT`: rooms with unread notifications, or notifications")
 	flags.IntVar(&values.trouble.Status, "gateway-status", 0,
 		"`STATUS` that the host's own push gateway answers instead of 200, for example 502")
 	flags.DurationVar(&values.trouble.Delay, "gateway-delay", 0,
@@ -168,6 +170,10 @@ func (v flagValues) moduleConfig() (pushfx.Config, error) {
 	if c.PusherPolicy.AllowedPrefixes, err = parsePrefixes(v.gateways); err != nil {
 		return pushfx.Config{}, err
 	}
+	if v.badge != "rooms" && v.badge != "notifications" {
+		return pushfx.Config{}, fmt.Errorf("-badge is %q, want rooms or notifications", v.badge)
+	}
+	c.Unread.CountNotifications = v.badge == "notifications"
 	c.PusherPolicy.AllowHTTP = len(c.PusherPolicy.AllowedPrefixes) > 0
 	if err := c.PusherPolicy.Validate(); err != nil {
 		return pushfx.Config{}, fmt.Errorf("-gateways: %w", err)

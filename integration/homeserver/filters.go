@@ -30,7 +30,8 @@ type filter struct {
 	} `json:"account_data"`
 	Room struct {
 		Timeline struct {
-			Limit int `json:"limit"`
+			Limit   int  `json:"limit"`
+			Threads bool `json:"unread_thread_notifications"`
 		} `json:"timeline"`
 	} `json:"room"`
 }

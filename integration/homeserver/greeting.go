@@ -52,13 +52,13 @@ curl -sS -X PUT AS_ALICE JSON '{"pattern":"lunch","actions":["notify",{"set_twea
 curl -sS -X POST AS_ALICE JSON '{"kind":"http","app_id":"org.example.chat","pushkey":"alice-phone","app_display_name":"Chat","device_display_name":"Phone","lang":"en","data":{"url":"URL/_matrix/push/v1/notify"}}' 'API/pushers/set'
 curl -sS AS_ALICE 'API/pushers'
 
-# Send a message as Bob. The notification appears below.
-curl -sS -X POST AS_BOB JSON '{"room_id":"!tea:SERVER","room_name":"Tea","members":["@alice:SERVER"],"type":"m.room.message","content":{"msgtype":"m.text","body":"Tea at four?"},"unread":{"@alice:SERVER":1}}' 'URL/_demo/send'
-
 POLL
+# Send a message as Bob. The notification appears below.
+curl -sS -X POST AS_BOB JSON '{"event_id":"$four","room_id":"!tea:SERVER","room_name":"Tea","members":["@alice:SERVER"],"type":"m.room.message","content":{"msgtype":"m.text","body":"Tea at four?"}}' 'URL/_demo/send'
+
 # Mark it as read, so that the badge shows 0. After 3 seconds a notification with
 # only the counts appears below.
-curl -sS -X POST AS_ALICE JSON '{"unread":{"@alice:SERVER":0}}' 'URL/_demo/read'
+curl -sS -X POST AS_ALICE JSON '{}' 'API/rooms/%21tea%3ASERVER_ESCAPED/receipt/m.read/%24four'
 
 # Sync as clients do. To wait until the push rules change, add &since= and the
 # next_batch of the answer.

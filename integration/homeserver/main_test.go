@@ -225,7 +225,7 @@ func TestPrintedCommandsWork(t *testing.T) {
 		}
 		polls := slices.Contains(flags, "polls")
 		if polls {
-			prints = slices.Insert(prints, len(prints)-3, `{"event_id":"$`)
+			prints = slices.Insert(prints, len(prints)-4, `{"event_id":"$`)
 		}
 		if len(commands) != len(prints) {
 			t.Fatalf("%d commands in %q", len(commands), d.greeting)

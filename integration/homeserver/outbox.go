@@ -36,14 +36,16 @@ type outbox struct {
 	users    *sessions.Store
 	rooms    *rooms.Store
 	notifier module.Notifier
+	unread   module.UnreadService
 	waker    *waker
 }
 
 func newOutbox(
-	cfg config, client redis.UniversalClient, users *sessions.Store, rooms *rooms.Store, notifier module.Notifier, waker *waker,
+	cfg config, client redis.UniversalClient, users *sessions.Store, rooms *rooms.Store, notifier module.Notifier,
+	unread module.UnreadService, waker *waker,
 ) *outbox {
 	redis := cfg.module.Redis
-	return &outbox{client, redis.KeyPrefix + "demo:outbox", redis.OperationTimeout, users, rooms, notifier, waker}
+	return &outbox{client, redis.KeyPrefix + "demo:outbox", redis.OperationTimeout, users, rooms, notifier, unread, waker}
 }
 
 // row is an event to hand over. A host with rooms would write it in the transaction that
@@ -54,7 +56,9 @@ type row struct {
 	Event   module.Event
 	Members []mxid.UserID
 	Others  []mxid.UserID // see the event without being notified
-	Power   *power        // nil: unknown
+	Sender  mxid.UserID
+	Reads   mxid.UserID // has joined or left with the event, and so has read the room; empty for none
+	Power   *power      // nil: unknown
 }
 
 // writeRow adds the time of Redis, since the clocks of hosts differ.
@@ -101,10 +105,41 @@ func (o *outbox) notify(ctx context.Context, r row) error {
 	if err != nil {
 		return err
 	}
+	if err := o.count(ctx, r, decisions); err != nil {
+		return err
+	}
 	if err := o.show(ctx, r); err != nil {
 		return err
 	}
-	return o.notifier.Notify(ctx, r.Event, "", decisions)
+	if err := o.notifier.Notify(ctx, r.Event, "", decisions); err != nil {
+		return err
+	}
+	changed := []mxid.UserID{r.Sender} // their badges change without a notification
+	if r.Reads != "" && r.Reads != r.Sender {
+		changed = append(changed, r.Reads)
+	}
+	return o.notifier.UpdateBadges(ctx, changed...)
+}
+
+// count counts the event before a sync can show it.
+func (o *outbox) count(ctx context.Context, r row, decisions module.Decisions) error {
+	at := module.Place{Room: r.Room, Position: r.Event.Position, Thread: r.Event.Thread, Sender: r.Sender}
+	if err := o.unread.Add(ctx, at, decisions); err != nil || r.Reads == "" {
+		return err
+	}
+	return o.unread.Read(ctx, r.Reads, r.Room, module.AllThreads, r.Event.Position)
+}
+
+// read marks messages as read, and tells the user's syncs and pushers.
+func (o *outbox) read(ctx context.Context, user mxid.UserID, room, thread string, position int64) error {
+	if err := o.unread.Read(ctx, user, room, thread, position); err != nil {
+		return err
+	}
+	if err := o.rooms.Changed(ctx, room, user); err != nil {
+		return err
+	}
+	o.waker.wake(user)
+	return o.notifier.UpdateBadges(ctx, user)
 }
 
 // show lets syncs deliver the event.
@@ -153,7 +188,13 @@ func (o *outbox) redact(ctx context.Context, room string, e, redaction rooms.Eve
 	if err != nil {
 		return err
 	}
-	return o.showTo(ctx, room, redaction, members.Users())
+	if err := o.unread.Forget(ctx, room, e.Position, members.Users()); err != nil {
+		return err
+	}
+	if err := o.showTo(ctx, room, redaction, members.Users()); err != nil {
+		return err
+	}
+	return o.notifier.UpdateBadges(ctx, members.Users()...)
 }
 
 func (o *outbox) handOverRest(ctx context.Context, age time.Duration) error {

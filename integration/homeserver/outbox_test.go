@@ -23,9 +23,9 @@ func TestAStartingHostEmptiesTheOutbox(t *testing.T) {
 	first.setPusherHere("demo-alice", "phone", "")
 	now := client.Time(t.Context()).Val().Unix()
 	for id, age := range map[string]int64{"$old": 10, "$young": 0} {
-		data, err := json.Marshal(row{ID: id, Room: "!r:x", Event: module.Event{Position: 1, Room: match.Room{MemberCount: 2}, JSON: fmt.Sprintf(
+		data, err := json.Marshal(row{ID: id, Room: "!r:x", Event: module.Event{Position: 1, Thread: module.MainThread, Room: match.Room{MemberCount: 2}, JSON: fmt.Sprintf(
 			`{"event_id":%q,"room_id":"!r:x","type":"m.room.message","sender":"@bob:localhost","content":{}}`, id)},
-			Members: []mxid.UserID{"@alice:localhost"}})
+			Members: []mxid.UserID{"@alice:localhost"}, Sender: "@bob:localhost"})
 		if err == nil {
 			err = client.HSet(t.Context(), "hs1:demo:outbox", id, fmt.Sprint(now-age, " ", string(data))).Err()
 		}

@@ -230,10 +230,8 @@ const newMessage = () => {
 };
 const send = async () => {
   const m = newMessage();
-  await watch(); // for the unread counts of the host
-  const counts = m.names.filter(name => name !== m.sender).map(name => [userID(name), (unread[name] ?? 0) + 1]);
   const sent = await call(m.sender, 'POST', '/_demo/send', {...m.event, room_id: m.room, room_name: $('room').value,
-    members: m.names.map(userID), unread: Object.fromEntries(counts), power: m.power});
+    members: m.names.map(userID), power: m.power});
   watchSoon();
   await explain(m, sent.event_id);
 };
@@ -310,11 +308,12 @@ const arrived = async a => {
   if (!shownPushers.has(a.devices[0].id)) await watch();
   const n = a.notification, counts = n.counts ?? {}, tweaks = a.devices[0].tweaks ?? {};
   const {name, device} = shownPushers.get(a.devices[0].id) ?? {device: 'A device'};
-  const read = () => act('notifications', () => call(name, 'POST', '/_demo/read', {unread: {[userID(name)]: 0}}).then(watch));
+  const read = () => act('notifications', () => call(name, 'POST',
+    `${v3}/rooms/${encodeURIComponent(n.room_id)}/receipt/m.read/${encodeURIComponent(n.event_id)}`, {}).then(watch));
   const missing = Object.entries({room_name: 'room name', sender: 'sender', type: 'type', content: 'content'})
     .filter(([field]) => n.event_id && !(field in n)).map(([, text]) => text);
   const text = n.content?.body ?? (n.type ? types[n.type] ?? n.type : n.event_id ? `Event ${n.event_id.slice(0, 9)}…` : 'New counts');
-  const facts = [`priority ${n.prio ?? 'high'}`, 'unread' in counts && `unread ${counts.unread}`,
+  const facts = [`priority ${n.prio ?? 'high'}`, 'unread' in counts && `badge ${counts.unread}`,
     tweaks.sound && action({set_tweak: 'sound', value: tweaks.sound}), tweaks.highlight && 'highlight'].filter(Boolean);
   $('none').hidden = true;
   $('arrivals').prepend(el('li', {class: 'card arrival'},
@@ -322,7 +321,7 @@ const arrived = async a => {
     el('p', {}, n.sender ? el('strong', {}, `${n.sender_display_name ?? n.sender} in ${n.room_name ?? n.room_id}: `) : '', text),
     el('div', {class: 'facts'}, facts.map(fact => el('span', {class: 'tag'}, fact)),
       missing.length ? el('span', {class: 'tag warn'}, `left out: ${missing.join(', ')}`) : null,
-      name && counts.unread ? el('button', {type: 'button', class: 'quiet', 'aria-label': `Mark as read: ${name}`, click: read}, 'Mark as read') : null)));
+      name && n.event_id ? el('button', {type: 'button', class: 'quiet', 'aria-label': `Read up to here: ${name}`, click: read}, 'Read up to here') : null)));
   while ($('arrivals').childElementCount > mostArrivals) $('arrivals').lastElementChild.remove();
 };
 

@@ -184,8 +184,12 @@ func (b *browser) testChangesElsewhere(d *demo) {
 	b.wait(`!!document.getElementById('rule/content/curl')`)
 	d.expect("DELETE", rulesPath+"global/content/curl", "demo-alice", "", 200, "{}")
 	b.wait(`!document.getElementById('rule/content/curl')`)
-	d.expect("POST", "/_demo/read", "demo-alice", `{"unread":{"@alice:localhost":42}}`, 200, "{}")
-	b.wait(`document.querySelector('#owners label').textContent === 'alice 42 unread'`)
+	before := get[int](b, `parseInt(document.querySelector('#owners small').textContent)`)
+	d.expect("POST", sendPath, "demo-bob", `{"event_id":"$curl","room_id":"!curl:localhost","members":["@alice:localhost"],`+
+		`"type":"m.room.message","content":{"msgtype":"m.text","body":"curl"}}`, 200, "")
+	b.wait(fmt.Sprintf(`document.querySelector('#owners label').textContent === 'alice %d unread'`, before+1))
+	d.expect("POST", v3+"/rooms/!curl:localhost/receipt/m.read/$curl", "demo-alice", "{}", 200, "{}")
+	b.wait(fmt.Sprintf(`document.querySelector('#owners label').textContent === 'alice %d unread'`, before))
 	for n := range maxArrivals + 1 {
 		d.expect("POST", receiver.Path, "", fmt.Sprintf(`{"notification":{"event_id":"$%d","devices":[{"app_id":"a","pushkey":"b"}]}}`, n), 200, "")
 	}

@@ -21,12 +21,12 @@ import (
 type pusherStates struct {
 	push   *pushfx.Push
 	queue  module.DeliveryQueue
-	unread *unread
+	unread module.UnreadService
 	shards int
 }
 
 func mountPushers(
-	e *echo.Echo, cfg config, push *pushfx.Push, queue module.DeliveryQueue, unread *unread, users *sessions.Sessions, limits *limits,
+	e *echo.Echo, cfg config, push *pushfx.Push, queue module.DeliveryQueue, unread module.UnreadService, users *sessions.Sessions, limits *limits,
 ) {
 	states := &pusherStates{push, queue, unread, cfg.module.Delivery.Shards}
 	e.Any("/_demo/pushers", methods{http.MethodGet: states.get}.serve, newAuth(users, limits))
@@ -83,9 +83,15 @@ func (s *pusherStates) get(c echo.Context) error {
 		}
 		all = append(all, state)
 	}
-	return c.JSON(http.StatusOK, map[string]any{
-		"pushers": all, "unread": s.unread.Counts(ctx, []mxid.UserID{user})[user].Value.Unread,
-	})
+	unread, err := s.unread.Rooms(ctx, user)
+	if err != nil {
+		return err
+	}
+	sum := 0
+	for _, room := range unread {
+		sum += room.Sum().Notifications
+	}
+	return c.JSON(http.StatusOK, map[string]any{"pushers": all, "unread": sum})
 }
 
 func newPusherState(user mxid.UserID, p pusher.Pusher) pusherState {

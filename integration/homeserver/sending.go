@@ -1,19 +1,16 @@
 package main
 
 import (
-	"context"
 	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"net/http"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/labstack/echo/v4"
-	"github.com/redis/go-redis/v9"
 
 	"github.com/pushfx/pushfx/integration/homeserver/rooms"
 	"github.com/pushfx/pushfx/integration/homeserver/sessions"
@@ -30,28 +27,25 @@ const maxMembers = 1000
 type sending struct {
 	outbox *outbox
 	rooms  *rooms.Store
-	unread *unread
 }
 
-func newSending(outbox *outbox, rooms *rooms.Store, unread *unread) *sending {
-	return &sending{outbox, rooms, unread}
+func newSending(outbox *outbox, rooms *rooms.Store) *sending {
+	return &sending{outbox, rooms}
 }
 
 func mountSending(e *echo.Echo, s *sending, users *sessions.Sessions, limits *limits) {
 	e.Any("/_demo/send", methods{http.MethodPost: s.send}.serve, newAuth(users, limits))
-	e.Any("/_demo/read", methods{http.MethodPost: s.read}.serve, newAuth(users, limits))
 }
 
 type sendRequest struct {
-	EventID  string              `json:"event_id"` // optional
-	RoomID   string              `json:"room_id"`
-	RoomName string              `json:"room_name"` // optional
-	Members  []mxid.UserID       `json:"members"`   // may include the sender, without a notification
-	Type     string              `json:"type"`
-	StateKey *string             `json:"state_key"` // for state events
-	Content  json.RawMessage     `json:"content"`
-	Unread   map[mxid.UserID]int `json:"unread"` // new unread counts of members; optional
-	Power    *power              `json:"power"`  // optional
+	EventID  string          `json:"event_id"` // optional
+	RoomID   string          `json:"room_id"`
+	RoomName string          `json:"room_name"` // optional
+	Members  []mxid.UserID   `json:"members"`   // may include the sender, without a notification
+	Type     string          `json:"type"`
+	StateKey *string         `json:"state_key"` // for state events
+	Content  json.RawMessage `json:"content"`
+	Power    *power          `json:"power"` // optional
 }
 
 func (r *sendRequest) check() error {
@@ -74,15 +68,6 @@ func (r *sendRequest) check() error {
 	for _, user := range r.Members {
 		if user.Validate() != nil {
 			return badRequest("M_INVALID_PARAM", "A member is not a user id.")
-		}
-	}
-	return checkUnread(r.Unread)
-}
-
-func checkUnread(counts map[mxid.UserID]int) error {
-	for user, count := range counts {
-		if user.Validate() != nil || count < 0 {
-			return badRequest("M_INVALID_PARAM", "Field 'unread' must have a count for each user id.")
 		}
 	}
 	return nil
@@ -122,12 +107,15 @@ func (r *sendRequest) change() rooms.Change {
 // row returns the row of an event for the outbox.
 func (r *sendRequest) row(e rooms.Event, sender mxid.UserID, members rooms.Members) row {
 	name, _, _ := strings.Cut(strings.TrimPrefix(string(sender), "@"), ":")
-	others := []mxid.UserID{sender}
-	if user := r.change().User; user != "" {
-		others = append(others, user)
+	others, change, reads := []mxid.UserID{sender}, r.change(), mxid.UserID("")
+	if change.User != "" {
+		others = append(others, change.User)
+		if change.Is != rooms.Invited {
+			reads = change.User
+		}
 	}
 	return row{
-		ID: e.ID, Room: r.RoomID, Members: members.Users(), Others: others, Power: r.Power,
+		ID: e.ID, Room: r.RoomID, Members: members.Users(), Others: others, Sender: sender, Reads: reads, Power: r.Power,
 		Event: module.Event{
 			JSON: e.JSON, RoomName: r.RoomName, SenderName: name, Position: e.Position, Thread: e.Thread,
 			Room: match.Room{MemberCount: max(1, len(members.Users(rooms.Joined))), Power: r.Power.fact()},
@@ -166,9 +154,6 @@ func (s *sending) send(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := s.unread.set(ctx, request.Unread); err != nil {
-		return err
-	}
 	r := request.row(e, sender, members)
 	if err := s.outbox.commit(ctx, r); err != nil {
 		return err
@@ -178,83 +163,3 @@ func (s *sending) send(c echo.Context) error {
 	}
 	return c.JSON(http.StatusOK, map[string]any{"event_id": e.ID, "position": e.Position})
 }
-
-// read serves POST /_demo/read: it sets users' unread counts, as if they had read messages,
-// and updates their badges.
-func (s *sending) read(c echo.Context) error {
-	var request struct {
-		Unread map[mxid.UserID]int `json:"unread"`
-	}
-	if _, err := readObject(c, maxBodyBytes, &request); err != nil {
-		return err
-	}
-	if len(request.Unread) == 0 {
-		return missing("unread")
-	}
-	if err := checkUnread(request.Unread); err != nil {
-		return err
-	}
-	ctx := c.Request().Context()
-	if err := s.unread.set(ctx, request.Unread); err != nil {
-		return err
-	}
-	if err := s.outbox.notifier.UpdateBadges(ctx, slices.Collect(maps.Keys(request.Unread))...); err != nil {
-		return err
-	}
-	return c.JSON(http.StatusOK, struct{}{})
-}
-
-var _ module.Unread = (*unread)(nil)
-
-// unread stores the users' unread counts. All hosts share them.
-type unread struct {
-	client  redis.UniversalClient
-	key     string
-	timeout time.Duration
-}
-
-func newUnread(cfg config, client redis.UniversalClient) *unread {
-	return &unread{client, cfg.module.Redis.KeyPrefix + "demo:unread", cfg.module.Redis.OperationTimeout}
-}
-
-func (u *unread) set(ctx context.Context, counts map[mxid.UserID]int) error {
-	if len(counts) == 0 {
-		return nil
-	}
-	ctx, cancel := context.WithTimeout(ctx, u.timeout)
-	defer cancel()
-	var values []any
-	for user, count := range counts {
-		values = append(values, string(user), count)
-	}
-	if err := u.client.HSet(ctx, u.key, values...).Err(); err != nil {
-		return module.Unavailable(fmt.Errorf("host: %w", err))
-	}
-	return nil
-}
-
-// Counts implements [module.Unread]. It knows only users that a request has named.
-func (u *unread) Counts(ctx context.Context, users []mxid.UserID) map[mxid.UserID]module.Result[module.Counts] {
-	ctx, cancel := context.WithTimeout(ctx, u.timeout)
-	defer cancel()
-	fields := make([]string, len(users))
-	for i, user := range users {
-		fields[i] = string(user)
-	}
-	all := make(map[mxid.UserID]module.Result[module.Counts], len(users))
-	values, err := u.client.HMGet(ctx, u.key, fields...).Result()
-	if err != nil {
-		return all // notifications without counts are better than none
-	}
-	for i, value := range values {
-		text, found := value.(string)
-		var count int
-		if _, err := fmt.Sscan(text, &count); found && err == nil {
-			all[users[i]] = module.Result[module.Counts]{Value: module.Counts{Unread: count}}
-		}
-	}
-	return all
-}
-
-// AreRead implements [module.Unread]. The demo does not track read events.
-func (u *unread) AreRead(context.Context, []module.UserEvent) []bool { return nil }

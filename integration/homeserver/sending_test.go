@@ -102,16 +102,3 @@ func TestTheGatewayAnswersWithTheStatusOfItsFlag(t *testing.T) {
 	d.expect("POST", receiver.Path, "", `{"notification":{"devices":[{"app_id":"a","pushkey":"b"}]}}`, 429, "")
 	poll(t, "the notification is printed", func() bool { return strings.Contains(d.stdout.String(), "429") })
 }
-
-func TestBadgesAreUpdated(t *testing.T) {
-	t.Parallel()
-	d := startDemo(t)
-	d.setPusherHere("demo-alice", "phone", "")
-	d.expect("POST", "/_demo/read", "demo-alice", `{"unread":{"@alice:localhost":7}}`, 200, "{}")
-	poll(t, "the counts are printed", func() bool { return strings.Contains(d.stdout.String(), "unread 7") })
-	for _, bad := range []string{`{}`, `{"unread":{"alice":1}}`, `{"unread":{"@alice:localhost":-1}}`} {
-		if r := d.do("POST", "/_demo/read", "demo-alice", bad); r.status != 400 {
-			t.Errorf("%s: got %d", bad, r.status)
-		}
-	}
-}

@@ -26,6 +26,7 @@ const maxSyncWait = 30 * time.Second
 type syncs struct {
 	rules    module.SyncService
 	rooms    *rooms.Store
+	unread   module.UnreadService
 	sessions *sessions.Sessions
 	filters  *filters
 	waker    *waker
@@ -33,9 +34,10 @@ type syncs struct {
 }
 
 func newSyncs(
-	rules module.SyncService, rooms *rooms.Store, sessions *sessions.Sessions, filters *filters, waker *waker, log *zap.Logger,
+	rules module.SyncService, rooms *rooms.Store, unread module.UnreadService, sessions *sessions.Sessions,
+	filters *filters, waker *waker, log *zap.Logger,
 ) *syncs {
-	return &syncs{rules, rooms, sessions, filters, waker, log}
+	return &syncs{rules, rooms, unread, sessions, filters, waker, log}
 }
 
 // Register implements [handlers.RouteGroup].
@@ -72,6 +74,7 @@ type syncRequest struct {
 	wait    time.Duration // for a change
 	deliver bool          // whether the filter allows push rules
 	limit   int           // events of a room
+	threads bool          // whether the filter asks for counts by thread
 }
 
 func (s *syncs) parse(ctx context.Context, who sessions.Caller, query url.Values) (r syncRequest, err error) {
@@ -94,6 +97,7 @@ func (s *syncs) parse(ctx context.Context, who sessions.Caller, query url.Values
 	}
 	filter, err := s.filters.named(ctx, who.User, query.Get("filter"))
 	r.deliver, r.limit = filter.allows(module.AccountDataType), filter.timelineLimit()
+	r.threads = filter.Room.Timeline.Threads
 	return r, err
 }
 

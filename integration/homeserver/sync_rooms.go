@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
+	"slices"
 
 	"github.com/pushfx/pushfx/integration/homeserver/rooms"
 	"github.com/pushfx/pushfx/module/mxid"
@@ -30,6 +32,13 @@ type roomBatch struct {
 	Timeline timeline                `json:"timeline"`
 	State    events[json.RawMessage] `json:"state"`
 	Summary  *roomSummary            `json:"summary,omitempty"`
+	Unread   *threadUnread           `json:"unread_notifications,omitempty"`
+	Threads  map[string]threadUnread `json:"unread_thread_notifications,omitempty"` // by root
+}
+
+type threadUnread struct {
+	Notifications int `json:"notification_count"`
+	Highlights    int `json:"highlight_count"`
 }
 
 type timeline struct {
@@ -69,7 +78,35 @@ func (s *syncs) readRooms(ctx context.Context, user mxid.UserID, r syncRequest) 
 			batch.Leave[room] = one
 		}
 	}
+	s.addCounts(ctx, user, r.threads, batch.Join)
 	return batch, changes.Token, nil
+}
+
+// addCounts adds the unread counts to rooms, after their events were chosen. If the counts
+// cannot be read, they are left out, and clients keep the last ones.
+func (s *syncs) addCounts(ctx context.Context, user mxid.UserID, byThread bool, joined map[string]*roomBatch) {
+	if len(joined) == 0 {
+		return
+	}
+	counts, err := s.unread.Rooms(ctx, user, slices.Collect(maps.Keys(joined))...)
+	if err != nil {
+		logFailed(s.log, "sync", user, err)
+		return
+	}
+	for room, one := range joined {
+		of := counts[room]
+		if !byThread {
+			sum := threadUnread(of.Sum())
+			one.Unread = &sum
+			continue
+		}
+		main := threadUnread(of.Main)
+		one.Unread = &main
+		one.Threads = map[string]threadUnread{}
+		for root, thread := range of.Threads {
+			one.Threads[root] = threadUnread(thread)
+		}
+	}
 }
 
 func (s *syncs) readRoom(

@@ -182,7 +182,7 @@ func TestSyncWaitsLongerThanOtherRequestsMay(t *testing.T) {
 	t.Parallel()
 	store, waker := startStore(t), newWaker()
 	users := sessions.New(store, "localhost", waker.wake)
-	syncs := newSyncs(quiet{}, startRooms(t), users, newFilters(store), waker, zap.NewNop())
+	syncs := newSyncs(quiet{}, startRooms(t), nil, users, newFilters(store), waker, zap.NewNop())
 	server := httptest.NewUnstartedServer(routerOf([]handlers.RouteGroup{syncs}, users, zap.NewNop()))
 	server.Config.ReadTimeout, server.Config.WriteTimeout = littleTime, littleTime
 	server.Start()

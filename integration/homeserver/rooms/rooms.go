@@ -205,6 +205,20 @@ func (s *Store) Event(ctx context.Context, room, id string) (e Event, found bool
 	return all[0], true, nil
 }
 
+// EventAt returns the event at a position. It does not find old events.
+func (s *Store) EventAt(ctx context.Context, room string, position int64) (e Event, found bool, err error) {
+	at := strconv.FormatInt(position, 10)
+	var ids []string
+	err = s.do(ctx, func(ctx context.Context) (err error) {
+		ids, err = s.client.ZRangeArgs(ctx, redis.ZRangeArgs{Key: s.roomKeys(room)[2], Start: at, Stop: at, ByScore: true}).Result()
+		return err
+	})
+	if err != nil || len(ids) == 0 {
+		return Event{}, false, err
+	}
+	return s.Event(ctx, room, ids[0])
+}
+
 // events returns the events with these ids that the room has, in the order of positions.
 func (s *Store) events(ctx context.Context, room string, ids ...string) (all []Event, err error) {
 	if len(ids) == 0 {

@@ -1,0 +1,150 @@
+package main
+
+import (
+	"context"
+	"net/http"
+	"strings"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/pushfx/pushfx/handlers"
+	"github.com/pushfx/pushfx/integration/homeserver/rooms"
+	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/mxid"
+)
+
+// receipts serves the endpoints that mark messages as read.
+type receipts struct {
+	rooms  *roomRoutes
+	outbox *outbox
+}
+
+func newReceipts(rooms *roomRoutes, outbox *outbox) *receipts { return &receipts{rooms, outbox} }
+
+// Register implements [handlers.RouteGroup].
+func (r *receipts) Register(g *echo.Group, _ handlers.Dialect, auth ...echo.MiddlewareFunc) {
+	g.Any("/rooms/:roomId/receipt/:receiptType/:eventId", methods{http.MethodPost: r.post}.serve, auth...)
+	g.Any("/rooms/:roomId/read_markers", methods{http.MethodPost: r.markers}.serve, auth...)
+}
+
+const fullyRead = "m.fully_read"
+
+// post serves POST /rooms/{roomId}/receipt/{receiptType}/{eventId} (Matrix specification,
+// "Receipts"). A public and a private receipt have the same effect on the counts; m.fully_read
+// has none.
+func (r *receipts) post(c echo.Context) error {
+	kind, err := pathParam(c, "receiptType")
+	if err != nil {
+		return err
+	}
+	if kind != "m.read" && kind != "m.read.private" && kind != fullyRead {
+		return badRequest("M_INVALID_PARAM", "The receipt type must be m.read, m.read.private or m.fully_read.")
+	}
+	var request struct {
+		Thread *string `json:"thread_id"`
+	}
+	if _, err := readObject(c, maxBodyBytes, &request); err != nil {
+		return err
+	}
+	room, e, err := r.rooms.eventOf(c)
+	if err != nil {
+		return err
+	}
+	thread := module.AllThreads
+	if request.Thread != nil {
+		thread = *request.Thread
+		if err := r.checkThread(c.Request().Context(), kind, room, e, thread); err != nil {
+			return err
+		}
+	}
+	if kind == fullyRead || thread == e.ID { // the root is in the main timeline
+		return c.JSON(http.StatusOK, emptyObject)
+	}
+	if err := r.outbox.read(c.Request().Context(), callerOf(c).User, room, thread, e.Position); err != nil {
+		return err
+	}
+	return c.JSON(http.StatusOK, emptyObject)
+}
+
+func (r *receipts) checkThread(ctx context.Context, kind, room string, e rooms.Event, thread string) error {
+	if kind == fullyRead || thread != module.MainThread && !strings.HasPrefix(thread, "$") {
+		return badRequest("M_INVALID_PARAM", "Invalid thread_id.")
+	}
+	isIn := thread == e.Thread || thread == e.ID
+	if !isIn && thread != module.MainThread {
+		var err error
+		if isIn, err = r.rooms.rooms.Leads(ctx, room, e, thread); err != nil {
+			return err
+		}
+	}
+	if !isIn {
+		return badRequest("M_INVALID_PARAM", "The event is not in this thread.")
+	}
+	return nil
+}
+
+// markers serves POST /rooms/{roomId}/read_markers (Matrix specification, "Read and unread
+// markers").
+func (r *receipts) markers(c echo.Context) error {
+	room, err := pathParam(c, "roomId")
+	if err != nil {
+		return err
+	}
+	var request struct {
+		FullyRead string `json:"m.fully_read"`
+		Read      string `json:"m.read"`
+		Private   string `json:"m.read.private"`
+	}
+	if _, err := readObject(c, maxBodyBytes, &request); err != nil {
+		return err
+	}
+	ctx, user := c.Request().Context(), callerOf(c).User
+	var furthest int64
+	for _, id := range []string{request.FullyRead, request.Read, request.Private} {
+		if id == "" {
+			continue
+		}
+		e, err := r.rooms.memberEvent(ctx, user, room, id)
+		if err != nil {
+			return err
+		}
+		if id == request.Read || id == request.Private {
+			furthest = max(furthest, e.Position)
+		}
+	}
+	if furthest > 0 {
+		if err := r.outbox.read(ctx, user, room, module.AllThreads, furthest); err != nil {
+			return err
+		}
+	}
+	return c.JSON(http.StatusOK, emptyObject)
+}
+
+var _ module.NotifiedEvents = notifiedEvents{}
+
+// notifiedEvents gives GET /notifications its events.
+type notifiedEvents struct{ rooms *rooms.Store }
+
+// Events implements [module.NotifiedEvents].
+func (n notifiedEvents) Events(ctx context.Context, user mxid.UserID, places []module.RoomPosition) ([]string, error) {
+	texts, members := make([]string, len(places)), map[string]rooms.Members{}
+	for i, at := range places {
+		if members[at.Room] == nil {
+			var err error
+			if members[at.Room], err = n.rooms.Members(ctx, at.Room); err != nil {
+				return nil, err
+			}
+		}
+		if members[at.Room][user] == "" {
+			continue
+		}
+		e, found, err := n.rooms.EventAt(ctx, at.Room, at.Position)
+		if err != nil {
+			return nil, err
+		}
+		if found && !e.Redacted {
+			texts[i] = e.JSON
+		}
+	}
+	return texts, nil
+}

@@ -1,0 +1,98 @@
+package main
+
+import (
+	"fmt"
+	"net/url"
+	"strings"
+	"testing"
+)
+
+type unreadRoom struct {
+	Unread  *threadUnread           `json:"unread_notifications"`
+	Threads map[string]threadUnread `json:"unread_thread_notifications"`
+}
+
+func (d *demo) unread(token, more string) string {
+	d.t.Helper()
+	var b struct {
+		Rooms struct{ Join map[string]unreadRoom }
+	}
+	d.object("GET", v3+"/sync?"+more, token, "", &b)
+	room := b.Rooms.Join[teaRoom]
+	if room.Unread == nil {
+		return "none"
+	}
+	return fmt.Sprint(*room.Unread, " ", room.Threads)
+}
+
+func TestReceiptsAndCounts(t *testing.T) {
+	t.Parallel()
+	d := startDemo(t)
+	d.setPusherHere("demo-alice", "phone", "")
+	byThread := "filter=" + url.QueryEscape(`{"room":{"timeline":{"unread_thread_notifications":true}}}`)
+	thread := `,"m.relates_to":{"rel_type":"m.thread","event_id":"$1"}`
+	receipt := func(kind, event, body string, status int) {
+		t.Helper()
+		d.expect("POST", v3+"/rooms/"+teaRoom+"/receipt/"+kind+"/"+event, "demo-alice", body, status, "")
+	}
+	expect := func(sum, threads string) {
+		t.Helper()
+		if got := d.unread("demo-alice", ""); got != sum+" map[]" {
+			t.Errorf("got %s, want %s", got, sum)
+		}
+		if got := d.unread("demo-alice", byThread); got != threads {
+			t.Errorf("by thread: got %s, want %s", got, threads)
+		}
+	}
+	for _, id := range []string{"$1", "$2", "$3"} {
+		d.send("demo-bob", id, "")
+	}
+	d.send("demo-bob", "$4", thread+`,"m.mentions":{"user_ids":["@alice:localhost"]}`)
+	d.send("demo-bob", "$5", thread)
+	expect("{5 1}", "{3 0} map[$1:{2 1}]")
+	receipt("m.fully_read", "$5", "{}", 200)
+	receipt("m.read", "$1", `{"thread_id":"$1"}`, 200) // the root, in its thread
+	expect("{5 1}", "{3 0} map[$1:{2 1}]")
+	receipt("m.read", "$2", `{"thread_id":"main"}`, 200)
+	expect("{3 1}", "{1 0} map[$1:{2 1}]")
+	receipt("m.read.private", "$4", `{"thread_id":"$1"}`, 200)
+	expect("{2 0}", "{1 0} map[$1:{1 0}]")
+	receipt("m.read", "$1", "{}", 200) // behind
+	expect("{2 0}", "{1 0} map[$1:{1 0}]")
+	d.expect("PUT", v3+"/rooms/"+teaRoom+"/redact/$5/t", "demo-bob", "{}", 200, "")
+	expect("{1 0}", "{1 0} map[]")
+	d.expect("GET", v3+"/notifications?limit=0", "demo-alice", "", 400, "")
+	if got := d.do("GET", v3+"/notifications", "demo-alice", ""); strings.Count(got.body, `"event_id"`) != 1 || !strings.Contains(got.body, `"event_id":"$3"`) {
+		t.Errorf("got %s", got.body)
+	}
+	d.expect("POST", v3+"/rooms/"+teaRoom+"/read_markers", "demo-alice", `{"m.fully_read":"$3","m.read":"$3"}`, 200, "{}")
+	expect("{0 0}", "{0 0} map[]")
+	poll(t, "the badge is 0", func() bool { return strings.Contains(d.stdout.String(), "counts only  unread 0") })
+
+	for body, kind := range map[string]string{`{"thread_id":""}`: "m.read", `{"thread_id":"$9"}`: "m.read", `{"thread_id":1}`: "m.read", `{}`: "m.other", `{"thread_id":"main"}`: fullyRead} {
+		receipt(kind, "$2", body, 400)
+	}
+	receipt("m.read", "$4", `{"thread_id":"main"}`, 400)
+	receipt("m.read", "$unknown", "{}", 404)
+	d.expect("POST", v3+"/rooms/"+teaRoom+"/receipt/m.read/$1", "demo-carol", "{}", 403, "")
+
+	d.send("demo-bob", "$6", "")
+	d.send("demo-alice", "$7", "") // an own message reads
+	expect("{0 0}", "{0 0} map[]")
+	d.send("demo-bob", "$8", "")
+	d.expect("POST", sendPath, "demo-bob", fmt.Sprintf(membership, "@alice:localhost", "leave"), 200, "")
+	d.expect("POST", sendPath, "demo-bob", fmt.Sprintf(membership, "@alice:localhost", "join"), 200, "")
+	expect("{0 0}", "{0 0} map[]")
+}
+
+func TestASyncWaitsForCounts(t *testing.T) {
+	t.Parallel()
+	d := startDemo(t)
+	d.send("demo-bob", "$1", "")
+	next := d.syncRooms("demo-alice", "").Next
+	waiting := d.startSync("demo-alice", "since="+next+longPoll)
+	d.expect("POST", v3+"/rooms/"+teaRoom+"/receipt/m.read/$1", "demo-alice", "{}", 200, "{}")
+	if got := <-waiting; !strings.Contains(got.body, `"unread_notifications":{"notification_count":0,"highlight_count":0}`) {
+		t.Errorf("got %s", got.body)
+	}
+}
