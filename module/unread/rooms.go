@@ -30,7 +30,7 @@ func (s *Service) Rooms(ctx context.Context, user mxid.UserID, rooms ...string) 
 		counts[room] = module.RoomCounts{}
 	}
 	for id, room := range record.Rooms() {
-		if len(room.Unread()) > 0 {
+		if room.Len() > 0 {
 			counts[id] = countsOf(room)
 		}
 	}
@@ -64,7 +64,7 @@ func (s *Service) Counts(ctx context.Context, users []mxid.UserID) map[mxid.User
 
 func (s *Service) badge(record fold.Record) (counts module.Counts) {
 	for _, room := range record.Rooms() {
-		switch n := len(room.Unread()); {
+		switch n := room.Len(); {
 		case n > 0 && s.cfg.CountNotifications:
 			counts.Unread += n
 		case n > 0:
@@ -120,10 +120,10 @@ func (s *Service) Retain(ctx context.Context, user mxid.UserID, joinedOrInvited 
 	now := s.now()
 	var texts []module.UserText
 	for id, room := range record.Rooms() {
-		unread := room.Unread()
-		if stays[id] || len(unread) == 0 || room.Touched() > now.Add(-recentTime).UnixMilli() {
+		if stays[id] || room.Len() == 0 || room.Touched() > now.Add(-recentTime).UnixMilli() {
 			continue
 		}
+		unread := room.Unread()
 		op := fold.Op{Kind: fold.Read, Room: id, Thread: fold.All, Position: unread[len(unread)-1].Position, Time: now.UnixMilli()}
 		texts = append(texts, module.UserText{User: user, Text: op.Text()})
 	}

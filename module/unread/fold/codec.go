@@ -142,6 +142,9 @@ func (r Record) encode(rooms []string) string {
 	for i, actions := range knownActions {
 		w.actions[actions] = uint64(i)
 	}
+	for _, id := range rooms {
+		r.rooms[id].unpack()
+	}
 	var all, body []byte
 	for _, id := range rooms {
 		body = w.room(appendString(body[:0], id), r.rooms[id])
@@ -320,25 +323,68 @@ func (in *reader) string() (s string) {
 
 func (in *reader) room(actions []string) *Room {
 	r := &Room{touched: in.number(), all: in.number(), main: in.number(), isSorted: true}
-	threads := in.threads(r)
-	r.unread = make([]Notification, in.length(4))
-	before := Notification{}
-	for i := range r.unread {
-		n := Notification{Position: before.Position + in.number()}
-		zigzag := in.uvarint()
-		n.Time = before.Time + (int64(zigzag>>1) ^ -int64(zigzag&1))
-		flags, action := in.uvarint(), in.uvarint()
-		if flags>>1 > uint64(len(threads)) || action >= uint64(len(actions)) || n.Position <= before.Position || n.Time < 0 {
-			in.fail()
-			return r
-		}
-		n.Thread, n.Highlight, n.Actions = Main, flags&1 == 1, actions[action]
-		if flags>>1 > 0 {
-			n.Thread = threads[flags>>1-1]
-		}
-		r.unread[i], before = n, n
+	p := &packed{roots: in.threads(r), actions: actions}
+	p.n, p.text = in.length(4), in.rest
+	if p.n == 0 {
+		return r
 	}
+	p.byThread = make([]Counts, 1+len(p.roots))
+	in.unread(p, func(thread int, n Notification) { p.byThread[thread] = p.byThread[thread].with(n) })
+	r.packed = p
 	return r
+}
+
+// packed are the notifications of a room in their encoded form. To count, which is most of
+// the work, they need not be decoded.
+type packed struct {
+	text     string
+	n        int
+	roots    []string // of threads
+	actions  []string
+	byThread []Counts // of main, then of roots
+}
+
+func (p *packed) counts() (main Counts, threads map[string]Counts) {
+	for i, root := range p.roots {
+		if counts := p.byThread[i+1]; counts.Notifications > 0 {
+			if threads == nil {
+				threads = map[string]Counts{}
+			}
+			threads[root] = counts
+		}
+	}
+	return p.byThread[0], threads
+}
+
+func (r *Room) unpack() {
+	p := r.packed
+	if p == nil {
+		return
+	}
+	r.packed, r.unread = nil, make([]Notification, 0, p.n)
+	in := &reader{rest: p.text}
+	in.unread(p, func(_ int, n Notification) { r.unread = append(r.unread, n) })
+}
+
+// unread calls do for each notification, with the index of its thread in byThread.
+func (in *reader) unread(p *packed, do func(thread int, n Notification)) {
+	n := Notification{}
+	for range p.n {
+		before := n
+		n.Position += in.number()
+		zigzag := in.uvarint()
+		n.Time += int64(zigzag>>1) ^ -int64(zigzag&1)
+		flags, action := in.uvarint(), in.uvarint()
+		if flags>>1 > uint64(len(p.roots)) || action >= uint64(len(p.actions)) || n.Position <= before.Position || n.Time < 0 {
+			in.fail()
+			return
+		}
+		n.Thread, n.Highlight, n.Actions = Main, flags&1 == 1, p.actions[action]
+		if flags>>1 > 0 {
+			n.Thread = p.roots[flags>>1-1]
+		}
+		do(int(flags>>1), n)
+	}
 }
 
 func (in *reader) threads(r *Room) []string {

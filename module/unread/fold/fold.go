@@ -79,6 +79,8 @@ type Room struct {
 
 	isSorted bool
 	redacted map[int64]bool // not in a record
+
+	packed *packed // takes the place of unread, until that is needed
 }
 
 // Record is the fold of operations. It is not safe for concurrent use.
@@ -95,7 +97,7 @@ func Fold(texts []string, rooms ...string) (Record, error) {
 		}
 		wanted = func(room string) bool { return set[room] }
 	}
-	r := Record{map[string]*Room{}}
+	r := Record{make(map[string]*Room, expectedRooms(texts, rooms))}
 	for i, text := range texts {
 		if i == 0 && IsRecord(text) {
 			if err := r.read(text, wanted); err != nil {
@@ -117,13 +119,25 @@ func Fold(texts []string, rooms ...string) (Record, error) {
 	return r, nil
 }
 
+// expectedRooms saves the growth of the map.
+func expectedRooms(texts, rooms []string) int {
+	const roomBytes = 70 // of a record
+	switch {
+	case len(rooms) > 0:
+		return len(rooms)
+	case len(texts) > 0:
+		return len(texts[0]) / roomBytes
+	}
+	return 0
+}
+
 // Rooms returns the rooms of the record. It is not to be changed.
 func (r Record) Rooms() map[string]*Room { return r.rooms }
 
 // DropIdle drops rooms without unread notifications and without operations since a time
 // in milliseconds.
 func (r Record) DropIdle(since int64) {
-	maps.DeleteFunc(r.rooms, func(_ string, room *Room) bool { return len(room.unread) == 0 && room.touched < since })
+	maps.DeleteFunc(r.rooms, func(_ string, room *Room) bool { return room.Len() == 0 && room.touched < since })
 }
 
 func (r Record) apply(op Op) {
@@ -132,6 +146,7 @@ func (r Record) apply(op Op) {
 		room = &Room{}
 		r.rooms[op.Room] = room
 	}
+	room.unpack()
 	room.touched = max(room.touched, op.Time)
 	room.isSorted = false
 	switch op.Kind {
@@ -176,7 +191,18 @@ func (r *Room) IsRead(thread string, position int64) bool {
 
 // Unread returns the unread notifications in the order of their positions. It is not to
 // be changed.
-func (r *Room) Unread() []Notification { return r.unread }
+func (r *Room) Unread() []Notification {
+	r.unpack()
+	return r.unread
+}
+
+// Len returns the number of unread notifications.
+func (r *Room) Len() int {
+	if r.packed != nil {
+		return r.packed.n
+	}
+	return len(r.unread)
+}
 
 // Touched returns the time of the newest operation, in milliseconds.
 func (r *Room) Touched() int64 { return r.touched }
@@ -184,6 +210,9 @@ func (r *Room) Touched() int64 { return r.touched }
 // Counts returns the counts of the main timeline, and of each thread with unread
 // notifications by its root.
 func (r *Room) Counts() (main Counts, threads map[string]Counts) {
+	if r.packed != nil {
+		return r.packed.counts()
+	}
 	for _, n := range r.unread {
 		if n.Thread == Main {
 			main = main.with(n)
@@ -214,7 +243,8 @@ func (r *Room) settle(limit int) {
 	if r.main <= r.all {
 		r.main = 0
 	}
-	if len(r.unread) > limit {
+	if r.Len() > limit {
+		r.unpack()
 		slices.SortFunc(r.unread, byImportance)
 		r.unread = r.unread[:limit]
 		slices.SortFunc(r.unread, byPosition)

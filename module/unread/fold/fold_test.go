@@ -42,7 +42,7 @@ func fold(t testing.TB, list []string, rooms ...string) Record {
 func describe(r Record) string {
 	var lines []string
 	for id, room := range r.rooms {
-		lines = append(lines, fmt.Sprint(id, room.touched, room.all, room.main, room.threads, room.unread))
+		lines = append(lines, fmt.Sprint(id, room.touched, room.all, room.main, room.threads, room.Unread()))
 	}
 	slices.Sort(lines)
 	return strings.Join(lines, "\n")
@@ -76,7 +76,14 @@ func TestCountsOfThreads(t *testing.T) {
 			if got := fmt.Sprint(main, threads); got != test.want {
 				t.Errorf("got %s, want %s", got, test.want)
 			}
-			if again := fold(t, []string{r.Text()}); describe(again) != describe(r) {
+			again := fold(t, []string{r.Text()})
+			if stored := again.rooms["!a"]; stored != nil {
+				main, threads := stored.Counts() // of the encoded form
+				if got := fmt.Sprint(main, threads); got != test.want || stored.Len() != len(stored.Unread()) {
+					t.Errorf("read again: got %s and %d, want %s", got, stored.Len(), test.want)
+				}
+			}
+			if describe(again) != describe(r) {
 				t.Errorf("read again:\n%s\nwant\n%s", describe(again), describe(r))
 			}
 		})
@@ -169,8 +176,9 @@ func TestRandomHistoriesEqualModel(t *testing.T) {
 		r := fold(t, list)
 		var lines []string
 		for id, room := range r.rooms {
-			lines = append(lines, fmt.Sprint(id, room.touched, room.unread))
+			lines = append(lines, fmt.Sprint(id, room.touched, room.Unread()))
 			alone := fold(t, list, id)
+			alone.rooms[id].unpack()
 			if len(alone.rooms) != 1 || fmt.Sprint(*alone.rooms[id]) != fmt.Sprint(*room) {
 				t.Fatalf("seed %d: room %s alone is %+v, want %+v", seed, id, alone.rooms[id], room)
 			}
@@ -214,7 +222,7 @@ func TestLimitOfRoomKeepsHighlightsLongest(t *testing.T) {
 	if main != (Counts{MaxNotifications, 20}) {
 		t.Errorf("got %+v, want %d notifications and 20 highlights", main, MaxNotifications)
 	}
-	if all := r.rooms["!a"].unread; all[0].Position != 1 || all[20].Position != 500-180+1 || all[199].Position != 500 {
+	if all := r.rooms["!a"].Unread(); all[0].Position != 1 || all[20].Position != 500-180+1 || all[199].Position != 500 {
 		t.Errorf("kept %d, %d and %d", all[0].Position, all[20].Position, all[199].Position)
 	}
 	ops = append(ops, read("!a", All, 490))
@@ -266,8 +274,8 @@ func TestRecordStaysBelowItsLimit(t *testing.T) {
 				t.Errorf("%d bytes, %d rooms", len(text), len(r.rooms))
 			}
 			for id, room := range r.rooms {
-				if len(room.unread) > test.largest || test.newest && len(room.unread) == 0 {
-					t.Fatalf("room %s has %d notifications", id, len(room.unread))
+				if room.Len() > test.largest || test.newest && room.Len() == 0 {
+					t.Fatalf("room %s has %d notifications", id, room.Len())
 				}
 			}
 		})
