@@ -74,7 +74,7 @@ func (f *flags) connect(ctx context.Context, environment func(string) string) (*
 }
 
 func (b *backend) build(ctx context.Context, cfg pushfx.Config) error {
-	push, err := pushfx.New(b.client, cfg, pushfx.Options{})
+	push, err := pushfx.New(b.client, cfg, pushfx.Options{Unread: &pushfx.UnreadOptions{}}) // for forget
 	if err != nil {
 		return err
 	}

@@ -149,6 +149,9 @@ func TestResetAndForget(t *testing.T) {
 			b.want(exitOK, "reset", "-yes", string(alice))
 			b.want(exitOK, "check")
 
+			if err := b.client.RPush(t.Context(), b.keys.Unread(alice), "a list of unread notifications").Err(); err != nil {
+				t.Fatal(err)
+			}
 			b.want(exitOK, "forget", "-yes", string(alice))
 			for key := range b.stored() {
 				if strings.Contains(key, string(alice)) {
