@@ -67,6 +67,7 @@ type Command struct {
 	Queue func(ctx context.Context, to Sender) (check func() error)
 
 	IsSingle bool // Queue sends one command
+	IsLarge  bool // the command is sent without others, which would wait for it
 
 	// After the command:
 
@@ -184,10 +185,14 @@ func (p *Pipelines) sendOnce(ctx context.Context, k kind, commands []*sent) {
 // other requests.
 const maxPipeline = 500
 
+// goesAlone reports whether a command shares no pipeline with other callers: it is
+// large, or its shared pipeline failed.
+func (s *sent) goesAlone() bool { return s.IsLarge || s.shared }
+
 // sendTo sends commands to a node, together with those of other callers unless they are
-// many, or a shared pipeline failed.
+// many.
 func (p *Pipelines) sendTo(ctx context.Context, k kind, node *redis.Client, group []*sent) {
-	if node == nil || len(group) > maxBatch || slices.ContainsFunc(group, func(s *sent) bool { return s.shared }) {
+	if node == nil || len(group) > maxBatch || slices.ContainsFunc(group, (*sent).goesAlone) {
 		for some := range slices.Chunk(group, maxPipeline) {
 			p.send(ctx, k, node, some)
 		}
