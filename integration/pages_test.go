@@ -209,6 +209,53 @@ func TestCommandsOfThePagesRunTests(t *testing.T) {
 	}
 }
 
+// A renamed test leaves a name on a page that nobody finds.
+func TestThePagesNameExistingTests(t *testing.T) {
+	t.Parallel()
+	names := testNames(t, "..", true)
+	found := 0
+	for path, page := range pages(t) {
+		for _, named := range regexp.MustCompile("`(Test\\w+)`").FindAllStringSubmatch(page, -1) {
+			found++
+			if !slices.Contains(names, named[1]) {
+				t.Errorf("%s names %s, which does not exist", path, named[1])
+			}
+		}
+	}
+	if found < 5 {
+		t.Errorf("found only %d names of tests", found)
+	}
+}
+
+var fuzzCommand = regexp.MustCompile("(?m)(?:`|^)go test [^`\n]*-fuzz '?([^ '`\n]+)'?[^`\n]* \\./(\\S+)")
+
+// Go fuzzes nothing if several targets match.
+func TestFuzzCommandsOfThePagesNameOneTarget(t *testing.T) {
+	t.Parallel()
+	commands := 0
+	for path, page := range pages(t) {
+		for _, found := range fuzzCommand.FindAllStringSubmatch(page, -1) {
+			commands++
+			target, err := regexp.Compile(found[1])
+			if err != nil {
+				t.Fatalf("%s: %v", path, err)
+			}
+			matches := 0
+			for _, name := range testNames(t, filepath.Join("..", found[2]), false) {
+				if strings.HasPrefix(name, "Fuzz") && target.MatchString(name) {
+					matches++
+				}
+			}
+			if matches != 1 {
+				t.Errorf("%s: %d targets match in %s", path, matches, found[0])
+			}
+		}
+	}
+	if commands == 0 {
+		t.Error("found no command")
+	}
+}
+
 // runsATest reports whether a test in the packages of a command has the text in its name.
 func runsATest(t *testing.T, text string, command []string) bool {
 	t.Helper()

@@ -164,6 +164,7 @@ func tryClaim(t *testing.T, q module.DeliveryQueue, shard int, target string, le
 		if found || time.Now().After(deadline) {
 			return b, found
 		}
+		time.Sleep(time.Millisecond)
 	}
 }
 
