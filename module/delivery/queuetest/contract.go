@@ -190,25 +190,35 @@ func addedOnceByMany(t *testing.T, newQueue hosts, shard int) {
 }
 
 func oneClaim(t *testing.T, newQueue hosts, shard int) {
-	const backlogs = 50
+	const backlogs, lease = 50, 2 * time.Second
 	q := newQueue(t)
 	for n := range backlogs {
 		add(t, q, shard, fmt.Sprint("t", n), one(1))
 	}
 	var mu sync.Mutex
 	seen := map[module.Target]int64{}
+	lapses := map[module.Target]time.Time{} // at the earliest
 	var claiming sync.WaitGroup
 	for range 4 {
 		q := newQueue(t)
 		claiming.Go(func() {
 			for t.Context().Err() == nil {
-				claimed, err := q.Claim(t.Context(), 7, 2*time.Second)
+				began := time.Now()
+				claimed, err := q.Claim(t.Context(), 7, lease)
 				if err != nil && fault.KindOf(err) != fault.Unavailable {
 					t.Error(err)
 				}
 				if len(claimed.Backlogs) > 7 {
 					t.Errorf("claimed %d", len(claimed.Backlogs))
 				}
+				mu.Lock()
+				for _, b := range claimed.Backlogs {
+					if time.Now().Before(lapses[b.Claim.Target]) {
+						t.Errorf("%v was claimed before the former claim has lapsed", b.Claim.Target)
+					}
+					lapses[b.Claim.Target] = began.Add(lease)
+				}
+				mu.Unlock()
 				for _, b := range claimed.Backlogs {
 					_, err := q.Complete(t.Context(), b.Claim, id(1), "")
 					for fault.KindOf(err) == fault.Unavailable && !errors.Is(err, module.ErrFenced) && t.Context().Err() == nil {
