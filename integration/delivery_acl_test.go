@@ -86,12 +86,13 @@ func useQueue(ctx context.Context, client redis.UniversalClient, prefix string) 
 	part.Of, part.To, part.Additions[0].Target = claims[fanOut], 1, "g"
 	failures = append(failures, q.Enqueue(ctx, []module.DeliveryBatch{part})[0].Err)
 	_, err = q.Read(ctx, claims["a"], 10)
-	_, completed := q.Complete(ctx, claims["a"], fmt.Sprintf("%016d", 1), trouble) // the first of several
+	_, completed := q.Complete(ctx, claims["a"], fmt.Sprintf("%016d", 1), trouble, "") // the first of several
 	renewed, renewal := q.Renew(ctx, claims["a"], time.Second)
-	_, last := q.Complete(ctx, claims["b"], fmt.Sprintf("%016d", 21), "")
+	_, last := q.Complete(ctx, claims["b"], fmt.Sprintf("%016d", 21), "", "sent")
 	_, dropped := q.Drop(ctx, claims["c"])
 	_, held := q.HeldGateways(ctx)
-	return errors.Join(append(failures, err, completed, renewal, last, dropped, held, q.Postpone(ctx, renewed, time.Hour, &trouble),
+	_, sent := q.Sent(ctx, claims["b"].Target)
+	return errors.Join(append(failures, err, completed, renewal, last, dropped, held, sent, q.Postpone(ctx, renewed, time.Hour, &trouble),
 		q.Postpone(ctx, claims["d"], 0, nil))...)
 }
 

@@ -173,8 +173,13 @@ type DeliveryQueue interface {
 
 	// Complete removes a notification, one of the first 16 of a claimed backlog, and stores
 	// trouble in place of the backlog's former one. It returns how many notifications are
-	// left. An unknown id is no error. An empty backlog ends, and so does its claim.
-	Complete(ctx context.Context, c Claim, id, trouble string) (left int, err error)
+	// left. An unknown id is no error. An empty backlog ends, and so does its claim. Sent
+	// replaces what Sent returns, unless it is empty.
+	Complete(ctx context.Context, c Claim, id, trouble, sent string) (left int, err error)
+
+	// Sent returns what Complete stored for a pusher, with or without a backlog. It is empty
+	// if there is none, after Drop, and at the latest 30 days after Complete.
+	Sent(ctx context.Context, t Target) (string, error)
 
 	// Postpone ends a claim: the backlog is due after the delay. It replaces the trouble,
 	// unless that is nil.
@@ -183,7 +188,7 @@ type DeliveryQueue interface {
 	// Renew extends a claim by the duration, and returns the claim that replaces c.
 	Renew(ctx context.Context, c Claim, by time.Duration) (Claim, error)
 
-	// Drop removes a claimed backlog, and returns how many notifications it had.
+	// Drop removes all of a claimed backlog, and returns how many notifications it had.
 	Drop(ctx context.Context, c Claim) (dropped int, err error)
 
 	// Backlogs calls visit for the backlogs of a shard until visit returns false. It may

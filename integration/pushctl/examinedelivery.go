@@ -49,7 +49,7 @@ func (s *scanner) examineDelivery(ctx context.Context, node *redis.Client, x *ex
 			}
 			continue
 		}
-		if key.Kind == stored.PendingKey || key.Kind.OfDelivery() && key.Kind != stored.SeenKey {
+		if key.Kind == stored.PendingKey || key.Kind.OfDelivery() && key.Kind != stored.SeenKey && key.Kind != stored.SentKey {
 			lasting = append(lasting, name)
 		}
 		err := s.examineDeliveryKey(ctx, node, x, name, key)

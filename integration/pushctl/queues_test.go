@@ -211,7 +211,7 @@ func TestBacklogsAreFlushed(t *testing.T) {
 		t.Errorf("got %s", r.stdout)
 	}
 	for _, key := range d.client.Keys(t.Context(), "delivery:*").Val() {
-		if k := d.keys.Parse(key).Kind; k != stored.SeenKey && k != stored.DeliveryFormatKey {
+		if k := d.keys.Parse(key).Kind; k != stored.SeenKey && k != stored.SentKey && k != stored.DeliveryFormatKey {
 			t.Errorf("%s still exists", key)
 		}
 	}

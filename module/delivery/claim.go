@@ -102,20 +102,20 @@ func (c *claimed) hasLapsed() bool { return time.Since(c.renewedAt) >= lease }
 
 // complete removes a notification. While the queue is not available it tries again; ok
 // is false if the claim is lost.
-func (c *claimed) complete(life context.Context, id, trouble string) (left int, ok bool) {
-	if left, err := c.queue.Complete(life, c.claim, id, trouble); err == nil {
+func (c *claimed) complete(life context.Context, id, trouble, sent string) (left int, ok bool) {
+	if left, err := c.queue.Complete(life, c.claim, id, trouble, sent); err == nil {
 		return left, true
 	}
-	return c.completeAgain(life, id, trouble)
+	return c.completeAgain(life, id, trouble, sent)
 }
 
-func (c *claimed) completeAgain(life context.Context, id, trouble string) (left int, ok bool) {
+func (c *claimed) completeAgain(life context.Context, id, trouble, sent string) (left int, ok bool) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(life), completeFor)
 	defer cancel()
 	fenced := 0
 	retry.Repeat(ctx, 50*time.Millisecond, time.Second, func() bool {
 		var err error
-		left, err = c.queue.Complete(ctx, c.claim, id, trouble)
+		left, err = c.queue.Complete(ctx, c.claim, id, trouble, sent)
 		switch {
 		case err == nil:
 			ok = true

@@ -11,7 +11,6 @@ import (
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/delivery/content"
 	"github.com/pushfx/pushfx/module/delivery/turns"
-	"github.com/pushfx/pushfx/module/internal/bounded"
 	"github.com/pushfx/pushfx/module/match"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/observe"
@@ -45,7 +44,6 @@ type Delivery struct {
 
 	mu          sync.Mutex
 	turns       *turns.Scheduler
-	badges      bounded.Map[string, module.Counts] // sent last, by pusher
 	sending     sync.WaitGroup
 	life        context.Context // of requests; nil if this host does not send
 	hasMore     bool            // the last look left due backlogs
@@ -56,9 +54,6 @@ type Delivery struct {
 	reported    map[string]time.Time
 	own         map[module.Target]*claimed // claims of this host
 }
-
-// maxBadges bounds Delivery.badges.
-const maxBadges = 100_000
 
 // Seams are the dependencies of a [Delivery].
 type Seams struct {
@@ -92,8 +87,7 @@ func New(seams Seams, cfg Config) (*Delivery, error) {
 		clock:    seams.Now, observer: seams.Observer,
 		hasUnread: seams.Unread != nil, hasDelays: seams.Attention != nil,
 		wake: make(chan struct{}, 1), stopping: make(chan struct{}), expanding: make(chan struct{}, expansions), reported: map[string]time.Time{}, own: map[module.Target]*claimed{},
-		badges: bounded.Map[string, module.Counts]{Limit: maxBadges},
-		turns:  turns.New(turns.Config{MaxInFlight: cfg.MaxInFlight, MaxPerGate: cfg.MaxPerGateway, Random: rand.Float64}),
+		turns: turns.New(turns.Config{MaxInFlight: cfg.MaxInFlight, MaxPerGate: cfg.MaxPerGateway, Random: rand.Float64}),
 	}
 	d.pushers = newGather(seams.Host.Pushers)
 	if seams.Unread != nil {

@@ -134,7 +134,7 @@ func (d *Delivery) expand(life context.Context, b module.Backlog, claimedAt time
 			return
 		}
 		var ok bool
-		if left, ok = c.complete(life, items[0].ID, ""); !ok {
+		if left, ok = c.complete(life, items[0].ID, "", ""); !ok {
 			return
 		}
 	}

@@ -419,11 +419,11 @@ func (m *mortal) Claim(ctx context.Context, limit int, lease time.Duration) (mod
 	return m.DeliveryQueue.Claim(ctx, limit, lease)
 }
 
-func (m *mortal) Complete(ctx context.Context, c module.Claim, id, trouble string) (int, error) {
+func (m *mortal) Complete(ctx context.Context, c module.Claim, id, trouble, sent string) (int, error) {
 	if err := m.err(); err != nil {
 		return 0, err
 	}
-	return m.DeliveryQueue.Complete(ctx, c, id, trouble)
+	return m.DeliveryQueue.Complete(ctx, c, id, trouble, sent)
 }
 
 func (m *mortal) Postpone(ctx context.Context, c module.Claim, delay time.Duration, trouble *string) error {

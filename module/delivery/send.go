@@ -255,10 +255,12 @@ func (s *sending) sendCounts(life context.Context, n module.Notification, m cont
 	if counts == nil {
 		return s.drop(life, n.ID, DropCoalesced)
 	}
-	s.mu.Lock()
-	last, found := s.badges.Get(s.claim.Target.Name)
-	s.mu.Unlock()
-	if found && last == *counts {
+	sent, err := s.queue.Sent(life, s.claim.Target)
+	if err != nil {
+		s.release(err)
+		return false
+	}
+	if sent == s.target.Sent(*counts) {
 		return s.drop(life, n.ID, DropCoalesced)
 	}
 	return s.sendNow(life, n, m, counts)
@@ -316,10 +318,9 @@ func (s *sending) sendNow(life context.Context, n module.Notification, m content
 }
 
 func (s *sending) delivered(life context.Context, n module.Notification, m content.Meta, first string, counts *module.Counts) bool {
+	sent := ""
 	if counts != nil {
-		s.mu.Lock()
-		s.badges.Put(s.claim.Target.Name, *counts, 1)
-		s.mu.Unlock()
+		sent = s.target.Sent(*counts)
 	}
 	if m.Event != "" {
 		s.observer.Took(observe.DeliveryAge, "", max(0, s.clock().Sub(time.UnixMilli(m.Added))), true)
@@ -329,7 +330,7 @@ func (s *sending) delivered(life context.Context, n module.Notification, m conte
 	} else {
 		s.trouble = content.Trouble{}
 	}
-	return s.remove(life, n.ID)
+	return s.remove(life, n.ID, sent)
 }
 
 // notDelivered decides what follows a failure: another attempt, a drop, or a wait.
@@ -351,7 +352,7 @@ func (s *sending) notDelivered(life context.Context, p posted, first, of string)
 	case content.Drop:
 		s.dropped(DropRefused, 1)
 		s.trouble = content.Trouble{}
-		return s.remove(life, of)
+		return s.remove(life, of, "")
 	}
 	if isCutOff { // other hosts may reach the gateway
 		s.postpone(retryQueue, s.kept())
@@ -371,12 +372,12 @@ func (s *sending) gateState() (isOpen, isCutOff bool) {
 func (s *sending) drop(life context.Context, id string, reason DropReason) bool {
 	s.dropped(reason, 1)
 	s.trouble = content.Trouble{}
-	return s.remove(life, id)
+	return s.remove(life, id, "")
 }
 
 // remove reports whether notifications are left.
-func (s *sending) remove(life context.Context, id string) bool {
-	left, ok := s.complete(life, id, s.trouble.Text())
+func (s *sending) remove(life context.Context, id, sent string) bool {
+	left, ok := s.complete(life, id, s.trouble.Text(), sent)
 	for i, n := range s.known {
 		if n.ID == id {
 			s.known = append(s.known[:i:i], s.known[i+1:]...)

@@ -267,3 +267,45 @@ func TestUnnamedRoomsHaveANameForEachUser(t *testing.T) {
 		}
 	})
 }
+
+// The counts that a pusher got last are known to all hosts.
+func TestBadgesOfTwoHosts(t *testing.T) {
+	withReader(t, func(w *world, r *reader) {
+		w.set(name1, "key", "gw")
+		a, stopA := w.host()
+		defer stopA()
+		b, stopB := w.host()
+		defer stopB()
+		last := func(want int) {
+			t.Helper()
+			w.wait(10*time.Second, func() bool { return w.queue.Waiting() == 0 })
+			all := w.all()
+			if len(all) == 0 || all[len(all)-1].counts.Unread != want {
+				t.Errorf("got %+v, want %d", all, want)
+			}
+		}
+		badge := func(d *Delivery, unread int) {
+			t.Helper()
+			r.set(name1, unread)
+			if err := d.UpdateBadges(t.Context(), name1); err != nil {
+				t.Fatal(err)
+			}
+			last(unread)
+		}
+		badge(a, 0)
+		r.set(name1, 1)
+		w.notify(b, 1, "!r:h", name1)
+		last(1)
+		badge(a, 0)
+		sent := len(w.all())
+		badge(b, 0)
+		if len(w.all()) != sent {
+			t.Error("the same counts are sent again")
+		}
+		w.set(name1, "key", "gw")
+		badge(b, 0)
+		if len(w.all()) != sent+1 {
+			t.Error("a pusher that was set again gets no counts")
+		}
+	})
+}

@@ -18,6 +18,7 @@ const (
 	backlogMark      = "}:backlog:"
 	textsMark        = "}:texts:"
 	seenMark         = "}:seen:"
+	sentMark         = "}:sent:"
 	deliveryGateways = "delivery:gateways"
 	deliveryFormat   = "delivery:format"
 )
@@ -46,6 +47,9 @@ func (k Keys) Backlog(shard int, target string) string { return k.shard(shard, b
 
 // Texts is the key of the hash with the texts of a backlog's notifications, by ID.
 func (k Keys) Texts(shard int, target string) string { return k.shard(shard, textsMark+target) }
+
+// Sent is the key of the string with the counts that a pusher got last. It expires.
+func (k Keys) Sent(shard int, target string) string { return k.shard(shard, sentMark+target) }
 
 // Seen is the key of the string that records a batch added to a shard. It expires. The
 // key has a digest of the batch.
@@ -126,7 +130,7 @@ func ReadDeliveryFormat(text string) (shards int, err error) {
 
 var shardKinds = map[string]KeyKind{dueSuffix: ShardDueKey, troubleSuffix: ShardTroubleKey, bytesSuffix: ShardBytesKey}
 
-var targetKinds = map[string]KeyKind{backlogMark: BacklogKey, textsMark: TextsKey, seenMark: SeenKey}
+var targetKinds = map[string]KeyKind{backlogMark: BacklogKey, textsMark: TextsKey, seenMark: SeenKey, sentMark: SentKey}
 
 func parseDelivery(name string) (Key, bool) {
 	switch name {

@@ -112,6 +112,7 @@ const (
 	BacklogKey          // see [Keys.Backlog]
 	TextsKey            // see [Keys.Texts]
 	SeenKey             // see [Keys.Seen]
+	SentKey             // see [Keys.Sent]
 	DeliveryGatewaysKey // see [Keys.DeliveryGateways]
 	DeliveryFormatKey   // see [Keys.DeliveryFormat]
 )

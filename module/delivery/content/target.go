@@ -3,6 +3,7 @@ package content
 import (
 	"crypto/sha256"
 	"encoding/base64"
+	"fmt"
 	"net/url"
 	"slices"
 	"strings"
@@ -10,6 +11,7 @@ import (
 
 	"golang.org/x/net/idna"
 
+	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pusher"
 	"github.com/pushfx/pushfx/module/strictjson"
@@ -117,6 +119,10 @@ func (d *Target) readData(data string) {
 	}
 	d.data = string(append(rest, '}'))
 }
+
+// Sent returns the stored form of the counts that a pusher got last. A pusher that is set
+// again gets its counts again.
+func (d *Target) Sent(c module.Counts) string { return fmt.Sprint(d.SetAt, c.Unread, c.MissedCalls) }
 
 // pushkeySeconds is when the pusher was last set, 0 if unknown.
 func (d *Target) pushkeySeconds() int64 { return d.SetAt / int64(time.Second/time.Microsecond) }

@@ -83,10 +83,10 @@ func ends(t *testing.T, newQueue hosts, shard int) {
 		}
 	}
 	// The call may have been repeated after a lost answer.
-	if err := answer(t, func() error { _, err := q.Complete(t.Context(), c, id(3), ""); return err }); err != nil {
+	if err := answer(t, func() error { _, err := q.Complete(t.Context(), c, id(3), "", ""); return err }); err != nil {
 		wantFenced(t, "the end", err)
 	}
-	_, err := q.Complete(t.Context(), c, id(3), "")
+	_, err := q.Complete(t.Context(), c, id(3), "", "")
 	wantFenced(t, "behind the end", err)
 	if _, found := tryClaim(t, q, shard, "a", long, 0); found {
 		t.Error("an empty backlog is due")
@@ -220,9 +220,9 @@ func oneClaim(t *testing.T, newQueue hosts, shard int) {
 				}
 				mu.Unlock()
 				for _, b := range claimed.Backlogs {
-					_, err := q.Complete(t.Context(), b.Claim, id(1), "")
+					_, err := q.Complete(t.Context(), b.Claim, id(1), "", "")
 					for fault.KindOf(err) == fault.Unavailable && !errors.Is(err, module.ErrFenced) && t.Context().Err() == nil {
-						_, err = q.Complete(t.Context(), b.Claim, id(1), "")
+						_, err = q.Complete(t.Context(), b.Claim, id(1), "", "")
 					}
 					mu.Lock()
 					if other := seen[b.Claim.Target]; other != 0 && err == nil {
@@ -259,11 +259,14 @@ func lapses(t *testing.T, newQueue hosts, shard int) {
 	trouble := "1 x"
 	ctx := t.Context()
 	for what, do := range map[string]func() error{
-		"complete": func() error { _, err := q.Complete(ctx, former, id(1), ""); return err },
+		"complete": func() error { _, err := q.Complete(ctx, former, id(1), "", ""); return err },
 		"postpone": func() error { return q.Postpone(ctx, former, 0, &trouble) },
 		"renew":    func() error { _, err := q.Renew(ctx, former, long); return err },
 		"drop":     func() error { _, err := q.Drop(ctx, former); return err },
-		"without":  func() error { _, err := q.Complete(ctx, module.Claim{Target: former.Target}, id(1), ""); return err },
+		"without": func() error {
+			_, err := q.Complete(ctx, module.Claim{Target: former.Target}, id(1), "", "")
+			return err
+		},
 	} {
 		wantFenced(t, what, answer(t, do))
 	}
@@ -284,7 +287,7 @@ func renewed(t *testing.T, newQueue hosts, shard int) {
 		second, err = q.Renew(t.Context(), first, long)
 		return err
 	})
-	_, err := q.Complete(t.Context(), first, id(1), "")
+	_, err := q.Complete(t.Context(), first, id(1), "", "")
 	wantFenced(t, "with the former token", err)
 	if _, found := tryClaim(t, q, shard, "a", long, 3*time.Second); found {
 		t.Error("a renewed claim has lapsed")
@@ -657,12 +660,49 @@ func dropped(t *testing.T, newQueue hosts, shard int) {
 	if err := answer(t, func() (err error) { n, err = q.Drop(t.Context(), c); return err }); err == nil && n != 2 {
 		t.Errorf("%d are dropped", n)
 	}
-	_, err := q.Complete(t.Context(), c, id(1), "")
+	_, err := q.Complete(t.Context(), c, id(1), "", "")
 	wantFenced(t, "a dropped backlog", err)
 	add(t, q, shard, "a", one(3))
 	if got := ids(t, q, claim(t, q, shard, "a", long).Claim); got != "3" {
 		t.Errorf("got %q", got)
 	}
+}
+
+// sentLast: what a pusher got last outlives its backlog, but not the pusher.
+func sentLast(t *testing.T, newQueue hosts, shard int) {
+	q, other := newQueue(t), newQueue(t)
+	want := func(text string) {
+		t.Helper()
+		var got string
+		persist(t.Context(), t, func() (err error) {
+			got, err = other.Sent(t.Context(), module.Target{Shard: shard, Name: "a"})
+			return err
+		})
+		if got != text {
+			t.Errorf("got %q, want %q", got, text)
+		}
+	}
+	sent := func(n int, text string) {
+		t.Helper()
+		add(t, q, shard, "a", one(n))
+		c := claim(t, q, shard, "a", long).Claim
+		if err := answer(t, func() error { _, err := q.Complete(t.Context(), c, id(n), "", text); return err }); err != nil {
+			wantFenced(t, "repeated", err)
+		}
+	}
+	want("")
+	sent(1, "one")
+	want("one")
+	sent(2, "two")
+	want("two")
+	sent(3, "")
+	want("two")
+	add(t, q, shard, "a", one(4))
+	c := claim(t, q, shard, "a", long).Claim
+	if err := answer(t, func() error { _, err := q.Drop(t.Context(), c); return err }); err != nil {
+		wantFenced(t, "repeated", err)
+	}
+	want("")
 }
 
 func listed(t *testing.T, newQueue hosts, shard int) {

@@ -34,6 +34,7 @@ type memoryShard struct {
 	backlogs map[string]*memoryBacklog
 	seen     map[string]time.Time // until when
 	bytes    map[string]int
+	sent     map[string]string
 	fanOut   int // bytes of the backlogs of large events
 }
 
@@ -81,7 +82,7 @@ func (m *Memory) begin(ctx context.Context, operation string) error {
 func (m *Memory) shard(n int) *memoryShard {
 	s := m.data[n]
 	if s == nil {
-		s = &memoryShard{backlogs: map[string]*memoryBacklog{}, seen: map[string]time.Time{}, bytes: map[string]int{}}
+		s = &memoryShard{backlogs: map[string]*memoryBacklog{}, seen: map[string]time.Time{}, bytes: map[string]int{}, sent: map[string]string{}}
 		m.data[n] = s
 	}
 	return s
@@ -346,7 +347,7 @@ func (m *Memory) Read(ctx context.Context, c module.Claim, limit int) (all []mod
 }
 
 // Complete implements [module.DeliveryQueue].
-func (m *Memory) Complete(ctx context.Context, c module.Claim, id, trouble string) (left int, err error) {
+func (m *Memory) Complete(ctx context.Context, c module.Claim, id, trouble, sent string) (left int, err error) {
 	b, err := m.of(ctx, "complete", c)
 	if err != nil {
 		return 0, err
@@ -359,10 +360,22 @@ func (m *Memory) Complete(ctx context.Context, c module.Claim, id, trouble strin
 		b.entries = slices.Delete(b.entries, at, at+1)
 	}
 	b.trouble, b.from = trouble, 0
+	if sent != "" {
+		s.sent[c.Target.Name] = sent
+	}
 	if len(b.entries) == 0 {
 		delete(s.backlogs, c.Target.Name)
 	}
 	return len(b.entries), nil
+}
+
+// Sent implements [module.DeliveryQueue].
+func (m *Memory) Sent(ctx context.Context, t module.Target) (string, error) {
+	if err := m.begin(ctx, "sent"); err != nil {
+		return "", err
+	}
+	defer m.mu.Unlock()
+	return m.shard(t.Shard).sent[t.Name], nil
 }
 
 // Postpone implements [module.DeliveryQueue].
@@ -401,6 +414,7 @@ func (m *Memory) Drop(ctx context.Context, c module.Claim) (dropped int, err err
 		s.release(c.Target.Name, e)
 	}
 	delete(s.backlogs, c.Target.Name)
+	delete(s.sent, c.Target.Name)
 	return len(b.entries), nil
 }
 

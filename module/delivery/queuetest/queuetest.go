@@ -66,6 +66,7 @@ func Queue(t *testing.T, newQueue func(*testing.T) module.DeliveryQueue) {
 		{"the bytes of large events are bounded", fanOutBytes},
 		{"a fan-out is added in parts, once", expanded},
 		{"a backlog is dropped", dropped},
+		{"what was sent last is kept", sentLast},
 		{"backlogs are listed", listed},
 		{"a context that has ended changes nothing", endedContext},
 	} {
@@ -204,7 +205,7 @@ func ids(t *testing.T, q module.DeliveryQueue, c module.Claim) string {
 func complete(t *testing.T, q module.DeliveryQueue, c module.Claim, id string) (left int) {
 	t.Helper()
 	persist(t.Context(), t, func() (err error) {
-		left, err = q.Complete(t.Context(), c, id, "")
+		left, err = q.Complete(t.Context(), c, id, "", "")
 		return err
 	})
 	return left

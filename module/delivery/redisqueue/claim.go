@@ -231,6 +231,6 @@ func (q *Queue) Drop(ctx context.Context, c module.Claim) (dropped int, err erro
 func (q *Queue) allKeys(t module.Target) []string {
 	return []string{
 		q.keys.ShardDue(t.Shard), q.keys.Backlog(t.Shard, t.Name), q.keys.Texts(t.Shard, t.Name),
-		q.keys.ShardTrouble(t.Shard), q.keys.ShardBytes(t.Shard),
+		q.keys.ShardTrouble(t.Shard), q.keys.ShardBytes(t.Shard), q.keys.Sent(t.Shard, t.Name),
 	}
 }

@@ -13,6 +13,9 @@ import (
 // crash, such notifications are sent again.
 const completeDelay = 2 * time.Millisecond
 
+// sentLasts is how long a pusher's last counts are kept.
+const sentLasts = 30 * 24 * time.Hour
+
 // completions are sent together, completeDelay after the first.
 type completions struct {
 	mu      sync.Mutex
@@ -26,8 +29,9 @@ type completion struct {
 }
 
 // Complete implements [module.DeliveryQueue].
-func (q *Queue) Complete(ctx context.Context, c module.Claim, id, trouble string) (left int, err error) {
-	one := &completion{done: make(chan struct{}), call: complete.Call(q.allKeys(c.Target), c.Target.Name, c.Token, id, trouble)}
+func (q *Queue) Complete(ctx context.Context, c module.Claim, id, trouble, sent string) (left int, err error) {
+	call := complete.Call(q.allKeys(c.Target), c.Target.Name, c.Token, id, trouble, sent, sentLasts.Milliseconds())
+	one := &completion{done: make(chan struct{}), call: call}
 	q.sendSoon(one)
 	select {
 	case <-one.done:
@@ -38,6 +42,15 @@ func (q *Queue) Complete(ctx context.Context, c module.Claim, id, trouble string
 	case <-ctx.Done():
 		return 0, unavailable("complete", ctx.Err())
 	}
+}
+
+// Sent implements [module.DeliveryQueue].
+func (q *Queue) Sent(ctx context.Context, t module.Target) (text string, err error) {
+	err = q.do(ctx, "read the last counts", func(ctx context.Context) (err error) {
+		text, err = q.client.Get(ctx, q.keys.Sent(t.Shard, t.Name)).Result()
+		return err
+	})
+	return text, err
 }
 
 func (q *Queue) sendSoon(one *completion) {

@@ -128,7 +128,7 @@ func TestAKeyOfAnotherType(t *testing.T) {
 				if all, err := q.Read(ctx, b.Claim, 10); err != nil || len(all) != 3 || all[2].Text != "text" {
 					t.Errorf("got %v, %v", all, err)
 				}
-				if left, err := q.Complete(ctx, b.Claim, fmt.Sprintf("%016d", 0), trouble); err != nil || left != 2 {
+				if left, err := q.Complete(ctx, b.Claim, fmt.Sprintf("%016d", 0), trouble, ""); err != nil || left != 2 {
 					t.Errorf("%d are left, %v", left, err)
 				}
 				if err := q.Postpone(ctx, b.Claim, time.Hour, &trouble); err != nil {

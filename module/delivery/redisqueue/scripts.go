@@ -266,11 +266,13 @@ return reply`
 
 // completeScript removes one of the first 16 entries of a claimed backlog.
 //
-// KEYS: due, backlog, texts, trouble, bytes. ARGV: target, token, id, trouble (may be
-// empty). It returns how many are left, or -1 with another token.
+// KEYS: due, backlog, texts, trouble, bytes, sent. ARGV: target, token, id, trouble (may
+// be empty), sent (may be empty), how long it is kept in ms. It returns how many are left,
+// or -1 with another token. A full Redis does not keep what was sent.
 const completeScript = removal + `
 local target = ARGV[1]
 if redis.call('ZSCORE', KEYS[1], target) ~= ARGV[2] then return -1 end
+if ARGV[5] ~= '' then redis.pcall('SET', KEYS[6], ARGV[5], 'PX', ARGV[6]) end
 local left = try(0, 'LLEN', KEYS[2])
 for at = 0, 15 do
 	local entry = try(false, 'LINDEX', KEYS[2], at)
@@ -312,7 +314,7 @@ if score == ARGV[2] then redis.call('ZADD', KEYS[1], ARGV[3], ARGV[1]) end
 if score == ARGV[2] or score == ARGV[3] then return 1 end
 return 0`
 
-// dropScript removes a backlog. KEYS: due, backlog, texts, trouble, bytes. ARGV: target,
+// dropScript removes a backlog. KEYS: due, backlog, texts, trouble, bytes, sent. ARGV: target,
 // token (empty to ignore claims). It returns the number of notifications, or -1 with
 // another token.
 const dropScript = removal + `
@@ -324,6 +326,7 @@ for _, entry in ipairs(entries) do
 	dropped = dropped + 1
 end
 finish(ARGV[1], KEYS[1], KEYS[2], KEYS[3], KEYS[4])
+redis.call('DEL', KEYS[6])
 return dropped`
 
 // retryScript makes unclaimed backlogs due. KEYS: due. ARGV: the targets. It returns how
