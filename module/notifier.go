@@ -256,7 +256,11 @@ type DeliveryBatch struct {
 	// Lease is how long the claims of Additions last.
 	Lease time.Duration
 
-	MaxBacklog   int // notifications of a backlog; the queue may exceed it by a fifth
+	// MaxBacklog bounds the notifications of a backlog; the queue may exceed it by a fifth.
+	// It drops none younger than KeepFor, except above ten times MaxBacklog.
+	MaxBacklog int
+	KeepFor    time.Duration
+
 	MaxUserBytes int // texts of a user, except the first of each backlog; above it texts are left out
 
 	Additions []Addition // of different targets

@@ -174,11 +174,14 @@ func (d *Delivery) addingTo(h *handover, shard int, recipients []recipient, list
 	return a
 }
 
+// keepFor is how long a notification is not coalesced: a claim may have lapsed.
+const keepFor = 30 * time.Second
+
 func (d *Delivery) newAdding(shard int) *adding {
 	return &adding{
 		readAt: time.Now(),
 		batch: module.DeliveryBatch{
-			Shard: shard, Lease: lease, MaxBacklog: d.cfg.MaxBacklog, MaxUserBytes: d.cfg.MaxUserBytes,
+			Shard: shard, Lease: lease, MaxBacklog: d.cfg.MaxBacklog, KeepFor: keepFor, MaxUserBytes: d.cfg.MaxUserBytes,
 		},
 	}
 }

@@ -79,6 +79,7 @@ type BacklogEntry struct {
 	Room     string // 8 bytes
 	User     string // 8 bytes
 	Bytes    int    // of its text, for the user's limit
+	Added    int64  // in seconds, by the clock of Redis
 	Meta     string
 }
 
@@ -87,6 +88,7 @@ const (
 	entryRoom  = 8
 	entryUser  = 8
 	entryBytes = 6
+	entryAdded = 10
 	entryHead  = 1 + entryID + entryRoom + entryUser
 )
 
@@ -99,7 +101,7 @@ func (e BacklogEntry) Head() (head string, ok bool) {
 
 // ReadBacklogEntry reads a stored entry. Found is false for other texts.
 func ReadBacklogEntry(text string) (e BacklogEntry, found bool) {
-	if len(text) < entryHead+entryBytes || strings.IndexByte("hlc", text[0]) < 0 {
+	if len(text) < entryHead+entryBytes+entryAdded || strings.IndexByte("hlc", text[0]) < 0 {
 		return BacklogEntry{}, false
 	}
 	cut := func(n int) (part string) {
@@ -108,8 +110,9 @@ func ReadBacklogEntry(text string) (e BacklogEntry, found bool) {
 	}
 	e.Priority, e.ID, e.Room, e.User = cut(1)[0], cut(entryID), cut(entryRoom), cut(entryUser)
 	count, err := strconv.ParseUint(cut(entryBytes), 10, 31)
-	e.Bytes, e.Meta = int(count), text
-	return e, err == nil
+	added, failed := strconv.ParseInt(cut(entryAdded), 10, 64)
+	e.Bytes, e.Added, e.Meta = int(count), added, text
+	return e, err == nil && failed == nil
 }
 
 // deliveryForm is the version of delivery's stored form. Hosts of different forms

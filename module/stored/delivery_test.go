@@ -20,16 +20,16 @@ func TestDeliveryFormatIsReadBack(t *testing.T) {
 
 func TestBacklogEntryIsReadBack(t *testing.T) {
 	t.Parallel()
-	e := BacklogEntry{Priority: 'l', ID: "0123456789abcdef", Room: "room0000", User: "user0000", Bytes: 417, Meta: `{"u":"@a:b"}`}
+	e := BacklogEntry{Priority: 'l', ID: "0123456789abcdef", Room: "room0000", User: "user0000", Bytes: 417, Added: 1700000000, Meta: `{"u":"@a:b"}`}
 	head, ok := e.Head()
 	if !ok {
 		t.Fatal("the entry cannot be stored")
 	}
-	text := head + "000417" + e.Meta
+	text := head + "0004171700000000" + e.Meta
 	if got, found := ReadBacklogEntry(text); !found || got != e {
 		t.Errorf("got %+v, %t", got, found)
 	}
-	for _, text := range []string{"", "l", text[:38], "x" + text[1:], head + "00041x"} {
+	for _, text := range []string{"", "l", text[:48], "x" + text[1:], head + "00041x1700000000", head + "000417170000000x"} {
 		if got, found := ReadBacklogEntry(text); found {
 			t.Errorf("%q: got %+v", text, got)
 		}

@@ -475,6 +475,17 @@ func bounded(t *testing.T, newQueue hosts, shard int) {
 	}
 }
 
+func young(t *testing.T, newQueue hosts, shard int) {
+	q := newQueue(t)
+	for n := 1; n <= 10*maxBacklog+1; n++ {
+		b := batch(shard, to("a", one(n))...)
+		b.KeepFor = time.Hour
+		if e := enqueue(t, q, b); (e.Coalesced > 0) != (n > 10*maxBacklog) && !e.Again {
+			t.Fatalf("%d notifications: %d are dropped", n, e.Coalesced)
+		}
+	}
+}
+
 func userBytes(t *testing.T, newQueue hosts, shard int) {
 	q := newQueue(t)
 	large := func(n int) module.Notification {

@@ -60,6 +60,7 @@ type memoryEntry struct {
 	module.Notification
 	user    string
 	counted int
+	added   time.Time
 }
 
 // NewMemory returns an empty queue.
@@ -209,7 +210,7 @@ func (m *Memory) addOne(s *memoryShard, batch module.DeliveryBatch, a module.Add
 		b.entries = b.entries[:last]
 		begins = last == 0 && b.trouble == ""
 	}
-	entry := memoryEntry{Notification: a.Notification, user: a.User}
+	entry := memoryEntry{Notification: a.Notification, user: a.User, added: now}
 	if isFanOut(a.Target) {
 		entry.counted = len(a.Notification.Text)
 		s.bytes[a.User] += entry.counted
@@ -237,23 +238,34 @@ func (m *Memory) addOne(s *memoryShard, batch module.DeliveryBatch, a module.Add
 		}
 	}
 	if limit := batch.MaxBacklog; !isFanOut(a.Target) && len(b.entries) > limit+limit/5 {
-		*coalesced += s.trim(b, limit)
+		*coalesced += s.trim(b, limit, now.Add(-batch.KeepFor))
 	}
 	return c
 }
 
 // trim never drops the first two notifications.
-func (s *memoryShard) trim(b *memoryBacklog, limit int) (dropped int) {
+func (s *memoryShard) trim(b *memoryBacklog, limit int, before time.Time) (dropped int) {
+	if len(b.entries) > 10*limit {
+		before = time.Now()
+	}
 	for ; len(b.entries) > limit; dropped++ {
 		rooms := map[string]int{}
 		for _, e := range b.entries[2:] {
-			rooms[e.Room]++
+			if !e.added.After(before) {
+				rooms[e.Room]++
+			}
+		}
+		if len(rooms) == 0 {
+			break
 		}
 		rank := func(e memoryEntry) int {
 			return map[module.Priority]int{module.CountsOnly: 1 << 20, module.LowPriority: 1 << 10}[e.Priority]
 		}
-		worst := 2
-		for i := 3; i < len(b.entries); i++ {
+		worst := slices.IndexFunc(b.entries[2:], func(e memoryEntry) bool { return !e.added.After(before) }) + 2
+		for i := worst + 1; i < len(b.entries); i++ {
+			if b.entries[i].added.After(before) {
+				continue
+			}
 			r, w := rank(b.entries[i]), rank(b.entries[worst])
 			if r > w || r == 0 && w == 0 && rooms[b.entries[i].Room] > rooms[b.entries[worst].Room] {
 				worst = i

@@ -61,6 +61,7 @@ func Queue(t *testing.T, newQueue func(*testing.T) module.DeliveryQueue) {
 		{"a new generation of the pusher ends a delay", generation},
 		{"a backlog has counts once", counts},
 		{"a long backlog drops the least important notifications", bounded},
+		{"a long backlog keeps young notifications", young},
 		{"a user's bytes are bounded", userBytes},
 		{"an event waits behind large events of its room", behind},
 		{"the bytes of large events are bounded", fanOutBytes},

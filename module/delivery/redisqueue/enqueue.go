@@ -60,7 +60,7 @@ func (q *Queue) newSending(b module.DeliveryBatch) (*sending, error) {
 		},
 		args: []any{
 			nonce(), b.Window.Milliseconds(), microseconds(b.Lease), b.MaxBacklog, b.MaxUserBytes, b.Of.Token, b.From, b.To, b.MaxRoomBytes,
-			b.MaxShardBytes, b.Of.Target.Name,
+			b.MaxShardBytes, b.Of.Target.Name, b.KeepFor.Seconds(),
 		},
 	}
 	for _, a := range b.Additions {

@@ -67,13 +67,13 @@ end
 // KEYS: seen, due, trouble, bytes, the fan-out of the room; of each addition the backlog,
 // its texts. ARGV: 1 a nonce, 2 the window in ms, 3 the lease in us (even), 4 the longest
 // backlog, 5 the bytes of a user, 6 the token of the fan-out or 0, 7 from, 8 to, 9 the
-// bytes of a room's fan-out, 10 of all, 11 the target of the token; of each addition the
-// target, the first 33 bytes of the entry, the bytes of the text, the meta, flags ("c"
+// bytes of a room's fan-out, 10 of all, 11 the target of the token, 12 how many seconds an
+// entry is kept; of each addition the target, the first 33 bytes of the entry, the bytes of the text, the meta, flags ("c"
 // claims, "u" is urgent), the delay in us, the generation. The reply begins with a state:
 // 1 added, 0 again, -1 behind, -2 full, -3 fenced.
 const enqueueScript = now + removal + `
 local lease, longest, share, of = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[11]
-local first, fields = 12, 7
+local first, fields = 13, 7
 -- keeps tells whether a backlog keeps a text: that of its first entry, or one that
 -- counts for its user.
 local function keeps(backlog, id)
@@ -132,11 +132,15 @@ else
 	end
 end
 
+-- mayDrop tells whether an entry is old enough.
+local function mayDrop(entry)
+	return tonumber(string.sub(entry, 40, 49)) <= now / 1000000 - tonumber(ARGV[12])
+end
 -- trim drops what is least important: counts, then what has low priority, then the
 -- oldest of the room with most. The first two may be in flight.
 local function trim(target, backlog, texts)
 	local entries = redis.call('LRANGE', backlog, 0, -1)
-	local left, rooms = #entries - longest, {}
+	local left, rooms, isHuge = #entries - longest, {}, #entries > 10 * longest
 	local dropped = 0
 	local function discard(i)
 		forget(entries[i], target, texts, KEYS[4])
@@ -145,11 +149,13 @@ local function trim(target, backlog, texts)
 	end
 	for _, priority in ipairs({'c', 'l'}) do
 		for i = 3, #entries do
-			if left > 0 and entries[i] and string.sub(entries[i], 1, 1) == priority then discard(i) end
+			if left > 0 and entries[i] and string.sub(entries[i], 1, 1) == priority and (isHuge or mayDrop(entries[i])) then
+				discard(i)
+			end
 		end
 	end
 	for i = 3, #entries do
-		if entries[i] then
+		if entries[i] and (isHuge or mayDrop(entries[i])) then
 			local room = string.sub(entries[i], 18, 25)
 			rooms[room] = rooms[room] or {}
 			table.insert(rooms[room], i)
@@ -203,7 +209,7 @@ for i = first, #ARGV, fields do
 			try(0, 'HDEL', texts, string.sub(head, 2, 17))
 			bytes = 0
 		end
-		redis.call('RPUSH', backlog, head .. string.format('%06d', bytes) .. ARGV[i + 3])
+		redis.call('RPUSH', backlog, head .. string.format('%06d%010d', bytes, math.floor(now / 1000000)) .. ARGV[i + 3])
 		if begins then
 			local score = now + 1 + ARGV[i + 5]
 			if string.find(flags, 'c', 1, true) then
