@@ -33,6 +33,7 @@ func TestKeysHaveFixedNames(t *testing.T) {
 			{k.ShardBytes(127), "delivery:{127}:bytes", Key{Kind: ShardBytesKey, Shard: 127}},
 			{k.Backlog(7, "a-b_"), "delivery:{007}:backlog:a-b_", Key{Kind: BacklogKey, Shard: 7, Target: "a-b_"}},
 			{k.Texts(1000, "x"), "delivery:{1000}:texts:x", Key{Kind: TextsKey, Shard: 1000, Target: "x"}},
+			{k.Sent(7, "abc"), "delivery:{007}:sent:abc", Key{Kind: SentKey, Shard: 7, Target: "abc"}},
 			{k.Seen(7, "batch"), "delivery:{007}:seen:S7JO_JZBr8Xe0cp3", Key{Kind: SeenKey, Shard: 7, Target: "S7JO_JZBr8Xe0cp3"}},
 			{k.DeliveryGateways(), "delivery:gateways", Key{Kind: DeliveryGatewaysKey}},
 			{k.DeliveryFormat(), "delivery:format", Key{Kind: DeliveryFormatKey}},
