@@ -133,7 +133,7 @@ type NotifiedEvents interface {
 // have been made; [fault.Database] for a list that cannot be read.
 type UnreadStore interface {
 	// Append appends texts to the lists of users, as durably as configured, and returns
-	// the new lengths. It may append a text twice, and texts of one call in any order.
+	// the new lengths, which may count an item of the store's own. It may append a text twice, and texts of one call in any order.
 	Append(ctx context.Context, texts []UserText) []Result[int]
 
 	// Load returns the lists, each with all texts of calls that have returned.

@@ -25,6 +25,8 @@ func Unread(t *testing.T, newStore func(*testing.T) module.UnreadStore) {
 		{"no text of many writers is lost", textWriters},
 		{"the first texts are replaced if they are the same", replacedTexts},
 		{"a replacement of other texts changes nothing", staleReplacements},
+		{"a replacement is found out of date although the later texts are the same", staleRecord},
+		{"a text is replaced by the same text", sameReplacement},
 		{"many writers and replacements at once lose nothing", replacedWhileAppended},
 		{"many users at once", manyTexts},
 		{"deleted texts are gone", deletedTexts},
@@ -212,6 +214,44 @@ func staleReplacements(t *testing.T, newStore func(*testing.T) module.UnreadStor
 	}
 	if done, err := replaceTexts(t.Context(), store, newUser(), "by", "a"); done || err != nil {
 		t.Errorf("a user without texts: done is %t, error %v", done, err)
+	}
+}
+
+// staleRecord replaces the first text of a list again, while its second text is the same
+// as before.
+func staleRecord(t *testing.T, newStore func(*testing.T) module.UnreadStore) {
+	store, user := newStore(t), newUser()
+	appendTexts(t, store, user, "record 1", "repeated", "b")
+	for i, first := range [][]string{{"record 1"}, {"record 2", "repeated", "b"}} {
+		done, err := replaceTexts(t.Context(), store, user, fmt.Sprint("record ", i+2), first...)
+		wantNoError(t, err)
+		if !done {
+			t.Fatalf("record %d did not replace texts", i+2)
+		}
+	}
+	appendTexts(t, store, user, "repeated")
+	done, err := replaceTexts(t.Context(), store, user, "record without b", "record 2", "repeated")
+	wantNoError(t, err)
+	if done {
+		t.Error("a replacement of an earlier record was done")
+	}
+	wantTexts(t, store, user, "record 3", "repeated")
+}
+
+// sameReplacement replaces texts by the first of them, because the others had no effect.
+func sameReplacement(t *testing.T, newStore func(*testing.T) module.UnreadStore) {
+	store, user := newStore(t), newUser()
+	appendTexts(t, store, user, "record")
+	for range 2 {
+		appendTexts(t, store, user, "a", "b")
+		done, err := replaceTexts(t.Context(), store, user, "record", "record", "a")
+		wantNoError(t, err)
+		if !done {
+			t.Error("the replacement was not done")
+		}
+		wantTexts(t, store, user, "record", "b")
+		_, err = replaceTexts(t.Context(), store, user, "record", "record", "b")
+		wantNoError(t, err)
 	}
 }
 

@@ -72,6 +72,9 @@ func (s *Store) Append(ctx context.Context, texts []module.UserText) []module.Re
 	lengths := make([]module.Result[int], len(texts))
 	sendAll(ctx, s.writer.DoDurably, texts, func(i int) (*redisclient.Command, error) {
 		key, err := s.key(texts[i].User)
+		if stored.IsUnreadDigest(texts[i].Text) {
+			err = errors.Join(err, errors.New(name+": a text that has the form of a digest"))
+		}
 		return &redisclient.Command{Key: key, IsSingle: true, Queue: func(ctx context.Context, to redisclient.Sender) func() error {
 			reply := to.RPush(ctx, key, texts[i].Text)
 			return func() error {
@@ -83,30 +86,36 @@ func (s *Store) Append(ctx context.Context, texts []module.UserText) []module.Re
 	return lengths
 }
 
-var readList = rediscommit.Query[[]string]{
+var readTexts = rediscommit.Query[[]string]{
 	Ask: func(ctx context.Context, client redis.Cmdable, key string) redis.Cmder {
 		return client.LRange(ctx, key, 0, -1)
 	},
-	Read: func(_ string, answer redis.Cmder) ([]string, error) { return answer.(*redis.StringSliceCmd).Result() },
+	Read: func(_ string, answer redis.Cmder) ([]string, error) {
+		items, err := answer.(*redis.StringSliceCmd).Result()
+		return stored.UnreadTexts(items), err
+	},
 }
 
 // Load reads lists; see [module.UnreadStore].
 func (s *Store) Load(ctx context.Context, users []mxid.UserID) map[mxid.UserID]module.Result[[]string] {
-	return rediscommit.ReadMany(ctx, s.lists, users, readList)
+	return rediscommit.ReadMany(ctx, s.lists, users, readTexts)
 }
 
-// replace replaces the first items of a list, if their digest is still the same: the
-// number of the items, their digest, the text. It also replies 1 if it has replaced them
-// already, since it is sent again after a lost reply.
+// replace replaces the first texts of a list, if they are still the same: their number,
+// their digest, the same with the item behind a record in the place of the record, that
+// item of the new record, the new record. It also replies 1 if it has replaced them
+// already, since it is sent again after a lost reply. Redis hashes each byte of a text
+// that is in Lua, so the script does not read the old record.
 var replace = redisclient.NewScript(`
-local first, lengths = redis.call('LRANGE', KEYS[1], 0, ARGV[1] - 1), {}
+local second = redis.call('LINDEX', KEYS[1], 1) or ''
+local from = 0
+if #second == #ARGV[4] and string.sub(second, 1, 2) == string.sub(ARGV[4], 1, 2) then from = 1 end
+local first, lengths = redis.call('LRANGE', KEYS[1], from, from + ARGV[1] - 1), {}
 for i, text in ipairs(first) do lengths[i] = '\n' .. #text end
 first[#first + 1] = table.concat(lengths)
-if redis.sha1hex(table.concat(first)) ~= ARGV[2] then
-	return redis.call('LINDEX', KEYS[1], 0) == ARGV[3] and 1 or 0
-end
-redis.call('LTRIM', KEYS[1], ARGV[1], -1)
-redis.call('LPUSH', KEYS[1], ARGV[3])
+if redis.sha1hex(table.concat(first)) ~= ARGV[2 + from] then return second == ARGV[4] and 1 or 0 end
+redis.call('LTRIM', KEYS[1], from + ARGV[1], -1)
+redis.call('LPUSH', KEYS[1], ARGV[4], ARGV[5])
 return 1`)
 
 // Replace replaces the first texts of lists; see [module.UnreadStore].
@@ -119,7 +128,10 @@ func (s *Store) Replace(ctx context.Context, all []module.UnreadReplacement) []m
 		if len(r.First) == 0 {
 			err = errors.Join(err, errors.New(name+": a replacement of no texts"))
 		}
-		call := replace.Call([]string{key}, len(r.First), digest(r.First), r.By)
+		if err != nil {
+			return nil, err
+		}
+		call := replace.Call([]string{key}, replacement(r)...)
 		return &redisclient.Command{Key: key, IsSingle: true, Queue: func(ctx context.Context, to redisclient.Sender) func() error {
 			check := call.Queue(ctx, to)
 			return func() (err error) {
@@ -128,9 +140,16 @@ func (s *Store) Replace(ctx context.Context, all []module.UnreadReplacement) []m
 				}
 				return err
 			}
-		}}, err
+		}}, nil
 	}, func(i int, err error) { done[i].Err = err })
 	return done
+}
+
+// replacement returns the arguments of replace.
+func replacement(r module.UnreadReplacement) []any {
+	behind := slices.Clone(r.First)
+	behind[0] = stored.UnreadDigest(behind[0])
+	return []any{len(r.First), digest(r.First), digest(behind), stored.UnreadDigest(r.By), r.By}
 }
 
 // digest is the SHA-1 of the texts and their lengths.
