@@ -170,14 +170,27 @@ func TestASyncIsWokenByAChangeAtAnotherInstance(t *testing.T) {
 	}
 }
 
-// The test runs a client on matrix-js-sdk, whose folder needs an "npm ci" before.
 func TestMatrixJSSDK(t *testing.T) {
 	t.Parallel()
 	requireJSSDK(t)
 	here, there := startDemoPair(t, "-features", pushrule.FeatureNames())
+	runJSSDK(t, 10, "client.mjs", here.url, there.url)
+}
+
+// The unread counts of a syncing client equal those of the host after each step.
+func TestMatrixJSSDKCountsUnread(t *testing.T) {
+	t.Parallel()
+	requireJSSDK(t)
+	runJSSDK(t, 26, "unread.mjs", startDemo(t).url)
+}
+
+// runJSSDK runs a client on matrix-js-sdk, whose folder needs an "npm ci" before. The client
+// prints a line for each of its checks.
+func runJSSDK(t *testing.T, leastChecks int, script string, urls ...string) {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
-	command := exec.CommandContext(ctx, "node", "client.mjs", here.url, there.url)
+	command := exec.CommandContext(ctx, "node", append([]string{script}, urls...)...)
 	command.Dir = "jssdk"
 	var complaints bytes.Buffer
 	command.Stderr = &complaints
@@ -194,7 +207,7 @@ func TestMatrixJSSDK(t *testing.T) {
 		}
 		t.Log(line)
 	}
-	if err != nil || len(checks) < 10 {
+	if err != nil || len(checks) < leastChecks {
 		t.Errorf("the client ended after %d checks: %v\n%s", len(checks), err, complaints.String())
 	}
 }
