@@ -233,7 +233,7 @@ type shownQueue struct {
 	Since         time.Time `json:"failing_since,omitzero"`
 	Attempts      int       `json:"attempts"`
 	Last          string    `json:"last,omitempty"` // the status, or why there was no answer
-	Due           time.Time `json:"due,omitzero"`
+	Due           time.Time `json:"due,omitzero"`   // unless a host has claimed the backlog
 	Generation    int64     `json:"generation,omitempty"`
 }
 
@@ -297,7 +297,10 @@ func newShownQueue(user mxid.UserID, p pusher.Pusher) shownQueue {
 }
 
 func (q *shownQueue) fill(b backlog, now time.Time, held map[string]time.Time) {
-	q.Notifications, q.Since, q.Attempts, q.Due, q.Last = b.Notifications, b.Since, b.Attempts, b.Due, lastOf(b.Waiting)
+	q.Notifications, q.Since, q.Attempts, q.Last = b.Notifications, b.Since, b.Attempts, lastOf(b.Waiting)
+	if !b.Claimed {
+		q.Due = b.Due
+	}
 	_, isHeld := held[q.Gateway]
 	switch {
 	case q.State != stateWell:
@@ -331,7 +334,7 @@ func writeQueues(w io.Writer, all []shownQueue, now time.Time) error {
 		if !q.Since.IsZero() {
 			failing = now.Sub(q.Since).Round(time.Second).String()
 		}
-		if !q.Due.IsZero() && q.State != stateUnderWay {
+		if !q.Due.IsZero() {
 			next = max(0, q.Due.Sub(now)).Round(time.Second).String()
 		}
 		rows = append(rows, []string{

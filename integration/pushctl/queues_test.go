@@ -239,7 +239,7 @@ func TestGatewaysAreHeldAndOpened(t *testing.T) {
 			case <-time.After(100 * time.Millisecond):
 			}
 		}
-		return q.State == stateHeld && time.Until(q.Due) > 6*time.Second // longer than a claim
+		return q.State == stateHeld && !q.Due.IsZero() // the host has put it off
 	})
 	var all []shownGateway
 	r := d.want(exitOK, "gateways", "-json")
