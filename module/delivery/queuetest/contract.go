@@ -484,6 +484,27 @@ func young(t *testing.T, newQueue hosts, shard int) {
 			t.Fatalf("%d notifications: %d are dropped", n, e.Coalesced)
 		}
 	}
+	// Old ones that are important stay while young ones are less important.
+	const keepFor = 3 * time.Second
+	keep := func(n int, p module.Priority) (dropped int) {
+		e := one(n)
+		e.Priority = p
+		b := batch(shard, to("b", e)...)
+		b.KeepFor = keepFor
+		return enqueue(t, q, b).Coalesced
+	}
+	for n := 1; n <= 4; n++ {
+		keep(n, module.HighPriority)
+	}
+	time.Sleep(keepFor + 100*time.Millisecond)
+	began, dropped := time.Now(), 0
+	for n := 5; n <= maxBacklog+3; n++ {
+		dropped += keep(n, module.LowPriority)
+	}
+	isYoung := time.Since(began) < keepFor-time.Second // the queue may count whole seconds
+	if dropped > 0 && isYoung {
+		t.Errorf("%d are dropped", dropped)
+	}
 }
 
 func userBytes(t *testing.T, newQueue hosts, shard int) {

@@ -271,6 +271,10 @@ func (s *memoryShard) trim(b *memoryBacklog, limit int, before time.Time) (dropp
 				worst = i
 			}
 		}
+		isLowLeft := slices.ContainsFunc(b.entries[2:], func(e memoryEntry) bool { return rank(e) > 0 })
+		if isLowLeft && rank(b.entries[worst]) == 0 {
+			break
+		}
 		s.bytes[b.entries[worst].user] -= b.entries[worst].counted
 		b.entries = slices.Delete(b.entries, worst, worst+1)
 	}

@@ -136,12 +136,12 @@ end
 local function mayDrop(entry)
 	return tonumber(string.sub(entry, 40, 49)) <= now / 1000000 - tonumber(ARGV[12])
 end
--- trim drops what is least important: counts, then what has low priority, then the
--- oldest of the room with most. The first two may be in flight.
+-- trim drops what is least important: counts, then what has low priority, then, if nothing
+-- of these is left, the oldest of the room with most. The first two may be in flight.
 local function trim(target, backlog, texts)
 	local entries = redis.call('LRANGE', backlog, 0, -1)
 	local left, rooms, isHuge = #entries - longest, {}, #entries > 10 * longest
-	local dropped = 0
+	local dropped, isLowLeft = 0, false
 	local function discard(i)
 		forget(entries[i], target, texts, KEYS[4])
 		redis.call('LSET', backlog, i - 1, '')
@@ -149,13 +149,13 @@ local function trim(target, backlog, texts)
 	end
 	for _, priority in ipairs({'c', 'l'}) do
 		for i = 3, #entries do
-			if left > 0 and entries[i] and string.sub(entries[i], 1, 1) == priority and (isHuge or mayDrop(entries[i])) then
-				discard(i)
+			if left > 0 and entries[i] and string.sub(entries[i], 1, 1) == priority then
+				if isHuge or mayDrop(entries[i]) then discard(i) else isLowLeft = true end
 			end
 		end
 	end
 	for i = 3, #entries do
-		if entries[i] and (isHuge or mayDrop(entries[i])) then
+		if not isLowLeft and entries[i] and (isHuge or mayDrop(entries[i])) then
 			local room = string.sub(entries[i], 18, 25)
 			rooms[room] = rooms[room] or {}
 			table.insert(rooms[room], i)

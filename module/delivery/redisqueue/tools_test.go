@@ -40,7 +40,7 @@ func (m *meanwhile) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Pr
 // Hosts change backlogs between the reads of a tool.
 func TestBacklogsThatChangeAreReadAgain(t *testing.T) {
 	t.Parallel()
-	const shard, entry = 3, "hid--------------roomroomuseruser000000meta"
+	const shard, entry = 3, "hid--------------roomroomuseruser0000001700000000meta"
 	keys := stored.Keys{}
 	server := redistest.Single(t)
 	client, host := server.Client(t), server.Client(t)
