@@ -272,9 +272,17 @@ func exec(ctx context.Context, pipe redis.Pipeliner, group []*sent) {
 	}
 }
 
-// maxSendings bounds how often a read is sent if replies get lost. The client's own
-// retries may be off.
+// maxSendings bounds how often a read is sent if replies get lost, unless the client
+// itself repeats it.
 const maxSendings = 3
+
+// clientRepeats reports whether the client repeats commands without a reply. If it does,
+// Pipelines does not: after as many failed dials as its pool has connections, a client
+// fails at once, also for up to a second after the server is back.
+func (p *Pipelines) clientRepeats() bool {
+	c, isSingle := p.client.(*redis.Client)
+	return isSingle && c.Options().MaxRetries > 0
+}
 
 // redirect prepares a failed command for another sending, if that can help.
 func (p *Pipelines) redirect(ctx context.Context, k kind, s *sent) bool {
@@ -309,7 +317,10 @@ func (p *Pipelines) redirect(ctx context.Context, k kind, s *sent) bool {
 func (p *Pipelines) repeats(ctx context.Context, k kind, s *sent) bool {
 	s.node, s.asking = nil, false
 	s.unanswered++
-	return ctx.Err() == nil && s.unanswered < maxSendings && (k.isRead || isUnsent(s.err) || s.shared && s.unanswered == 1)
+	if ctx.Err() != nil || s.unanswered >= maxSendings {
+		return false
+	}
+	return s.shared && s.unanswered == 1 || !p.clientRepeats() && (k.isRead || isUnsent(s.err))
 }
 
 var errNoMaster = errors.New("the master of the slot is not known")
