@@ -56,7 +56,7 @@ func inOrder(steps ...func(*fixture)) func(*fixture) {
 
 // damages returns each kind of problem that a single server can have.
 func damages(keys stored.Keys) []damage {
-	entry := `h0123456789abcdefroom0000user0000000000{"u":"@alice:example.org"}`
+	entry := `h0123456789abcdefroom0000user00000000001700000000{"u":"@alice:example.org"}`
 	const (
 		mine   = `{"rule_id":"mine","default":false,"enabled":true,"conditions":[],"actions":[]}`
 		room   = `{"rule_id":"!room:example.org","default":false,"enabled":true,"actions":[]}`
@@ -104,7 +104,7 @@ func damages(keys stored.Keys) []damage {
 		{"pushers of an earlier version", otherVersion, left, runs("HSET", pushers, "commit", "{}")},
 		{"claims of a later version", otherVersion, left, runs("SET", claims, `{"revision":{"form":2}}`)},
 		{"claims of an earlier version", otherVersion, left, runs("SET", claims, `{"commit":{}}`)},
-		{"a queue of a later version", otherVersion, left, runs("SET", keys.DeliveryFormat(), "3 8")},
+		{"a queue of a later version", otherVersion, left, runs("SET", keys.DeliveryFormat(), "4 8")},
 		{"a queue of an earlier version", otherVersion, left, runs("SET", keys.DeliveryFormat(), "1 8")},
 		{"a log of an earlier version", otherVersion, left, runs("XADD", "delivery:{000}:log", "*", "d", secret)},
 		{"hosts of an earlier version", otherVersion, left, runs("ZADD", "delivery:hosts", 1, "host")},
@@ -212,8 +212,8 @@ func TestAValueOfAnotherVersionStays(t *testing.T) {
 		"old rules":    {keys.Rules(alice), spoils(`"revision":{`, `"commit":{`)},
 		"pushers":      {keys.Pushers(alice), runs("HSET", keys.Pushers(alice), "revision", `{"form":2}`)},
 		"old pushers":  {keys.Pushers(alice), runs("HSET", keys.Pushers(alice), "commit", `{}`)},
-		"queue":        {keys.DeliveryFormat(), runs("SET", keys.DeliveryFormat(), "3 8")},
-		"key of queue": {keys.ShardTrouble(0), inOrder(runs("SET", keys.DeliveryFormat(), "3 8"), runs("SET", keys.ShardTrouble(0), "x"))},
+		"queue":        {keys.DeliveryFormat(), runs("SET", keys.DeliveryFormat(), "4 8")},
+		"key of queue": {keys.ShardTrouble(0), inOrder(runs("SET", keys.DeliveryFormat(), "4 8"), runs("SET", keys.ShardTrouble(0), "x"))},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -272,12 +272,12 @@ func TestAQueueOfAnotherVersionIsNamed(t *testing.T) {
 	t.Parallel()
 	b := onOne(t)
 	b.register(alice)
-	b.do("SET", b.keys.DeliveryFormat(), "3 8")
+	b.do("SET", b.keys.DeliveryFormat(), "4 8")
 	b.do("RPUSH", b.keys.Backlog(0, "x"), secret)
 	b.do("SET", b.keys.ShardDue(0), "a type of another version")
 	r := b.want(exitProblems, "check", "-list")
 	for _, line := range []string{
-		"delivery:format\tform \"3 8\"\n",
+		"delivery:format\tform \"4 8\"\n",
 		b.keys.Backlog(0, "x") + "\t\n", b.keys.ShardDue(0) + "\t\n",
 	} {
 		if !strings.Contains(r.stdout, otherVersion.name+"\t"+line) {
