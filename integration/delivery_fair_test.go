@@ -407,7 +407,7 @@ func TestHangingGatewaysDoNotDelayOtherUsers(t *testing.T) {
 	hang.Store(true)
 	time.Sleep(time.Second)
 	during := f.run(length())
-	f.compare(before, during, max(before.p99()/2, 100*time.Millisecond))
+	f.compare(before, during, fullSize(fairDelay, max(before.p99()/2, 100*time.Millisecond)))
 	f.checkNewGateway()
 	resident := residentBytes(t, f.hosts[0].command.Process.Pid)
 	t.Logf("%d gateways hang; the host has %d MB", n, resident>>20)
