@@ -126,11 +126,11 @@ type sent struct {
 
 // do sends commands until none needs another sending, or ctx ends.
 func (p *Pipelines) do(ctx context.Context, k kind, commands []*Command) []error {
-	all := make([]*sent, len(commands))
+	all, open := make([]sent, len(commands)), make([]*sent, len(commands))
 	for i, c := range commands {
-		all[i] = &sent{Command: c}
+		all[i].Command = c
+		open[i] = &all[i]
 	}
-	open := slices.Clone(all)
 	for try := 0; len(open) > 0; try++ {
 		p.sendOnce(ctx, k, open)
 		open = slices.DeleteFunc(open, func(s *sent) bool { return !p.redirect(ctx, k, s) })
@@ -139,7 +139,8 @@ func (p *Pipelines) do(ctx context.Context, k kind, commands []*Command) []error
 		}
 	}
 	errs := make([]error, len(all))
-	for i, s := range all {
+	for i := range all {
+		s := &all[i]
 		if errs[i] = s.err; isUnanswered(s.err) {
 			p.reload()
 		}
@@ -158,18 +159,22 @@ func waitBeforeRetry(ctx context.Context, try int) bool {
 }
 
 func (p *Pipelines) sendOnce(ctx context.Context, k kind, commands []*sent) {
+	if len(commands) == 1 { // most are
+		if s := commands[0]; p.findNode(ctx, s) {
+			p.sendTo(ctx, k, s.Node, commands)
+		}
+		return
+	}
 	groups := map[*redis.Client][]*sent{}
 	for _, s := range commands {
-		s.Node = s.node
-		if s.Node == nil {
-			if s.Node, s.err = p.masterOf(ctx, s.Key); s.err != nil {
-				s.err = fmt.Errorf("%w: %w", errNoMaster, s.err)
-			}
-		}
-		if s.err == nil || s.node != nil {
+		if p.findNode(ctx, s) {
 			groups[s.Node] = append(groups[s.Node], s)
 		}
 	}
+	p.sendGroups(ctx, k, groups)
+}
+
+func (p *Pipelines) sendGroups(ctx context.Context, k kind, groups map[*redis.Client][]*sent) {
 	var nodes sync.WaitGroup
 	for node, group := range groups {
 		if len(groups) == 1 {
@@ -179,6 +184,17 @@ func (p *Pipelines) sendOnce(ctx context.Context, k kind, commands []*sent) {
 		nodes.Go(func() { p.sendTo(ctx, k, node, group) })
 	}
 	nodes.Wait()
+}
+
+// findNode sets the node of a command, or its error.
+func (p *Pipelines) findNode(ctx context.Context, s *sent) (found bool) {
+	if s.Node = s.node; s.Node != nil {
+		return true
+	}
+	if s.Node, s.err = p.masterOf(ctx, s.Key); s.err != nil {
+		s.err = fmt.Errorf("%w: %w", errNoMaster, s.err)
+	}
+	return s.err == nil
 }
 
 // maxPipeline bounds the commands of one pipeline, so that a long reply does not delay
@@ -198,13 +214,18 @@ func (p *Pipelines) sendTo(ctx context.Context, k kind, node *redis.Client, grou
 		}
 		return
 	}
-	own := make([]*sent, len(group)) // copies, which may be in use after this call
+	copies, own := make([]sent, len(group)), make([]*sent, len(group)) // may be in use after this call
 	for i, s := range group {
-		c := *s
-		own[i] = &c
+		copies[i] = *s
+		copies[i].err = errPanicked
+		own[i] = &copies[i]
 	}
 	batched, err := p.coalescerOf(k).do(ctx, node, own, func(batch [][]*sent) {
-		p.send(ctx, k, node, slices.Concat(batch...))
+		all := batch[0]
+		if len(batch) > 1 {
+			all = slices.Concat(batch...)
+		}
+		p.send(ctx, k, node, all)
 	})
 	for i, s := range group {
 		if err != nil {
@@ -324,6 +345,10 @@ func (p *Pipelines) repeats(ctx context.Context, k kind, s *sent) bool {
 }
 
 var errNoMaster = errors.New("the master of the slot is not known")
+
+// errPanicked is the error of a command until its pipeline ends. It stays if the caller
+// that sends the pipeline panics, perhaps in a hook of the client.
+var errPanicked = errors.New("the sender of the pipeline panicked")
 
 func isUnsent(err error) bool {
 	var network *net.OpError

@@ -228,6 +228,33 @@ func TestCommandsOfAFailedBatchAreRepeated(t *testing.T) {
 	})
 }
 
+// A web server goes on after the panic of a request.
+func TestAPanicOfTheSenderDoesNotCountAsDone(t *testing.T) {
+	forEachLane(t, func(t *testing.T, isWrite bool) {
+		l := newLane(t, isWrite, nil)
+		l.running.Go(func() {
+			defer func() { _ = recover() }()
+			_ = l.pipelines.do(t.Context(), kind{isRead: !isWrite}, []*Command{{Key: "panics", Queue: func(context.Context, Sender) func() error {
+				panic("a hook of the host")
+			}}})
+		})
+		l.waitFor(t, 1)
+		const callers = 5
+		for n := range callers {
+			l.begin(t.Context(), strconv.Itoa(n), mustWork(t))
+		}
+		l.waitFor(t, callers+1)
+		close(l.opens)
+		l.running.Wait()
+		l.wantSizes(t, 1, 1, 1, 1, 1, 1)
+		for n := range callers {
+			if got := l.client.Get(t.Context(), strconv.Itoa(n)).Val(); isWrite && got != "1" {
+				t.Errorf("write %d got no error, but was done %q times", n, got)
+			}
+		}
+	})
+}
+
 // Otherwise a user with many rules would delay the changes of others.
 func TestALargeCommandSharesNoPipeline(t *testing.T) {
 	t.Parallel()
