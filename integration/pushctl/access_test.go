@@ -14,6 +14,7 @@ import (
 	"github.com/pushfx/pushfx/integration/operations"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/redistest"
+	"github.com/pushfx/pushfx/module/unread/fold"
 )
 
 func operatorsPage(t *testing.T, heading string) string {
@@ -115,6 +116,7 @@ func (g *guarded) damage() {
 	}
 	g.register(alice, bob, carol)
 	g.store(alice, "{")
+	g.do("RPUSH", g.keys.Unread(carol), fold.Op{Kind: fold.Read, Room: "!r", Position: 1}.Text())
 	g.store(mxid.UserID("@dan:example.org"), `{"type":"m.push_rules","content":{"global":{}},"filler":"`+strings.Repeat("x", 40<<10)+`","revision":{"version":1,"changes":1,"writers":{"W":1}}}`)
 	g.do("DEL", g.keys.Claims(aPusher(string(bob)).Digest()))
 	g.spoil(carol, "m.room.tombstone", "m.room.grave")

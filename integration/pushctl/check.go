@@ -129,7 +129,8 @@ func (r *report) write(w io.Writer, where string) error {
 		what string
 	}{
 		{r.Keys, "keys"}, {r.Events, "users with push rules"}, {r.Rules, "rules"}, {r.Hashes, "users with a pusher hash"},
-		{r.Pushers, "pushers"}, {r.Claims, "pushkeys in the index"}, {r.Waiting, "waiting notifications"}, {r.Failing, "failing pushers"},
+		{r.Pushers, "pushers"}, {r.Claims, "pushkeys in the index"}, {r.Unread, "users with unread counts"},
+		{r.Waiting, "waiting notifications"}, {r.Failing, "failing pushers"},
 	} {
 		fmt.Fprintf(table, "%d\t %s\n", row.n, row.what)
 	}

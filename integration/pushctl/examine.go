@@ -35,6 +35,7 @@ type tally struct {
 	Hashes  int64 `json:"users_with_a_pusher_hash"`
 	Pushers int64 `json:"pushers"`
 	Claims  int64 `json:"pushkeys_in_the_index"`
+	Unread  int64 `json:"users_with_unread_counts"`
 	Waiting int64 `json:"waiting_notifications"`
 	Failing int64 `json:"failing_pushers"`
 }
@@ -46,6 +47,7 @@ func (t *tally) add(u tally) {
 	t.Hashes += u.Hashes
 	t.Pushers += u.Pushers
 	t.Claims += u.Claims
+	t.Unread += u.Unread
 	t.Waiting += u.Waiting
 	t.Failing += u.Failing
 }
@@ -112,6 +114,9 @@ func (b *backend) examineValue(x *examination, node *redis.Client, v value) {
 	case v.Kind == stored.PushersKey:
 		x.Hashes++
 		b.examineHash(x, v)
+	case v.Kind == stored.UnreadKey:
+		x.Unread++
+		b.examineUnread(x, v)
 	default:
 		x.Claims++
 		b.examineEntry(x, v)

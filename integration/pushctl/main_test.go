@@ -24,6 +24,8 @@ import (
 	"github.com/pushfx/pushfx/module/pushrule"
 	"github.com/pushfx/pushfx/module/redisclient"
 	"github.com/pushfx/pushfx/module/redistest"
+	"github.com/pushfx/pushfx/module/stored"
+	"github.com/pushfx/pushfx/module/unread/fold"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files")
@@ -395,6 +397,14 @@ func (b *fixture) storeForGolden() {
 	p.Created, p.Claim = 1, pusher.Claim{Number: 1763716975000000}
 	b.do("HSET", b.keys.Pushers(alice), p.Field(), string(p.AppendStored(nil)), "revision", `{"version":1763716975000001,"changes":1,"writers":{}}`)
 	b.do("SET", b.keys.Claims(p.Digest()), `{"claims":{"1763716975000000":"@alice:example.org"}}`)
+	op := fold.Op{Kind: fold.Notified, Room: "!r", Position: 1, Thread: fold.Main, Actions: `["notify"]`}
+	folded, err := fold.Fold([]string{op.Text()})
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	record := folded.Text()
+	op.Position = 2
+	b.do("RPUSH", b.keys.Unread(alice), record, stored.UnreadDigest(record), op.Text())
 }
 
 func TestShow(t *testing.T) {

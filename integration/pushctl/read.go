@@ -20,6 +20,7 @@ type value struct {
 	state  valueState
 	text   string            // of push rules and claims
 	fields map[string]string // of a hash of pushers
+	items  []string          // of a list of unread counts
 	expiry time.Duration     // from now; negative for none
 }
 
@@ -35,8 +36,8 @@ const (
 	isOtherType            // the key has another type than the module's
 )
 
-// readValues reads the push rules, pusher hashes and claims among the keys in one pipeline,
-// without their expiry. It skips other keys.
+// readValues reads the push rules, pusher hashes, claims and unread counts among the keys in
+// one pipeline, without their expiry. It skips other keys.
 func (b *backend) readValues(ctx context.Context, from redis.UniversalClient, names []string) ([]value, error) {
 	return b.readEach(ctx, from, names, nil)
 }
@@ -71,6 +72,8 @@ func (b *backend) readEach(
 				answers = append(answers, p.Get(ctx, name))
 			case stored.PushersKey:
 				answers = append(answers, p.HGetAll(ctx, name))
+			case stored.UnreadKey:
+				answers = append(answers, p.LRange(ctx, name, 0, -1))
 			default:
 				continue
 			}
@@ -133,6 +136,10 @@ func (v *value) fill(answer redis.Cmder) error {
 		v.text = answer.Val()
 	case *redis.MapStringStringCmd:
 		if v.fields = answer.Val(); len(v.fields) == 0 && err == nil {
+			v.state = isAbsent
+		}
+	case *redis.StringSliceCmd:
+		if v.items = answer.Val(); len(v.items) == 0 && err == nil {
 			v.state = isAbsent
 		}
 	}

@@ -20,9 +20,9 @@ func showCommand() command {
 	return command{
 		name: "show", args: "USER",
 		summary: "shows a user's push rules and pushers",
-		about: "Shows a user's stored push rules and pushers with their keys and problems. A digest stands for each\n" +
-			"pushkey, which is a credential. Of a pusher's data it shows the host of the URL. Exit status 1: nothing\n" +
-			"is stored for the user.",
+		about: "Shows a user's stored push rules, pushers and unread counts with their keys and problems. A digest\n" +
+			"stands for each pushkey, which is a credential. Of a pusher's data it shows the host of the URL. Exit\n" +
+			"status 1: nothing is stored for the user.",
 		setup: func(f *flags) runner {
 			f.addDefaultRules()
 			asJSON := f.json()
@@ -36,6 +36,7 @@ type shownUser struct {
 	Node     string          `json:"node"`
 	Rules    shownRules      `json:"push_rules"`
 	Pushers  shownPushers    `json:"pushers"`
+	Unread   shownUnread     `json:"unread_counts"`
 	Problems []listedProblem `json:"problems"`
 }
 
@@ -81,6 +82,14 @@ type shownPusher struct {
 	Claim      int64         `json:"claim"`
 }
 
+type shownUnread struct {
+	Key           string `json:"key"`
+	Bytes         int    `json:"bytes"` // 0 without a stored value
+	Operations    int    `json:"operations"`
+	Rooms         int    `json:"rooms"` // with unread notifications
+	Notifications int    `json:"notifications"`
+}
+
 func (c *call) show(ctx context.Context, asJSON bool) error {
 	user, err := c.userArgument()
 	if err != nil {
@@ -90,7 +99,7 @@ func (c *call) show(ctx context.Context, asJSON bool) error {
 	if err != nil {
 		return err
 	}
-	if shown.Rules.Bytes == 0 && shown.Pushers.Bytes == 0 && len(shown.Problems) == 0 {
+	if shown.Rules.Bytes == 0 && shown.Pushers.Bytes == 0 && shown.Unread.Bytes == 0 && len(shown.Problems) == 0 {
 		return c.notFound(user)
 	}
 	if asJSON {
@@ -105,7 +114,7 @@ func (c *call) show(ctx context.Context, asJSON bool) error {
 func (c *call) shown(ctx context.Context, user mxid.UserID) (shownUser, error) {
 	ctx, cancel := context.WithTimeout(ctx, replyTimeout)
 	defer cancel()
-	names := []string{c.keys.Rules(user), c.keys.Pushers(user)}
+	names := []string{c.keys.Rules(user), c.keys.Pushers(user), c.keys.Unread(user)}
 	s := shownUser{User: user, Problems: []listedProblem{}}
 	node, err := c.nodeOf(ctx, names[0])
 	if err != nil {
@@ -117,6 +126,8 @@ func (c *call) shown(ctx context.Context, user mxid.UserID) (shownUser, error) {
 		return s, err
 	}
 	s.Rules, s.Pushers = c.shownRules(values[0]), c.shownPushers(values[1])
+	l := readUnread(values[2].items)
+	s.Unread = shownUnread{values[2].name, l.bytes, l.ops, l.rooms, l.notifications}
 	x, err := c.examine(ctx, node, names)
 	if err != nil {
 		return s, err
@@ -195,6 +206,7 @@ func (s shownUser) write(w io.Writer) {
 	fmt.Fprintf(w, "%s on %s\n\n", printable(string(s.User)), s.Node)
 	s.Rules.write(w)
 	s.Pushers.write(w)
+	s.Unread.write(w)
 	if len(s.Problems) == 0 {
 		fmt.Fprintln(w, "No problems.")
 		return
@@ -239,6 +251,13 @@ func (s shownRules) write(w io.Writer) {
 	}
 	if len(s.Rules) > 0 {
 		fmt.Fprintln(w)
+	}
+}
+
+func (s shownUnread) write(w io.Writer) {
+	if s.Bytes > 0 {
+		fmt.Fprintf(w, "Unread counts: %s\n  %d bytes, %d operations, %d notifications in %d rooms\n\n",
+			printable(s.Key), s.Bytes, s.Operations, s.Notifications, s.Rooms)
 	}
 }
 
