@@ -5,6 +5,10 @@ import (
 	"net/url"
 	"strings"
 	"testing"
+
+	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/redistest"
+	"github.com/pushfx/pushfx/module/unread/fold"
 )
 
 type unreadRoom struct {
@@ -94,5 +98,44 @@ func TestASyncWaitsForCounts(t *testing.T) {
 	d.expect("POST", v3+"/rooms/"+teaRoom+"/receipt/m.read/$1", "demo-alice", "{}", 200, "{}")
 	if got := <-waiting; !strings.Contains(got.body, `"unread_notifications":{"notification_count":0,"highlight_count":0}`) {
 		t.Errorf("got %s", got.body)
+	}
+}
+
+func TestTheFlagBadge(t *testing.T) {
+	t.Parallel()
+	for badge, second := range map[string]string{"rooms": "unread 1", "notifications": "unread 2"} {
+		d := startDemo(t, "-badge", badge)
+		d.setPusherHere("demo-alice", "phone", "")
+		printed := func(id, unread string) {
+			t.Helper()
+			d.send("demo-bob", id, "")
+			poll(t, badge+": the notification of "+id+" is printed", func() bool { return strings.Contains(d.stdout.String(), "event "+id) })
+			_, line, _ := strings.Cut(d.stdout.String(), "event "+id)
+			if line, _, _ = strings.Cut(line, "event $"); !strings.Contains(line, unread) {
+				t.Errorf("%s: got %q, want %s", badge, line, unread)
+			}
+		}
+		printed("$1", "unread 1")
+		printed("$2", second)
+	}
+}
+
+// A first sync drops the counts of a room that the user is not in, such as after a leave that
+// the module never learned of.
+func TestAFirstSyncRepairsCounts(t *testing.T) {
+	t.Parallel()
+	server := redistest.Single(t)
+	d := startDemo(t, "-redis-mode", "standalone", "-redis", server.Addr())
+	d.send("demo-bob", "$1", "")
+	next := d.syncRooms("demo-alice", "").Next
+	left := fold.Op{Kind: fold.Notified, Room: "!left:localhost", Position: 1, Thread: module.MainThread, Actions: `["notify"]`}
+	if err := server.Client(t).RPush(t.Context(), "unread:{@alice:localhost}", left.Text()).Err(); err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range []struct{ query, want string }{{"since=" + next, `"unread":2}`}, {"", `"unread":1}`}} {
+		d.sync("demo-alice", s.query)
+		if got := d.do("GET", "/_demo/pushers", "demo-alice", "").body; !strings.HasSuffix(got, s.want) {
+			t.Errorf("after %q: got %s, want %s", s.query, got, s.want)
+		}
 	}
 }

@@ -59,12 +59,16 @@ func (s *syncs) readRooms(ctx context.Context, user mxid.UserID, r syncRequest) 
 	if err != nil {
 		return batch, r.stream, err
 	}
+	var stays []string
 	for room, news := range changes.Rooms {
 		members, err := s.rooms.Members(ctx, room)
 		if err != nil {
 			return newRoomsBatch(), r.stream, err
 		}
 		is := members[user]
+		if is == rooms.Joined || is == rooms.Invited {
+			stays = append(stays, room)
+		}
 		if is == rooms.Invited || changes.All && is != rooms.Joined {
 			continue
 		}
@@ -77,6 +81,9 @@ func (s *syncs) readRooms(ctx context.Context, user mxid.UserID, r syncRequest) 
 		} else {
 			batch.Leave[room] = one
 		}
+	}
+	if r.stream == "" { // a first sync
+		logFailed(s.log, "sync", user, s.unread.Retain(ctx, user, stays))
 	}
 	s.addCounts(ctx, user, r.threads, batch.Join)
 	return batch, changes.Token, nil

@@ -177,12 +177,16 @@ func (quiet) Since(_ context.Context, _ mxid.UserID, since int64) (module.SyncUp
 	return module.SyncUpdate{Token: since}, nil
 }
 
+type noUnread struct{ module.UnreadService }
+
+func (noUnread) Retain(context.Context, mxid.UserID, []string) error { return nil }
+
 // The server's read and write timeouts do not end a sync.
 func TestSyncWaitsLongerThanOtherRequestsMay(t *testing.T) {
 	t.Parallel()
 	store, waker := startStore(t), newWaker()
 	users := sessions.New(store, "localhost", waker.wake)
-	syncs := newSyncs(quiet{}, startRooms(t), nil, users, newFilters(store), waker, zap.NewNop())
+	syncs := newSyncs(quiet{}, startRooms(t), noUnread{}, users, newFilters(store), waker, zap.NewNop())
 	server := httptest.NewUnstartedServer(routerOf([]handlers.RouteGroup{syncs}, users, zap.NewNop()))
 	server.Config.ReadTimeout, server.Config.WriteTimeout = littleTime, littleTime
 	server.Start()
