@@ -23,12 +23,14 @@
 //	state    event                               next     action
 //	-        added at a host that may send       claimed  sends, or waits for a place at this host
 //	-        added at another host               due
+//	-        counts are added                    due      3 s later
 //	due      a host looks                        claimed  reads the pusher again, then the same
 //	claimed  has no place for 2.5 s              due      0.1 to 0.3 s later
 //	claimed  its gate is closed, or too many     due      later; the more backlogs wait, the later
 //	         wait for a place at this host
 //	claimed  the pusher is removed or disabled   -        drops all
-//	claimed  expired, or read by the user        claimed  drops the notification
+//	claimed  cannot read the pusher              due      1 s later
+//	claimed  expired, read, or counts sent last  claimed  drops the notification
 //	claimed  the host asks for a delay           due      waits up to 5 min; a call ends the delay
 //	claimed  2xx                                 claimed  completes the notification
 //	claimed  2xx that rejects the pushkey        -        removes the pusher, drops all
@@ -36,7 +38,8 @@
 //	claimed  any other answer, or none           due      see content.RetryIn and content.Trouble.After
 //	claimed  the host stops                      due      at once
 //	claimed  the host dies                       due      when the claim lapses
-//	any      more than 100 notifications wait    same     drops the least important ones
+//	any      more than 100 notifications wait    same     drops the least important, if they are
+//	         at an addition                               30 s old
 //	any      the pusher is set again, and more is added  due  at once
 //
 // An event with many recipients waits in a backlog of its room; see fanout.go. It is

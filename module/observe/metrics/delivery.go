@@ -144,11 +144,11 @@ func (m *Metrics) Delivery(stats func() delivery.Stats) []prometheus.Collector {
 		all = append(all, prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "pushfx_delivery_" + name, Help: help},
 			func() float64 { return value(stats()) }))
 	}
-	gauge("in_flight", "Running requests to push gateways, without slow ones.",
+	gauge("in_flight", "Requests to push gateways in flight for less than two seconds.",
 		func(s delivery.Stats) float64 { return float64(s.InFlight) })
-	gauge("slow", "Running requests to gateways that take longer than a second or have not answered yet.",
+	gauge("slow", "Requests to push gateways in flight for longer.",
 		func(s delivery.Stats) float64 { return float64(s.Slow) })
-	gauge("late_seconds", "How long the oldest due backlog had been due, when this host last looked.",
+	gauge("late_seconds", "How long the oldest due backlog has been due. It grows while this host cannot look.",
 		func(s delivery.Stats) float64 { return s.Late.Seconds() })
 	gauge("removals_stopped", "Apps at push gateways that reject so many pushkeys that no more pushers are removed.",
 		func(s delivery.Stats) float64 { return float64(s.RemovalsStopped) })
