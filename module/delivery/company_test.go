@@ -218,19 +218,19 @@ func (q slowExpansion) Enqueue(ctx context.Context, batches []module.DeliveryBat
 
 // Messages go to rooms with many members, in the shard of other users.
 func TestLargeEventsDelayNoOtherRooms(t *testing.T) {
-	for name, events := range map[string]int{"control": 0, "large events": 60} {
+	for name, events := range map[string]int{"control": 0, "large events": 21} {
 		t.Run(name, func(t *testing.T) {
 			withReader(t, func(w *world, r *reader) {
 				w.cfg.Shards = 1
 				var members []mxid.UserID
-				for i := range 1000 {
+				for i := range 500 {
 					members = append(members, mxid.UserID(fmt.Sprintf("@member%d:h", i)))
 				}
 				for i := range 20 {
 					w.set(name2(i), key(i), "gw")
 					members = append(members, name2(i)) // also in the large rooms
 				}
-				d, stop := w.hostOn(slowExpansion{w.queue, 200 * time.Millisecond}, w)
+				d, stop := w.hostOn(slowExpansion{w.queue, 800 * time.Millisecond}, w)
 				defer stop()
 				for e := range events {
 					w.notify(d, 10_000+e, fmt.Sprintf("!large%d:h", e%3), members...)
