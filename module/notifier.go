@@ -257,8 +257,8 @@ type DeliveryBatch struct {
 	Lease time.Duration
 
 	// MaxBacklog bounds the notifications of a backlog; the queue may exceed it by a fifth.
-	// It drops none younger than KeepFor, and none of high priority before the others,
-	// except above ten times MaxBacklog.
+	// It drops none younger than KeepFor, and no others instead, except above ten times
+	// MaxBacklog.
 	MaxBacklog int
 	KeepFor    time.Duration
 

@@ -475,6 +475,26 @@ func bounded(t *testing.T, newQueue hosts, shard int) {
 	}
 }
 
+// The young ones of a busy room must not cost the old one of another room.
+func youngAndOld(t *testing.T, newQueue hosts, shard int) {
+	q := newQueue(t)
+	for n := 1; n <= 2*maxBacklog; n++ {
+		e := one(n)
+		if e.Room = "busy0000"; n == 3 {
+			e.Room = "invite00"
+		}
+		b := batch(shard, to("a", e)...)
+		b.KeepFor = 2 * time.Second
+		enqueue(t, q, b)
+		if n == 3 {
+			time.Sleep(b.KeepFor + 100*time.Millisecond)
+		}
+	}
+	if got := ids(t, q, claim(t, q, shard, "a", long).Claim); !strings.HasPrefix(got, "1 2 3 ") {
+		t.Errorf("got %q", got)
+	}
+}
+
 func young(t *testing.T, newQueue hosts, shard int) {
 	q := newQueue(t)
 	for n := 1; n <= 10*maxBacklog+1; n++ {

@@ -243,41 +243,40 @@ func (m *Memory) addOne(s *memoryShard, batch module.DeliveryBatch, a module.Add
 	return c
 }
 
-// trim never drops the first two notifications.
+// trim chooses what is least important, and drops what of that is old enough. It never
+// chooses the first two notifications.
 func (s *memoryShard) trim(b *memoryBacklog, limit int, before time.Time) (dropped int) {
 	if len(b.entries) > 10*limit {
 		before = time.Now()
 	}
-	for ; len(b.entries) > limit; dropped++ {
-		rooms := map[string]int{}
-		for _, e := range b.entries[2:] {
-			if !e.added.After(before) {
-				rooms[e.Room]++
-			}
-		}
-		if len(rooms) == 0 {
-			break
-		}
-		rank := func(e memoryEntry) int {
-			return map[module.Priority]int{module.CountsOnly: 1 << 20, module.LowPriority: 1 << 10}[e.Priority]
-		}
-		worst := slices.IndexFunc(b.entries[2:], func(e memoryEntry) bool { return !e.added.After(before) }) + 2
-		for i := worst + 1; i < len(b.entries); i++ {
-			if b.entries[i].added.After(before) {
+	chosen, rooms := map[string]bool{}, map[string]int{}
+	for _, e := range b.entries[2:] {
+		rooms[e.Room]++
+	}
+	rank := map[module.Priority]int{module.CountsOnly: 1 << 20, module.LowPriority: 1 << 10}
+	for len(b.entries)-len(chosen) > limit {
+		var worst *memoryEntry
+		for i := 2; i < len(b.entries); i++ {
+			e := &b.entries[i]
+			if chosen[e.ID] {
 				continue
 			}
-			r, w := rank(b.entries[i]), rank(b.entries[worst])
-			if r > w || r == 0 && w == 0 && rooms[b.entries[i].Room] > rooms[b.entries[worst].Room] {
-				worst = i
+			if worst == nil || rank[e.Priority] > rank[worst.Priority] ||
+				rank[e.Priority]+rank[worst.Priority] == 0 && rooms[e.Room] > rooms[worst.Room] {
+				worst = e
 			}
 		}
-		isLowLeft := slices.ContainsFunc(b.entries[2:], func(e memoryEntry) bool { return rank(e) > 0 })
-		if isLowLeft && rank(b.entries[worst]) == 0 {
-			break
-		}
-		s.bytes[b.entries[worst].user] -= b.entries[worst].counted
-		b.entries = slices.Delete(b.entries, worst, worst+1)
+		chosen[worst.ID] = true
+		rooms[worst.Room]--
 	}
+	b.entries = slices.DeleteFunc(b.entries, func(e memoryEntry) bool {
+		drop := chosen[e.ID] && !e.added.After(before)
+		if drop {
+			s.bytes[e.user] -= e.counted
+			dropped++
+		}
+		return drop
+	})
 	return dropped
 }
 

@@ -62,6 +62,7 @@ func Queue(t *testing.T, newQueue func(*testing.T) module.DeliveryQueue) {
 		{"a backlog has counts once", counts},
 		{"a long backlog drops the least important notifications", bounded},
 		{"a long backlog keeps young notifications", young},
+		{"and drops no others in their place", youngAndOld},
 		{"a user's bytes are bounded", userBytes},
 		{"an event waits behind large events of its room", behind},
 		{"the bytes of large events are bounded", fanOutBytes},

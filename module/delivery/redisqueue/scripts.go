@@ -132,30 +132,29 @@ else
 	end
 end
 
--- mayDrop tells whether an entry is old enough.
-local function mayDrop(entry)
-	return tonumber(string.sub(entry, 40, 49)) <= now / 1000000 - tonumber(ARGV[12])
-end
--- trim drops what is least important: counts, then what has low priority, then, if nothing
--- of these is left, the oldest of the room with most. The first two may be in flight.
+-- trim chooses what is least important: counts, then what has low priority, then the
+-- oldest of the room with most. It drops what of that is old enough. The first two may be
+-- in flight.
 local function trim(target, backlog, texts)
 	local entries = redis.call('LRANGE', backlog, 0, -1)
-	local left, rooms, isHuge = #entries - longest, {}, #entries > 10 * longest
-	local dropped, isLowLeft = 0, false
-	local function discard(i)
-		forget(entries[i], target, texts, KEYS[4])
-		redis.call('LSET', backlog, i - 1, '')
-		entries[i], left, dropped = false, left - 1, dropped + 1
+	local left, rooms, dropped = #entries - longest, {}, 0
+	local before = now / 1000000 - tonumber(ARGV[12])
+	if #entries > 10 * longest then before = math.huge end
+	local function choose(i)
+		if tonumber(string.sub(entries[i], 40, 49)) <= before then
+			forget(entries[i], target, texts, KEYS[4])
+			redis.call('LSET', backlog, i - 1, '')
+			dropped = dropped + 1
+		end
+		entries[i], left = false, left - 1
 	end
 	for _, priority in ipairs({'c', 'l'}) do
 		for i = 3, #entries do
-			if left > 0 and entries[i] and string.sub(entries[i], 1, 1) == priority then
-				if isHuge or mayDrop(entries[i]) then discard(i) else isLowLeft = true end
-			end
+			if left > 0 and entries[i] and string.sub(entries[i], 1, 1) == priority then choose(i) end
 		end
 	end
 	for i = 3, #entries do
-		if not isLowLeft and entries[i] and (isHuge or mayDrop(entries[i])) then
+		if entries[i] then
 			local room = string.sub(entries[i], 18, 25)
 			rooms[room] = rooms[room] or {}
 			table.insert(rooms[room], i)
@@ -166,8 +165,7 @@ local function trim(target, backlog, texts)
 		for _, room in pairs(rooms) do
 			if not most or #room > #most or #room == #most and room[1] < most[1] then most = room end
 		end
-		if not most then break end
-		discard(table.remove(most, 1))
+		choose(table.remove(most, 1))
 	end
 	redis.call('LREM', backlog, 0, '')
 	return dropped
