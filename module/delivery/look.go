@@ -112,7 +112,7 @@ func (d *Delivery) begin(b module.Backlog, claimedAt time.Time) bool {
 	}
 	s.turn = turn
 	if !d.startOrRelease(b.Claim, s.run) {
-		s.endTurn(content.Unsent)
+		s.leaveTurn()
 		return false
 	}
 	return true

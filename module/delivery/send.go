@@ -38,7 +38,7 @@ type sending struct {
 // run sends until the backlog is empty or has to wait.
 func (s *sending) run(life context.Context) {
 	defer s.begin()()
-	defer func() { s.endTurn(content.Unsent) }()
+	defer s.leaveTurn()
 	if s.turn != nil && !s.awaitTurn(life) {
 		return
 	}
@@ -144,7 +144,7 @@ func (s *sending) takeTurn(life context.Context) bool {
 	if s.turn != nil && s.turn.Gate == gate {
 		return true
 	}
-	s.endTurn(content.Unsent)
+	s.leaveTurn()
 	turn, delay := s.admit(s.user, gate)
 	if turn == nil {
 		s.postpone(delay, s.kept())
@@ -182,7 +182,7 @@ func (s *sending) awaitTurn(life context.Context) bool {
 	case <-s.stopping:
 	case <-life.Done():
 	}
-	s.endTurn(content.Unsent)
+	s.leaveTurn()
 	s.postpone(delay, s.kept())
 	return false
 }
@@ -193,7 +193,8 @@ func (s *sending) releaseUnlessFenced(err error) {
 	}
 }
 
-func (s *sending) endTurn(v content.Verdict) { s.endTurnAfter(v, "", 0) }
+// leaveTurn ends a turn in which nothing was sent.
+func (s *sending) leaveTurn() { s.endTurnAfter(content.Unsent, "", 0) }
 
 func (s *sending) endTurnAfter(v content.Verdict, class content.Class, wait time.Duration) {
 	if s.turn == nil {
