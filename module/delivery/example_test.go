@@ -9,13 +9,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/alicebob/miniredis/v2"
-	"github.com/redis/go-redis/v9"
-
 	"github.com/pushfx/pushfx"
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/fault"
 	"github.com/pushfx/pushfx/module/match"
+	"github.com/pushfx/pushfx/module/redistest"
 )
 
 // row is an event that waits for Notify.
@@ -127,9 +125,7 @@ func (d *deciding) Notify(_ context.Context, _ module.Event, _ string, got modul
 }
 
 func TestTheEventOfThePageIsDecidedByTheRuleForTwoMembers(t *testing.T) {
-	client := redis.NewClient(&redis.Options{Addr: miniredis.RunT(t).Addr()})
-	defer client.Close()
-	push, err := pushfx.New(client, pushfx.DefaultConfig(), pushfx.Options{Delivery: &pushfx.DeliveryOptions{}})
+	push, err := pushfx.New(redistest.Single(t).Client(t), pushfx.DefaultConfig(), pushfx.Options{Delivery: &pushfx.DeliveryOptions{}})
 	if err != nil {
 		t.Fatal(err)
 	}
