@@ -120,7 +120,7 @@ func TestMetricsShowOperations(t *testing.T) {
 func TestAHostsOwnStoreIsMeasured(t *testing.T) {
 	t.Parallel()
 	_, client := embedded(t)
-	mine := memoryRules{rules: map[mxid.UserID]module.Content{}}
+	mine := newMemoryRules()
 	h, registry := startMeasured(t, client, fx.Provide(pushfx.AsChangeListener(newDeaf)),
 		fx.Replace(fx.Annotate(mine, fx.As(new(module.RuleStore)))))
 	h.do(alice, http.MethodGet, v3+"/pushrules/", "")

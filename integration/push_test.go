@@ -149,7 +149,7 @@ func (c countingPushkeys) Pending(context.Context, time.Time, int) ([]module.Pen
 func TestBackgroundWorkRunsInEveryHost(t *testing.T) {
 	stores := func(looks *atomic.Int32) module.Stores {
 		return module.Stores{
-			Rules: memoryRules{rules: map[mxid.UserID]module.Content{}}, Pushers: noPushers{}, Pushkeys: countingPushkeys{looks: looks},
+			Rules: newMemoryRules(), Pushers: noPushers{}, Pushkeys: countingPushkeys{looks: looks},
 		}
 	}
 	withFx := func(options ...fx.Option) func(*testing.T, *atomic.Int32) {

@@ -8,6 +8,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -48,16 +49,23 @@ func TestTheModuleIsCompleteWithClientAndLogger(t *testing.T) {
 
 type memoryRules struct {
 	module.RuleStore
+	mu    sync.Mutex
 	rules map[mxid.UserID]module.Content
 }
 
-func (m memoryRules) Load(_ context.Context, user mxid.UserID) (module.Content, error) {
+func newMemoryRules() *memoryRules { return &memoryRules{rules: map[mxid.UserID]module.Content{}} }
+
+func (m *memoryRules) Load(_ context.Context, user mxid.UserID) (module.Content, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	return m.rules[user], nil
 }
 
-func (m memoryRules) Update(
+func (m *memoryRules) Update(
 	_ context.Context, user mxid.UserID, edit func(*pushrule.Ruleset, bool) error,
 ) (module.Content, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	content := m.rules[user]
 	if err := edit(&content.Rules, content.Found()); err != nil {
 		return module.Content{}, err
@@ -67,7 +75,17 @@ func (m memoryRules) Update(
 	return content, nil
 }
 
-func (m memoryRules) Watch(ctx context.Context, watching func(), _ func(module.Change)) error {
+func (m *memoryRules) Versions(_ context.Context, users []mxid.UserID) map[mxid.UserID]module.Result[int64] {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	versions := make(map[mxid.UserID]module.Result[int64], len(users))
+	for _, user := range users {
+		versions[user] = module.Result[int64]{Value: m.rules[user].Version}
+	}
+	return versions
+}
+
+func (m *memoryRules) Watch(ctx context.Context, watching func(), _ func(module.Change)) error {
 	watching()
 	<-ctx.Done()
 	return ctx.Err()
@@ -89,7 +107,7 @@ func TestAHostReplacesTheStoresAndNeedsNoRedis(t *testing.T) {
 	t.Parallel()
 	nowhere := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
 	defer nowhere.Close()
-	mine := memoryRules{rules: map[mxid.UserID]module.Content{}}
+	mine := newMemoryRules()
 	h := startHost(t, nowhere,
 		fx.Replace(fx.Annotate(mine, fx.As(new(module.RuleStore)))),
 		fx.Replace(fx.Annotate(noPushers{}, fx.As(new(module.PusherStore)))),
@@ -98,7 +116,7 @@ func TestAHostReplacesTheStoresAndNeedsNoRedis(t *testing.T) {
 	if a := h.do(alice, http.MethodGet, v3+"/pushrules/", ""); a.status != http.StatusOK {
 		t.Errorf("got %d %s", a.status, a.body)
 	}
-	if !mine.rules[alice].Found() {
+	if content, _ := mine.Load(t.Context(), alice); !content.Found() {
 		t.Error("the host's store was not used")
 	}
 	if a := h.do(alice, http.MethodGet, v3+"/pushers", ""); a.body != `{"pushers":[]}` {
