@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -13,6 +14,9 @@ import (
 // sends its item at once, alone. Other calls wait; a freed slot sends up to maxBatch of
 // them as one batch, the oldest first. A call never waits to fill a batch, for another
 // node, or longer than its context.
+//
+// A batch without replies after lateAfter gives up its slot, so that silent connections
+// delay only the calls that they carry.
 //
 // The call that has waited longest sends the batch, so no goroutine is needed.
 type coalescer[T any] struct {
@@ -25,6 +29,9 @@ type coalescer[T any] struct {
 // maxBatch bounds the calls in one pipeline, because replies come one after the other.
 const maxBatch = 32
 
+// lateAfter is much longer than a batch usually takes.
+const lateAfter = 20 * time.Millisecond
+
 // do sends an item to a node and returns when it is done. Send gets the items of a
 // batch, if this call sends one.
 //
@@ -33,7 +40,7 @@ const maxBatch = 32
 func (c *coalescer[T]) do(ctx context.Context, node *redis.Client, item T, send func(batch []T)) (batched bool, err error) {
 	q := c.queueOf(node)
 	own := &call[T]{item: item}
-	if !q.takeSlot(own) {
+	if !q.begin(own) {
 		if err := q.wait(ctx, own); err != nil {
 			return true, err
 		}
@@ -41,14 +48,13 @@ func (c *coalescer[T]) do(ctx context.Context, node *redis.Client, item T, send 
 	if own.answered {
 		return true, nil
 	}
-	calls := append(own.others, own) //nolint:gocritic // no other call uses others
-	defer q.finish(calls)
-	batch := make([]T, len(calls))
-	for i, call := range calls {
-		batch[i] = call.item
+	defer q.finish(own)
+	batch := make([]T, 0, len(own.others)+1)
+	for _, other := range own.others {
+		batch = append(batch, other.item)
 	}
-	send(batch)
-	return len(batch) > 1, nil
+	send(append(batch, item))
+	return len(own.others) > 0, nil
 }
 
 func (c *coalescer[T]) queueOf(node *redis.Client) *queue[T] {
@@ -60,16 +66,34 @@ func (c *coalescer[T]) queueOf(node *redis.Client) *queue[T] {
 		if c.queues == nil {
 			c.queues = map[string]*queue[T]{}
 		}
-		q = &queue[T]{free: c.slots(node)}
+		q = newQueue[T](c.slots(node), node.Options().PoolSize)
 		c.queues[address] = q
 	}
 	return q
 }
 
 type queue[T any] struct {
-	mu      sync.Mutex
-	free    int // slots
-	waiting []*call[T]
+	slots  int // for batches that are not late
+	limit  int // of batches
+	recall func()
+
+	mu       sync.Mutex
+	sending  []*call[T] // the calls whose batches are on their way, the oldest first
+	waiting  []*call[T]
+	recalled bool // recall will be called
+}
+
+// newQueue returns the queue of a node. Its batches hold at most half of the node's
+// connections.
+func newQueue[T any](slots, connections int) *queue[T] {
+	q := &queue[T]{slots: slots, limit: max(slots, connections/2)}
+	q.recall = func() {
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		q.recalled = false
+		q.sendWaiting()
+	}
+	return q
 }
 
 type call[T any] struct {
@@ -78,18 +102,49 @@ type call[T any] struct {
 	woken    chan struct{} // closed when the call must go on; nil if it found a free slot
 	answered bool          // another call has sent the item
 	others   []*call[T]    // the other calls of the batch that this call sends
+	began    time.Time     // to send the batch
 }
 
-func (q *queue[T]) takeSlot(c *call[T]) (taken bool) {
+// begin takes a slot. Without a free one, the call joins the waiting calls.
+func (q *queue[T]) begin(c *call[T]) (taken bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.free > 0 {
-		q.free--
+	if len(q.waiting) == 0 && q.hasSlot() {
+		q.send(c)
 		return true
 	}
 	c.woken = make(chan struct{})
 	q.waiting = append(q.waiting, c)
+	q.sendWaiting()
 	return false
+}
+
+// hasSlot reports whether a batch may be sent now.
+func (q *queue[T]) hasSlot() bool {
+	n := len(q.sending)
+	return n < q.slots || n < q.limit && time.Since(q.sending[n-q.slots].began) >= lateAfter
+}
+
+func (q *queue[T]) send(c *call[T]) {
+	c.began = time.Now()
+	q.sending = append(q.sending, c)
+}
+
+// sendWaiting gives free slots to the calls that have waited longest. While calls wait,
+// it runs again after lateAfter.
+func (q *queue[T]) sendWaiting() {
+	for len(q.waiting) > 0 && q.hasSlot() {
+		n := min(len(q.waiting), maxBatch)
+		next := q.waiting[0]
+		next.others = slices.Clone(q.waiting[1:n])
+		q.waiting = slices.Delete(q.waiting, 0, n)
+		q.send(next)
+		close(next.woken)
+	}
+	if len(q.waiting) > 0 && !q.recalled {
+		q.recalled = true
+		time.AfterFunc(lateAfter, q.recall)
+	}
 }
 
 func (q *queue[T]) wait(ctx context.Context, c *call[T]) error {
@@ -112,22 +167,15 @@ func (q *queue[T]) wait(ctx context.Context, c *call[T]) error {
 	}
 }
 
-// finish wakes the answered calls of a batch, and gives its slot to the call that has
-// waited longest.
-func (q *queue[T]) finish(batch []*call[T]) {
-	for _, c := range batch[:len(batch)-1] {
-		c.answered = true
-		close(c.woken)
+// finish wakes the answered calls of a batch and frees its slot.
+func (q *queue[T]) finish(c *call[T]) {
+	for _, other := range c.others {
+		other.answered = true
+		close(other.woken)
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	n := min(len(q.waiting), maxBatch)
-	if n == 0 {
-		q.free++
-		return
-	}
-	next := q.waiting[0]
-	next.others = slices.Clone(q.waiting[1:n])
-	q.waiting = slices.Delete(q.waiting, 0, n)
-	close(next.woken)
+	i := slices.Index(q.sending, c)
+	q.sending = slices.Delete(q.sending, i, i+1)
+	q.sendWaiting()
 }

@@ -228,6 +228,42 @@ func TestCommandsOfAFailedBatchAreRepeated(t *testing.T) {
 	})
 }
 
+// A server, a proxy or a path may accept a connection and never reply.
+func TestSilentConnectionsDelayOnlyTheirOwnCommands(t *testing.T) {
+	forEachLane(t, func(t *testing.T, isWrite bool) {
+		proxy := redistest.NewProxy(t, redistest.Single(t))
+		client := proxy.Client(t, func(o *redis.Options) { o.ReadTimeout, o.PoolSize = 2*never, 12 })
+		l := &lane{client: client, pipelines: NewPipelines(client), isWrite: isWrite}
+		slots := l.coalescer().slots(client)
+		var faults []*redistest.Fault
+		for n := range slots {
+			key := "silent" + strconv.Itoa(n)
+			fault := proxy.HoldRequest(1, "GET", "INCR").With(key)
+			l.begin(t.Context(), key, mustWork(t))
+			<-fault.Struck()
+			faults = append(faults, fault)
+		}
+		const callers = 3 * maxBatch
+		done := make(chan struct{}, callers)
+		for n := range callers {
+			l.begin(t.Context(), strconv.Itoa(n), func(err error) {
+				mustWork(t)(err)
+				done <- struct{}{}
+			})
+		}
+		for began := time.Now(); len(done) < callers; time.Sleep(time.Millisecond) {
+			if time.Since(began) > never/3 {
+				t.Errorf("%d of %d commands wait for %d silent connections", callers-len(done), callers, slots)
+				break
+			}
+		}
+		for _, fault := range faults {
+			fault.Release()
+		}
+		l.running.Wait()
+	})
+}
+
 // A web server goes on after the panic of a request.
 func TestAPanicOfTheSenderDoesNotCountAsDone(t *testing.T) {
 	forEachLane(t, func(t *testing.T, isWrite bool) {
@@ -321,8 +357,8 @@ func TestCancelledCallsDoNotAffectOthers(t *testing.T) {
 			}
 			l.running.Wait()
 		}
-		if q := l.coalescer().queueOf(l.client); q.free != 1 || len(q.waiting) > 0 {
-			t.Errorf("at the end, %d slots are free and %d calls wait", q.free, len(q.waiting))
+		if q := l.coalescer().queueOf(l.client); len(q.sending) > 0 || len(q.waiting) > 0 {
+			t.Errorf("at the end, %d batches are under way and %d calls wait", len(q.sending), len(q.waiting))
 		}
 	})
 }
