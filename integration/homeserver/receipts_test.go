@@ -71,7 +71,10 @@ func TestReceiptsAndCounts(t *testing.T) {
 	}
 	d.expect("POST", v3+"/rooms/"+teaRoom+"/read_markers", "demo-alice", `{"m.fully_read":"$3","m.read":"$3"}`, 200, "{}")
 	expect("{0 0}", "{0 0} map[]")
-	poll(t, "the badge is 0", func() bool { return strings.Contains(d.stdout.String(), "counts only  unread 0") })
+	poll(t, "the last count is 0", func() bool { // of a message that was sent late, or of a push with counts only
+		counts := strings.Split(d.stdout.String(), "unread ")
+		return strings.HasPrefix(counts[len(counts)-1], "0 ")
+	})
 
 	for body, kind := range map[string]string{`{"thread_id":""}`: "m.read", `{"thread_id":"$9"}`: "m.read", `{"thread_id":1}`: "m.read", `{}`: "m.other", `{"thread_id":"main"}`: fullyRead} {
 		receipt(kind, "$2", body, 400)
