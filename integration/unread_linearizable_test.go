@@ -174,7 +174,7 @@ func TestUnreadCountsAreLinearizable(t *testing.T) {
 			return func() redis.UniversalClient {
 				proxy := redistest.NewProxy(t, server)
 				for n := range 400 {
-					proxy.CutReply(5*(n+1), "RPUSH")
+					proxy.CutReply(5*(n+1), "RPUSH", "RPUSHX")
 					proxy.CutReply(3*(n+1), "EVALSHA")
 				}
 				return proxy.Client(t)

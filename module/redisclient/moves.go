@@ -52,8 +52,12 @@ const (
 	searchTimeout = time.Second
 )
 
+// ErrOtherMaster is wrapped by the error of a key that a master has which does not serve
+// it.
+var ErrOtherMaster = errors.New("another master has the key, since a move of its slot was interrupted")
+
 // Elsewhere returns an error if a master may have a key which the node that answered
-// lacks. A master that does not reply may have the key, unless the cluster has replaced
+// lacks. It wraps [ErrOtherMaster] if a master has the key. A master that does not reply may have the key, unless the cluster has replaced
 // it. Answered is nil if the node is not known.
 func (m *Moves) Elsewhere(ctx context.Context, key string, answered *redis.Client) error {
 	if m.cluster == nil {
@@ -203,7 +207,7 @@ func (s *shape) search(ctx context.Context, key string) error {
 	})
 	switch {
 	case holder != nil:
-		return fmt.Errorf("another master has the key, since a move of its slot was interrupted: the Redis at %s", holder.addresses[0])
+		return fmt.Errorf("%w: the Redis at %s", ErrOtherMaster, holder.addresses[0])
 	case silent != nil:
 		return fmt.Errorf("cannot tell whether another master has the key: %w", silent)
 	case !isServed:

@@ -97,6 +97,20 @@ func (p *Pipelines) Elsewhere(ctx context.Context, key string, node *redis.Clien
 	return p.moves.Elsewhere(ctx, key, node)
 }
 
+// AreElsewhere is Elsewhere for the keys of commands and the nodes that replied to them.
+func (p *Pipelines) AreElsewhere(ctx context.Context, commands []*Command) []error {
+	errs := make([]error, len(commands))
+	if !p.isCluster() {
+		return errs
+	}
+	var asking sync.WaitGroup
+	for i, c := range commands {
+		asking.Go(func() { errs[i] = p.Elsewhere(ctx, c.Key, c.Node) })
+	}
+	asking.Wait()
+	return errs
+}
+
 // reload makes a cluster client load the topology again, in the background and at most
 // five times a second, because a node may have failed.
 func (p *Pipelines) reload() {

@@ -70,6 +70,10 @@ type Query[T any] struct {
 
 	// Read reads the reply. Its errors are faults or errors of the client.
 	Read func(key string, answer redis.Cmder) (T, error)
+
+	// IsMissing reports whether the key is missing. It makes [ReadMany] ask other masters
+	// for missing keys; nil means that it does not.
+	IsMissing func(T) bool
 }
 
 // read is a query for one key.

@@ -38,7 +38,8 @@ func (u *Users[V, R]) LoadMany(ctx context.Context, users []mxid.UserID) map[mxi
 	return ReadMany(ctx, u, users, u.store.codec.Read)
 }
 
-// ReadMany sends a query for many users; see [Users.LoadMany].
+// ReadMany sends a query for many users; see [Users.LoadMany]. If the query has IsMissing,
+// it asks other masters for missing values as [Store.Load] does.
 func ReadMany[T, V, R any](ctx context.Context, u *Users[V, R], users []mxid.UserID, q Query[T]) map[mxid.UserID]module.Result[T] {
 	valid, keys, refused := u.keys(users)
 	all := make(map[mxid.UserID]module.Result[T], len(users))
@@ -47,16 +48,51 @@ func ReadMany[T, V, R any](ctx context.Context, u *Users[V, R], users []mxid.Use
 	}
 	ctx, cancel := u.store.cfg.Bound(ctx)
 	defer cancel()
-	reads, commands := make([]*read[T], len(keys)), make([]*redisclient.Command, len(keys))
-	for i, key := range keys {
-		reads[i] = &read[T]{query: q, key: u.store.cfg.KeyPrefix + key}
-		commands[i] = reads[i].command()
+	results, commands := readAll(ctx, u.store, keys, q)
+	if q.IsMissing != nil {
+		verifyMissing(ctx, u.store, q, results, commands)
 	}
-	for i, err := range u.store.pipelines.Read(ctx, commands...) {
-		value, err := reads[i].result(err)
-		all[valid[i]] = module.Result[T]{Value: value, Err: u.store.checkError(err)}
+	for i, result := range results {
+		all[valid[i]] = result
 	}
 	return all
+}
+
+// readAll sends a query for keys, given without their prefix.
+func readAll[T, V, R any](ctx context.Context, s *Store[V, R], keys []string, q Query[T]) ([]module.Result[T], []*redisclient.Command) {
+	reads, commands := make([]read[T], len(keys)), make([]*redisclient.Command, len(keys))
+	for i, key := range keys {
+		reads[i] = read[T]{query: q, key: s.cfg.KeyPrefix + key}
+		commands[i] = reads[i].command()
+	}
+	results := make([]module.Result[T], len(keys))
+	for i, err := range s.pipelines.Read(ctx, commands...) {
+		value, err := reads[i].result(err)
+		results[i] = module.Result[T]{Value: value, Err: s.checkError(err)}
+	}
+	return results, commands
+}
+
+// verifyMissing asks the other masters of a cluster for missing values.
+func verifyMissing[T, V, R any](ctx context.Context, s *Store[V, R], q Query[T], results []module.Result[T], commands []*redisclient.Command) {
+	var places []int
+	var missing []*redisclient.Command
+	for i, result := range results {
+		if result.Err == nil && q.IsMissing(result.Value) {
+			places, missing = append(places, i), append(missing, commands[i])
+		}
+	}
+	for n, otherMaster := range s.pipelines.AreElsewhere(ctx, missing) {
+		if otherMaster == nil {
+			continue
+		}
+		// Another host may have stored the value since the first read.
+		value, _, err := ask(ctx, s, missing[n].Key, q)
+		if err == nil && q.IsMissing(value) {
+			err = s.unavailable("read", otherMaster)
+		}
+		results[places[n]] = module.Result[T]{Value: value, Err: err}
+	}
 }
 
 // keys returns each valid user once, with its key, and the errors of invalid users.

@@ -37,9 +37,10 @@ const maxPipeline = 500
 // Store is a [module.UnreadStore] on Redis. It is safe for concurrent use, does no I/O in
 // the background, and needs no closing.
 type Store struct {
-	keys   stored.Keys
-	lists  *rediscommit.Users[struct{}, string] // for reads and deletions
-	writer *rediscommit.Writer
+	keys      stored.Keys
+	lists     *rediscommit.Users[struct{}, string] // for reads and deletions
+	writer    *rediscommit.Writer
+	pipelines *redisclient.Pipelines
 }
 
 // New does no I/O. Client is a *redis.Client or a *redis.ClusterClient that reads from
@@ -59,7 +60,7 @@ func New(client redis.UniversalClient, cfg rediscommit.Config, o rediscommit.Opt
 	}
 	return &Store{
 		keys: stored.Keys{Prefix: cfg.KeyPrefix}, lists: rediscommit.NewUsers(lists, stored.Keys{}.Unread),
-		writer: writer,
+		writer: writer, pipelines: o.Pipelines,
 	}, nil
 }
 
@@ -67,23 +68,78 @@ func unreadable(cause error) error {
 	return fault.Wrap(fault.Database, "The stored unread counts cannot be read.", cause)
 }
 
+// push is a text on its way to a list.
+type push struct {
+	key, text string
+	begins    bool // the list may be missing
+	length    int
+}
+
+func (p *push) command() *redisclient.Command {
+	return &redisclient.Command{Key: p.key, IsSingle: true, Queue: func(ctx context.Context, to redisclient.Sender) func() error {
+		do := to.RPushX
+		if p.begins {
+			do = to.RPush
+		}
+		reply := do(ctx, p.key, p.text)
+		return func() error {
+			p.length = int(reply.Val())
+			return reply.Err()
+		}
+	}}
+}
+
 // Append appends texts; see [module.UnreadStore].
 func (s *Store) Append(ctx context.Context, texts []module.UserText) []module.Result[int] {
-	lengths := make([]module.Result[int], len(texts))
-	sendAll(ctx, s.writer.DoDurably, texts, func(i int) (*redisclient.Command, error) {
+	pushes, lengths := make([]push, len(texts)), make([]module.Result[int], len(texts))
+	send := func(ctx context.Context, places []int, commands []*redisclient.Command) []error {
+		return s.push(ctx, pushes, places, commands)
+	}
+	sendAll(ctx, send, texts, func(i int) (*redisclient.Command, error) {
 		key, err := s.key(texts[i].User)
 		if stored.IsUnreadDigest(texts[i].Text) {
 			err = errors.Join(err, errors.New(name+": a text that has the form of a digest"))
 		}
-		return &redisclient.Command{Key: key, IsSingle: true, Queue: func(ctx context.Context, to redisclient.Sender) func() error {
-			reply := to.RPush(ctx, key, texts[i].Text)
-			return func() error {
-				lengths[i].Value = int(reply.Val())
-				return reply.Err()
-			}
-		}}, err
-	}, func(i int, err error) { lengths[i].Err = err })
+		pushes[i] = push{key: key, text: texts[i].Text}
+		return pushes[i].command(), err
+	}, func(i int, err error) {
+		if lengths[i].Err = err; err == nil { // otherwise the push may still be on its way
+			lengths[i].Value = pushes[i].length
+		}
+	})
 	return lengths
+}
+
+// push appends texts to lists, and begins lists that no master has: a list that begins on
+// one master would hide the older one that an interrupted move of its slot has left on
+// another.
+func (s *Store) push(ctx context.Context, pushes []push, places []int, commands []*redisclient.Command) []error {
+	errs := s.writer.DoDurably(ctx, commands...)
+	var missing []int
+	var begins []*redisclient.Command
+	for n, i := range places {
+		if errs[n] == nil && pushes[i].length == 0 {
+			missing, begins = append(missing, n), append(begins, commands[n])
+		}
+	}
+	if len(missing) == 0 {
+		return errs
+	}
+	var verified []int
+	for k, err := range s.pipelines.AreElsewhere(ctx, begins) {
+		n := missing[k]
+		if errs[n] = err; err != nil {
+			errs[n] = module.Unavailable(fmt.Errorf("%s: %w", name, err))
+			continue
+		}
+		pushes[places[n]].begins = true
+		begins[len(verified)] = commands[n]
+		verified = append(verified, n)
+	}
+	for k, err := range s.writer.DoDurably(ctx, begins[:len(verified)]...) {
+		errs[verified[k]] = err
+	}
+	return errs
 }
 
 var readTexts = rediscommit.Query[[]string]{
@@ -94,11 +150,18 @@ var readTexts = rediscommit.Query[[]string]{
 		items, err := answer.(*redis.StringSliceCmd).Result()
 		return stored.UnreadTexts(items), err
 	},
+	IsMissing: func(texts []string) bool { return len(texts) == 0 },
 }
 
 // Load reads lists; see [module.UnreadStore].
 func (s *Store) Load(ctx context.Context, users []mxid.UserID) map[mxid.UserID]module.Result[[]string] {
-	return rediscommit.ReadMany(ctx, s.lists, users, readTexts)
+	loaded := rediscommit.ReadMany(ctx, s.lists, users, readTexts)
+	for user, list := range loaded {
+		if errors.Is(list.Err, redisclient.ErrOtherMaster) {
+			loaded[user] = module.Result[[]string]{Err: unreadable(list.Err)}
+		}
+	}
+	return loaded
 }
 
 // replace replaces the first texts of a list, if they are still the same: their number,
@@ -122,7 +185,10 @@ return 1`)
 func (s *Store) Replace(ctx context.Context, all []module.UnreadReplacement) []module.Result[bool] {
 	done := make([]module.Result[bool], len(all))
 	// A replacement may get lost.
-	sendAll(ctx, s.writer.Do, all, func(i int) (*redisclient.Command, error) {
+	send := func(ctx context.Context, _ []int, commands []*redisclient.Command) []error {
+		return s.writer.Do(ctx, commands...)
+	}
+	sendAll(ctx, send, all, func(i int) (*redisclient.Command, error) {
 		r := all[i]
 		key, err := s.key(r.User)
 		if len(r.First) == 0 {
@@ -175,11 +241,11 @@ func (s *Store) key(user mxid.UserID) (string, error) {
 	return s.keys.Unread(user), nil
 }
 
-// sendAll sends a write for each of all, in pipelines of bounded length, and fails with
-// the error of each. After a pipeline of which nothing was done, the others fail, too.
+// sendAll sends a write for each of all, in pipelines of bounded length, and ends each
+// with its error. After a pipeline of which nothing was done, the others fail, too.
 func sendAll[T any](
-	ctx context.Context, send func(context.Context, ...*redisclient.Command) []error, all []T,
-	write func(i int) (*redisclient.Command, error), fail func(i int, err error),
+	ctx context.Context, send func(ctx context.Context, places []int, commands []*redisclient.Command) []error, all []T,
+	write func(i int) (*redisclient.Command, error), end func(i int, err error),
 ) {
 	var down error
 	for from := 0; from < len(all); from += maxPipeline {
@@ -188,18 +254,21 @@ func sendAll[T any](
 		for i := from; i < min(from+maxPipeline, len(all)); i++ {
 			w, err := write(i)
 			if err = errors.Join(err, down); err != nil {
-				fail(i, err)
+				end(i, err)
 				continue
 			}
 			writes, places = append(writes, w), append(places, i)
 		}
-		errs := send(ctx, writes...)
+		errs := send(ctx, places, writes)
 		for n, err := range errs {
-			if isWrongType(err) {
+			switch {
+			case isWrongType(err):
 				err = unreadable(errors.New("the key holds another type of value"))
+			case errors.Is(err, redisclient.ErrOtherMaster):
+				err = unreadable(err)
 			}
 			errs[n] = err
-			fail(places[n], err)
+			end(places[n], err)
 		}
 		if len(errs) > 1 && !slices.ContainsFunc(errs, func(err error) bool { return fault.KindOf(err) != fault.Unavailable }) {
 			down = errs[0]

@@ -1,0 +1,156 @@
+package integration
+
+import (
+	"fmt"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/fault"
+	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/redisclient"
+	"github.com/pushfx/pushfx/module/redistest"
+	"github.com/pushfx/pushfx/module/stored"
+	"github.com/pushfx/pushfx/module/unread"
+)
+
+// unreadMove is a cluster with a slot of two users, "moved" and "stayed". The list of the former is on a master that
+// does not serve the slot, as after an interrupted move of it; the latter has none.
+type unreadMove struct {
+	cluster       *redistest.ClusterServers
+	slot          int
+	owner, target *redistest.Server
+	moved, stayed mxid.UserID
+	hosts         [2]*unread.Service
+}
+
+const movedRoom = "!room:x"
+
+func newUnreadMove(t *testing.T) *unreadMove {
+	t.Helper()
+	redistest.Require(t)
+	cluster := redistest.Cluster(t, 3, 0)
+	m := &unreadMove{cluster: cluster, moved: "@moved:x"}
+	m.slot = redisclient.SlotOf(stored.Keys{}.Unread(m.moved))
+	for i := 0; m.stayed == ""; i++ {
+		if user := mxid.UserID(fmt.Sprintf("@user%d:x", i)); redisclient.SlotOf(stored.Keys{}.Unread(user)) == m.slot {
+			m.stayed = user
+		}
+	}
+	m.newHosts(t)
+	owner, err := cluster.MasterOf(t.Context(), m.slot)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.owner, m.target = owner, (&mutationCluster{cluster: cluster}).otherMaster(t, m.slot)
+	return m
+}
+
+// newHosts replaces the hosts by new ones, which know nothing of the cluster.
+func (m *unreadMove) newHosts(t *testing.T) {
+	t.Helper()
+	m.hosts = [2]*unread.Service{newUnread(t, m.cluster.Client(t)), newUnread(t, m.cluster.Client(t))}
+}
+
+func (m *unreadMove) begin(t *testing.T) *redistest.SlotMove {
+	t.Helper()
+	move, err := m.cluster.BeginMove(t.Context(), m.slot, m.target)
+	if err == nil {
+		err = move.MoveKeys(t.Context(), stored.Keys{}.Unread(m.moved))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return move
+}
+
+// interrupt makes both masters forget the move, as their replicas would. The hosts are new, because they would know
+// that the masters are others.
+func (m *unreadMove) interrupt(t *testing.T) {
+	t.Helper()
+	for _, server := range []*redistest.Server{m.owner, m.target} {
+		if err := server.Client(t).Do(t.Context(), "CLUSTER", "SETSLOT", m.slot, "STABLE").Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	m.newHosts(t)
+}
+
+func (m *unreadMove) add(t *testing.T, host int, position int64, users ...mxid.UserID) {
+	t.Helper()
+	var decisions module.Decisions
+	for _, user := range users {
+		decisions = append(decisions, notifying(t, user))
+	}
+	if err := m.hosts[host].Add(t.Context(), module.Place{Room: movedRoom, Position: position, Thread: module.MainThread}, decisions); err != nil {
+		t.Errorf("Add at %d: %s", position, fault.Details(err))
+	}
+}
+
+func (m *unreadMove) wantCount(t *testing.T, user mxid.UserID, want int) {
+	t.Helper()
+	for i, host := range m.hosts {
+		counts, err := host.Rooms(t.Context(), user, movedRoom)
+		if got := counts[movedRoom].Main.Notifications; err != nil || got != want {
+			t.Errorf("host %d: %s has %d unread notifications, want %d, error %v", i, user, got, want, err)
+		}
+	}
+}
+
+// A list that an interrupted move has left on another master is unreadable, not empty, and no new list hides it.
+func TestAnInterruptedMoveLosesNoUnreadCounts(t *testing.T) {
+	t.Parallel()
+	m := newUnreadMove(t)
+	m.add(t, 0, 1, m.moved)
+	m.add(t, 0, 2, m.moved)
+	m.begin(t)
+	m.interrupt(t)
+	for _, host := range m.hosts {
+		_, rooms := host.Rooms(t.Context(), m.moved)
+		_, list := host.List(t.Context(), m.moved, module.UnreadQuery{})
+		for call, err := range map[string]error{
+			"Rooms": rooms, "List": list,
+			"Counts": host.Counts(t.Context(), []mxid.UserID{m.stayed, m.moved})[m.moved].Err,
+			"Read":   host.Read(t.Context(), m.moved, movedRoom, module.AllThreads, 1),
+		} {
+			if fault.KindOf(err) != fault.Database || !strings.Contains(fault.Details(err), "another master has the key") {
+				t.Errorf("%s: got error %v", call, err)
+			}
+		}
+		if err := host.Counts(t.Context(), []mxid.UserID{m.stayed, m.moved})[m.stayed].Err; err != nil {
+			t.Errorf("Counts of the other user: %s", fault.Details(err))
+		}
+	}
+	m.add(t, 1, 3, m.stayed, m.moved) // the event skips the latter
+	m.wantCount(t, m.stayed, 1)
+	if n := m.owner.Client(t).Exists(t.Context(), stored.Keys{}.Unread(m.moved)).Val(); n != 0 {
+		t.Fatal("a new list hides the older one")
+	}
+	if _, err := exec.LookPath("redis-cli"); err != nil {
+		t.Skip("there is no redis-cli")
+	}
+	if err := m.cluster.Fix(t.Context(), m.slot); err != nil {
+		t.Fatal(err)
+	}
+	m.wantCount(t, m.moved, 2)
+	m.wantCount(t, m.stayed, 1)
+}
+
+// While a slot moves, lists go on and new ones begin.
+func TestUnreadListsBeginWhileTheirSlotMoves(t *testing.T) {
+	t.Parallel()
+	m := newUnreadMove(t)
+	m.add(t, 0, 1, m.moved)
+	move := m.begin(t)
+	m.add(t, 0, 2, m.moved, m.stayed)
+	m.add(t, 1, 3, m.moved, m.stayed)
+	m.wantCount(t, m.moved, 3)
+	m.wantCount(t, m.stayed, 2)
+	if err := move.Finish(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	m.add(t, 1, 4, m.moved, m.stayed)
+	m.wantCount(t, m.moved, 4)
+	m.wantCount(t, m.stayed, 3)
+}
