@@ -4,6 +4,7 @@ import (
 	"context"
 	"math/rand/v2"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -151,14 +152,26 @@ func TestTheJudgeFindsLostAndRepeatedChanges(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			_, client := embedded(t)
+			var changes atomic.Int64
+			counted := func(do, pretend func() error) error {
+				changes.Add(1)
+				return test.defect(do, pretend)
+			}
 			option := fx.Decorate(
-				func(s module.RuleStore) module.RuleStore { return flawedRules{s, test.defect} },
-				func(s module.PusherStore) module.PusherStore { return flawedPushers{s, test.defect} },
+				func(s module.RuleStore) module.RuleStore { return flawedRules{s, counted} },
+				func(s module.PusherStore) module.PusherStore { return flawedPushers{s, counted} },
 			)
 			r := newChaosRound(&hostPair{hosts: []*host{startHost(t, client, option), startHost(t, client, option)}}, rand.New(rand.NewPCG(1, 0)))
 			r.addUser(alice, test.of, nil)
 			none := func(context.Context, *faultRun) error { return nil }
-			whole := func(ctx context.Context) error { return sleep(ctx, 2*aroundFault) }
+			whole := func(ctx context.Context) error { // whatever else keeps the machine busy
+				for changes.Load() < 100 {
+					if err := sleep(ctx, aroundFault); err != nil {
+						return err
+					}
+				}
+				return nil
+			}
 			if err := r.play(t.Context(), chaosFault{faultRun: none}, whole); err != nil {
 				t.Fatal(err)
 			}
