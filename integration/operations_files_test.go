@@ -79,7 +79,7 @@ func alerts(t *testing.T) (all []alert) {
 func exposed(t *testing.T) map[string][]string {
 	t.Helper()
 	descs := make(chan *prometheus.Desc, 100)
-	counts := metrics.New(metrics.DeliveryConfig{})
+	counts := metrics.New(metrics.DeliveryConfig{NamedGateways: []string{"https://push.example.org"}})
 	for _, c := range slices.Concat(
 		counts.Collectors(), counts.Delivery(func() delivery.Stats { return delivery.Stats{} }),
 		metrics.Feed(func() module.FeedStats { return module.FeedStats{} }),
@@ -96,7 +96,7 @@ func exposed(t *testing.T) map[string][]string {
 			t.Fatalf("unexpected description: %s", desc)
 		}
 		names := append(strings.FieldsFunc(found[2]+","+found[3], func(r rune) bool { return r == ',' }), "job", "instance")
-		gauges := []string{"pushfx_clock_offset_seconds", "pushfx_delivery_late_seconds"} // other times are histograms
+		gauges := []string{"pushfx_clock_offset_seconds", "pushfx_delivery_late_seconds", "pushfx_delivery_oldest_seconds"} // other times are histograms
 		if !strings.HasSuffix(found[1], "_seconds") || slices.Contains(gauges, found[1]) {
 			all[found[1]] = names
 			continue

@@ -198,6 +198,21 @@ type DeliveryQueue interface {
 	// HeldGateways returns the names of the gateways that operators hold. Hosts send
 	// them no notifications.
 	HeldGateways(ctx context.Context) ([]string, error)
+
+	// Summary describes all backlogs, claimed or not, for metrics. Its cost is bounded: with
+	// many backlogs, it is an estimate and up to 15 seconds old. It fails if a part of the
+	// queue cannot be read, or has refused writes for 15 seconds.
+	Summary(ctx context.Context) (QueueSummary, error)
+}
+
+// QueueSummary is the result of [DeliveryQueue.Summary].
+type QueueSummary struct {
+	Notifications int           // a notification of a backlog FanOut counts once
+	Oldest        time.Duration // since the oldest was added; 0 for none
+
+	// Gates has the notifications by gate. A backlog's gate is the member "g" of the Meta of
+	// its first notification, a JSON object. It may lack all but the 32 gates with most.
+	Gates map[string]int
 }
 
 // Target names a backlog.

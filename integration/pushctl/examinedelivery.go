@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 
 	"github.com/redis/go-redis/v9"
@@ -19,6 +20,9 @@ var (
 	unreadableGateway = kind{"unreadable held gateway", byHand}
 	lostBacklog       = kind{"notifications that are never due", byRepair}
 )
+
+// expiring are the kinds of delivery's keys that expire.
+var expiring = []stored.KeyKind{stored.SeenKey, stored.SentKey, stored.ShardSummaryKey}
 
 // otherQueue returns an error if the queue is of another version, or cannot be asked.
 func (b *backend) otherQueue(ctx context.Context) (other, err error) {
@@ -49,7 +53,7 @@ func (s *scanner) examineDelivery(ctx context.Context, node *redis.Client, x *ex
 			}
 			continue
 		}
-		if key.Kind == stored.PendingKey || key.Kind.OfDelivery() && key.Kind != stored.SeenKey && key.Kind != stored.SentKey {
+		if key.Kind == stored.PendingKey || key.Kind.OfDelivery() && !slices.Contains(expiring, key.Kind) {
 			lasting = append(lasting, name)
 		}
 		err := s.examineDeliveryKey(ctx, node, x, name, key)

@@ -53,6 +53,8 @@ type Delivery struct {
 	isTicking   bool            // while requests wait for their places
 	reported    map[string]time.Time
 	own         map[module.Target]*claimed // claims of this host
+	summary     module.QueueSummary        // of the queue, at summaryAt
+	summaryAt   time.Time
 }
 
 // Seams are the dependencies of a [Delivery].
@@ -128,6 +130,9 @@ func (d *Delivery) Run(ctx context.Context) {
 	d.mu.Lock()
 	d.life, d.lookedAt = life, time.Now()
 	d.mu.Unlock()
+	var summaries sync.WaitGroup
+	summaries.Go(func() { d.summarize(ctx) })
+	defer summaries.Wait()
 	d.look(ctx)
 	d.mu.Lock()
 	d.life = nil
@@ -216,8 +221,10 @@ func (d *Delivery) endTurn(t *turns.Turn, r turns.Result, wait time.Duration) {
 // reportEvery is the least time between two reports of one kind of failure.
 const reportEvery = 30 * time.Second
 
-// failed reports a failure, at most one of a kind in reportEvery.
+// failed counts a failure of background work, and reports at most one of a kind in
+// reportEvery.
 func (d *Delivery) failed(doing string, err error) {
+	d.observer.Count(observe.DeliveryFailed, string(reasonOf(err)), 1)
 	d.mu.Lock()
 	isNew := time.Since(d.reported[doing]) >= reportEvery
 	if isNew {
@@ -239,7 +246,9 @@ func (d *Delivery) Stats() Stats {
 		late += since // looks fail
 	}
 	return Stats{
-		InFlight: s.InFlight, Slow: s.Hanging, Late: late, Gateways: [gateStates]int{GateOpen: s.Open, GateClosed: s.Closed, GateHeld: s.Held},
+		InFlight: s.InFlight, Slow: s.Hanging, Late: late,
+		Waiting: d.summary.Notifications, Oldest: oldest(d.summary, d.summaryAt), WaitingAt: byGateway(d.summary.Gates),
+		Gateways:        [gateStates]int{GateOpen: s.Open, GateClosed: s.Closed, GateHeld: s.Held},
 		RemovalsStopped: s.Stopped, CutOff: d.turns.IsCutOff(time.Now()),
 	}
 }

@@ -38,6 +38,7 @@ type world struct {
 	unread    module.Unread
 	attention module.Attention
 	dropped   map[DropReason]int
+	counts    map[string]int // by event and label
 	reports   []observe.Problem
 	sets      int64
 	expected  map[mxid.UserID][]string
@@ -63,7 +64,7 @@ func newWorld(t *testing.T) *world {
 	w := &world{
 		t: t, queue: queuetest.NewMemory(), cfg: cfg, pushers: map[mxid.UserID]pusher.List{}, rules: map[mxid.UserID]pushrule.Ruleset{},
 		gateways: map[string]func(context.Context, sent) (module.GatewayAnswer, error){}, underWay: map[string]int{},
-		dropped: map[DropReason]int{}, expected: map[mxid.UserID][]string{}, arrived: map[string][]string{}, reading: func() error { return nil },
+		dropped: map[DropReason]int{}, counts: map[string]int{}, expected: map[mxid.UserID][]string{}, arrived: map[string][]string{}, reading: func() error { return nil },
 	}
 	w.queue.Fail = func(string) error {
 		if err := w.failing.Load(); err != nil {
@@ -260,11 +261,12 @@ type worldObserver struct {
 }
 
 func (o worldObserver) Count(event observe.Event, reason string, n int) {
+	o.w.mu.Lock()
+	defer o.w.mu.Unlock()
+	o.w.counts[fmt.Sprint(event, " ", reason)] += n
 	if event != observe.NotificationDropped {
 		return
 	}
-	o.w.mu.Lock()
-	defer o.w.mu.Unlock()
 	o.w.dropped[DropReason(reason)] += n
 }
 
@@ -272,6 +274,12 @@ func (o worldObserver) Report(problem observe.Problem, _ error) {
 	o.w.mu.Lock()
 	defer o.w.mu.Unlock()
 	o.w.reports = append(o.w.reports, problem)
+}
+
+func (w *world) counted(event observe.Event, reason FailReason) int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.counts[fmt.Sprint(event, " ", reason)]
 }
 
 func (w *world) reported(problem observe.Problem) (n int) {

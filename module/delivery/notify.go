@@ -43,7 +43,12 @@ type handover struct {
 // Notify implements [module.Notifier].
 func (d *Delivery) Notify(ctx context.Context, e module.Event, part string, decisions module.Decisions) (err error) {
 	ctx, end := d.observer.Begin(ctx, notifyCall)
-	defer func() { end(observe.Outcome{Err: err}) }()
+	defer func() {
+		if err != nil && fault.KindOf(err) != fault.InvalidParam {
+			d.observer.Count(observe.HandoverFailed, string(reasonOf(err)), 1)
+		}
+		end(observe.Outcome{Err: err})
+	}()
 	ev, of, err := content.ReadEvent(e, d.limits, time.Now())
 	if err != nil || !of {
 		return err

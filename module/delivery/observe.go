@@ -97,6 +97,9 @@ type Stats struct {
 	InFlight        int             // requests in flight for less than two seconds
 	Slow            int             // requests in flight for longer
 	Late            time.Duration   // since the earliest due time; it grows while looks fail
+	Waiting         int             // notifications in the queue, due or not, at most 15 s ago; an estimate if there are many
+	Oldest          time.Duration   // since Notify got the oldest of them; it grows while the queue cannot be read
+	WaitingAt       map[string]int  // of them, by [GatewayName]; only the gateways with most
 	Gateways        [gateStates]int // number of gateways and apps, by [GateState]
 	RemovalsStopped int             // number of gateways and apps at the rejection limit
 	CutOff          bool            // this host reaches no gateway

@@ -125,6 +125,12 @@ const (
 	// package delivery names it.
 	NotificationDropped
 
+	// HandoverFailed is a call of Notify with a valid event that failed, DeliveryFailed a
+	// failure of delivery's background work, such as to look for what is due. Their label is
+	// the reason as package delivery names it.
+	HandoverFailed
+	DeliveryFailed
+
 	// RulesKept and RulesRead count users for whom an event was decided, with rules from
 	// memory or from the store.
 	RulesKept
@@ -148,7 +154,7 @@ func (e Event) String() string {
 		return "unknown"
 	}
 	return [...]string{"lost_race", "unknown_outcome", "stale_cache", "whole_read", "rule_set_created", "rule_set_imported", "rule_set_repaired",
-		"notification_dropped", "rules_kept", "rules_read", "unread_appended", "unread_compacted", "unread_long", "unread_unreadable"}[e]
+		"notification_dropped", "handover_failed", "delivery_failed", "rules_kept", "rules_read", "unread_appended", "unread_compacted", "unread_long", "unread_unreadable"}[e]
 }
 
 // Events returns all events.

@@ -15,6 +15,7 @@ const (
 	dueSuffix        = "}:due"
 	troubleSuffix    = "}:trouble"
 	bytesSuffix      = "}:bytes"
+	summarySuffix    = "}:summary"
 	backlogMark      = "}:backlog:"
 	textsMark        = "}:texts:"
 	seenMark         = "}:seen:"
@@ -34,6 +35,10 @@ func (k Keys) ShardTrouble(shard int) string { return k.shard(shard, troubleSuff
 // ShardBytes is the key of the hash with the bytes of waiting texts, by user, and by room
 // for events with many recipients. [FanOutEntries] and [FanOutBytes] are all of these.
 func (k Keys) ShardBytes(shard int) string { return k.shard(shard, bytesSuffix) }
+
+// ShardSummary is the key of the string that summarizes a shard with many backlogs. It
+// expires.
+func (k Keys) ShardSummary(shard int) string { return k.shard(shard, summarySuffix) }
 
 // Fields of [Keys.ShardBytes].
 const (
@@ -131,7 +136,7 @@ func ReadDeliveryFormat(text string) (shards int, err error) {
 	return shards, nil
 }
 
-var shardKinds = map[string]KeyKind{dueSuffix: ShardDueKey, troubleSuffix: ShardTroubleKey, bytesSuffix: ShardBytesKey}
+var shardKinds = map[string]KeyKind{dueSuffix: ShardDueKey, troubleSuffix: ShardTroubleKey, bytesSuffix: ShardBytesKey, summarySuffix: ShardSummaryKey}
 
 var targetKinds = map[string]KeyKind{backlogMark: BacklogKey, textsMark: TextsKey, seenMark: SeenKey, sentMark: SentKey}
 

@@ -15,6 +15,7 @@
 //	delivery:{NNN}:texts:TARGET                hash, their texts: 100 B and the text for each; 256 KiB a user
 //	delivery:{NNN}:trouble                     hash, backlogs whose delivery failed: 250 B each
 //	delivery:{NNN}:bytes                       hash, bytes of waiting texts: 60 B a user
+//	delivery:{NNN}:summary                     string, for 14 s: what waits in a shard with many backlogs
 //	delivery:{NNN}:seen:DIGEST                 string, a batch added in the last 15 minutes: 150 B each
 //	delivery:gateways                          hash, push gateways that operators delay: 80 B each
 //	delivery:format                            string, the form and the number of shards
@@ -109,6 +110,7 @@ const (
 	ShardDueKey         // see [Keys.ShardDue]
 	ShardTroubleKey     // see [Keys.ShardTrouble]
 	ShardBytesKey       // see [Keys.ShardBytes]
+	ShardSummaryKey     // see [Keys.ShardSummary]
 	BacklogKey          // see [Keys.Backlog]
 	TextsKey            // see [Keys.Texts]
 	SeenKey             // see [Keys.Seen]

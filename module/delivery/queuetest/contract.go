@@ -2,6 +2,7 @@ package queuetest
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -776,6 +777,39 @@ func listed(t *testing.T, newQueue hosts, shard int) {
 	}
 	if b.Waiting != 2 || b.Claim != claimed.Claim || len(got) != 2 {
 		t.Errorf("got %+v of %d", b, len(got))
+	}
+}
+
+func summarized(t *testing.T, newQueue hosts, shard int) {
+	q := newQueue(t)
+	gate := fmt.Sprintf("https://%d.example.org:443 a<pp", shard)
+	meta, _ := json.Marshal(map[string]any{"e": `"g":"no gate"`, "g": gate, "u": "@alice:example.org"})
+	at := func(n int) module.Notification {
+		other := one(n)
+		other.Meta = string(meta)
+		return other
+	}
+	add(t, q, shard, "a", at(1), at(2))
+	add(t, q, shard, "b", at(1))
+	add(t, q, shard, "c", one(1))
+	claim(t, q, shard, "a", long)
+	putOff(t, q, shard+1, "5 x") // it waits, though it is not due
+	var s module.QueueSummary
+	persist(t.Context(), t, func() (err error) {
+		s, err = q.Summary(t.Context())
+		return err
+	})
+	if s.Notifications < 5 || s.Gates[gate] != 3 || s.Oldest < 0 || s.Oldest > time.Hour {
+		t.Errorf("got %+v", s)
+	}
+	drained := claim(t, q, shard, "b", long)
+	complete(t, q, drained.Claim, id(1))
+	persist(t.Context(), t, func() (err error) {
+		s, err = q.Summary(t.Context())
+		return err
+	})
+	if s.Gates[gate] != 2 {
+		t.Errorf("after a completion: got %+v", s)
 	}
 }
 

@@ -3,8 +3,10 @@ package queuetest
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"fmt"
 	"maps"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -464,4 +466,26 @@ func (m *Memory) HeldGateways(ctx context.Context) (names []string, err error) {
 		}
 	}
 	return names, nil
+}
+
+var gateMember = regexp.MustCompile(`"g":("[^"]*")`)
+
+// Summary implements [module.DeliveryQueue].
+func (m *Memory) Summary(ctx context.Context) (s module.QueueSummary, err error) {
+	if err := m.begin(ctx, "summary"); err != nil {
+		return s, err
+	}
+	defer m.mu.Unlock()
+	s.Gates = map[string]int{}
+	for _, shard := range m.data {
+		for _, b := range shard.backlogs {
+			s.Notifications += len(b.entries)
+			s.Oldest = max(s.Oldest, time.Since(b.entries[0].added))
+			var gate string
+			if found := gateMember.FindStringSubmatch(b.entries[0].Meta); found != nil && json.Unmarshal([]byte(found[1]), &gate) == nil {
+				s.Gates[gate] += len(b.entries)
+			}
+		}
+	}
+	return s, nil
 }

@@ -70,6 +70,7 @@ func Queue(t *testing.T, newQueue func(*testing.T) module.DeliveryQueue) {
 		{"a backlog is dropped", dropped},
 		{"what was sent last is kept", sentLast},
 		{"backlogs are listed", listed},
+		{"backlogs are summarized", summarized},
 		{"a context that has ended changes nothing", endedContext},
 	} {
 		t.Run(test.name, func(t *testing.T) {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -26,8 +25,12 @@ const maxNamedGateways = 100
 
 // Validate checks the names.
 func (c DeliveryConfig) Validate() error {
-	if len(c.NamedGateways) > maxNamedGateways || slices.Contains(c.NamedGateways, otherGateways) {
-		return errors.New(`NamedGateways are more than 100, or one is "other"`)
+	isInvalid := func(of string) bool {
+		_, ok := delivery.GatewayName(of)
+		return !ok
+	}
+	if len(c.NamedGateways) > maxNamedGateways || slices.ContainsFunc(c.NamedGateways, isInvalid) {
+		return errors.New(`NamedGateways are more than 100, or one has no scheme and host, like "https://push.example.org"`)
 	}
 	return nil
 }
@@ -50,22 +53,30 @@ const (
 var ages = []float64{.001, .005, .01, .05, .1, .5, 1, 5, 10, 30, 60, 600, 3600, 24 * 3600}
 
 type forDelivery struct {
-	named map[string]bool
+	named map[string]string // labels by delivery.GatewayName
 
-	handedOver *prometheus.HistogramVec
-	posts      *prometheus.CounterVec
-	durations  *prometheus.HistogramVec
-	ages       prometheus.Histogram
-	dropped    *prometheus.CounterVec
-	audience   *prometheus.CounterVec
+	handedOver    *prometheus.HistogramVec
+	notHandedOver *prometheus.CounterVec
+	failures      *prometheus.CounterVec
+	posts         *prometheus.CounterVec
+	durations     *prometheus.HistogramVec
+	ages          prometheus.Histogram
+	dropped       *prometheus.CounterVec
+	audience      *prometheus.CounterVec
 }
 
 func newForDelivery(cfg DeliveryConfig) *forDelivery {
 	m := &forDelivery{
-		named: map[string]bool{},
+		named: map[string]string{},
 		handedOver: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "pushfx_delivery_handover_duration_seconds", Help: "Time to hand an event over.", Buckets: buckets,
 		}, []string{outcomeLabel}),
+		notHandedOver: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "pushfx_delivery_handover_failures_total", Help: "Failed calls of Notify, by reason.",
+		}, []string{reasonLabel}),
+		failures: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "pushfx_delivery_failures_total", Help: "Failures of background work, such as to look for what is due, by reason.",
+		}, []string{reasonLabel}),
 		posts: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "pushfx_delivery_posts_total", Help: "Requests to push gateways that have ended.",
 		}, []string{gatewayLabel, outcomeLabel}),
@@ -83,7 +94,9 @@ func newForDelivery(cfg DeliveryConfig) *forDelivery {
 		}, []string{outcomeLabel}),
 	}
 	for _, gateway := range cfg.NamedGateways {
-		m.named[strings.ToLower(gateway)] = true
+		if name, ok := delivery.GatewayName(gateway); ok {
+			m.named[name] = gateway
+		}
 	}
 	for _, outcome := range []string{handedOver, notHandedOver} {
 		m.handedOver.WithLabelValues(outcome)
@@ -91,8 +104,12 @@ func newForDelivery(cfg DeliveryConfig) *forDelivery {
 	for _, reason := range delivery.DropReasons() {
 		m.dropped.WithLabelValues(string(reason))
 	}
-	for gateway := range m.named {
-		m.begin(gateway)
+	for _, reason := range delivery.FailReasons() {
+		m.notHandedOver.WithLabelValues(string(reason))
+		m.failures.WithLabelValues(string(reason))
+	}
+	for _, label := range m.named {
+		m.begin(label)
 	}
 	m.begin(otherGateways)
 	return m
@@ -105,8 +122,8 @@ func (m *forDelivery) begin(gateway string) {
 }
 
 func (m *forDelivery) gateway(name string) string {
-	if m.named[name] {
-		return name
+	if label, found := m.named[name]; found {
+		return label
 	}
 	return otherGateways
 }
@@ -139,7 +156,7 @@ func (m *Metrics) BeginPost(ctx context.Context, gateway, _ string) (context.Con
 // Delivery returns the collectors of a host with delivery. Stats returns its current state.
 func (m *Metrics) Delivery(stats func() delivery.Stats) []prometheus.Collector {
 	d := m.delivery
-	all := []prometheus.Collector{d.handedOver, d.posts, d.durations, d.ages, d.dropped, d.audience}
+	all := []prometheus.Collector{d.handedOver, d.notHandedOver, d.failures, d.posts, d.durations, d.ages, d.dropped, d.audience}
 	gauge := func(name, help string, value func(delivery.Stats) float64) {
 		all = append(all, prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "pushfx_delivery_" + name, Help: help},
 			func() float64 { return value(stats()) }))
@@ -150,6 +167,18 @@ func (m *Metrics) Delivery(stats func() delivery.Stats) []prometheus.Collector {
 		func(s delivery.Stats) float64 { return float64(s.Slow) })
 	gauge("late_seconds", "How long the oldest due backlog has been due. It grows while this host cannot look.",
 		func(s delivery.Stats) float64 { return s.Late.Seconds() })
+	gauge("waiting", "Notifications in the queue, due or not. All hosts show the whole queue.",
+		func(s delivery.Stats) float64 { return float64(s.Waiting) })
+	gauge("oldest_seconds", "Age of the oldest notification in the queue, due or not. It grows while this host cannot read the queue.",
+		func(s delivery.Stats) float64 { return s.Oldest.Seconds() })
+	gauge("worst_gateway_waiting", "Notifications in the queue for the gateway with most.",
+		func(s delivery.Stats) float64 { return float64(most(s.WaitingAt)) })
+	for name, label := range d.named {
+		all = append(all, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "pushfx_delivery_gateway_waiting", Help: "Notifications in the queue for a named gateway.",
+			ConstLabels: prometheus.Labels{gatewayLabel: label},
+		}, func() float64 { return float64(stats().WaitingAt[name]) }))
+	}
 	gauge("removals_stopped", "Apps at push gateways that reject so many pushkeys that no more pushers are removed.",
 		func(s delivery.Stats) float64 { return float64(s.RemovalsStopped) })
 	gauge("cut_off", "1 while this host reaches no push gateway.", func(s delivery.Stats) float64 {
@@ -165,4 +194,11 @@ func (m *Metrics) Delivery(stats func() delivery.Stats) []prometheus.Collector {
 		}, func() float64 { return float64(stats().Gateways[state]) }))
 	}
 	return all
+}
+
+func most(waiting map[string]int) (n int) {
+	for _, at := range waiting {
+		n = max(n, at)
+	}
+	return n
 }

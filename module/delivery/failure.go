@@ -1,0 +1,73 @@
+package delivery
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"strings"
+
+	"github.com/pushfx/pushfx/module/commit"
+)
+
+// FailReason is why the queue, or a store that delivery reads, failed.
+type FailReason string
+
+// The reasons. Those of refusals are for Redis.
+const (
+	FailFull        FailReason = "full"        // too many large events wait
+	FailOOM         FailReason = "oom"         // its memory is full
+	FailReadOnly    FailReason = "readonly"    // it refuses writes: a replica, a master without replicas, or a full disk
+	FailNoPerm      FailReason = "noperm"      // the password is wrong, or the ACL lacks a right
+	FailDurability  FailReason = "durability"  // replicas or disks were too slow
+	FailUnreachable FailReason = "unreachable" // no connection, or a node that is loading or without its cluster
+	FailTimeout     FailReason = "timeout"     // no answer in time
+	FailCanceled    FailReason = "canceled"    // by the caller
+	FailOther       FailReason = "other"
+)
+
+// FailReasons returns all reasons.
+func FailReasons() []FailReason {
+	return []FailReason{
+		FailFull, FailOOM, FailReadOnly, FailNoPerm, FailDurability, FailUnreachable, FailTimeout, FailCanceled, FailOther,
+	}
+}
+
+// refusals are texts in errors of Redis. Before version 7, errors in scripts begin with
+// others.
+var refusals = []struct {
+	text   string
+	reason FailReason
+}{
+	{"OOM ", FailOOM},
+	{"READONLY ", FailReadOnly}, {"NOREPLICAS ", FailReadOnly}, {"MISCONF ", FailReadOnly},
+	{"NOPERM ", FailNoPerm}, {"NOAUTH ", FailNoPerm}, {"WRONGPASS ", FailNoPerm}, {"ACL failure", FailNoPerm}, {"can't run this command", FailNoPerm},
+	{"LOADING ", FailUnreachable}, {"CLUSTERDOWN ", FailUnreachable}, {"MASTERDOWN ", FailUnreachable},
+}
+
+func reasonOf(err error) FailReason {
+	var refusal interface {
+		error
+		RedisError() // of go-redis
+	}
+	var network net.Error
+	switch {
+	case errors.Is(err, errFull):
+		return FailFull
+	case errors.Is(err, commit.ErrNotConfirmed):
+		return FailDurability
+	case errors.As(err, &refusal):
+		for _, r := range refusals {
+			if strings.Contains(refusal.Error(), r.text) {
+				return r.reason
+			}
+		}
+	case errors.Is(err, context.Canceled):
+		return FailCanceled
+	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &network) && network.Timeout():
+		return FailTimeout
+	case errors.As(err, &network), errors.Is(err, io.EOF):
+		return FailUnreachable
+	}
+	return FailOther
+}

@@ -1,0 +1,138 @@
+package delivery
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/commit"
+	"github.com/pushfx/pushfx/module/fault"
+	"github.com/pushfx/pushfx/module/observe"
+)
+
+// What waits is seen within a minute, due or not, and by gateway.
+func TestWhatWaitsIsSeen(t *testing.T) {
+	for _, test := range []struct {
+		name    string
+		gateway func(context.Context, sent) (module.GatewayAnswer, error)
+		waits   bool
+	}{
+		{"a gateway hangs", func(ctx context.Context, _ sent) (module.GatewayAnswer, error) {
+			<-ctx.Done()
+			return module.GatewayAnswer{}, ctx.Err()
+		}, true},
+		{"a gateway fails", always(502), true},
+		{"a gateway asks for a wait", func(context.Context, sent) (module.GatewayAnswer, error) {
+			return module.GatewayAnswer{Status: 429, RetryAfter: time.Hour}, nil
+		}, true},
+		{"a gateway is well", always(200), false},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			inBubble(t, func(w *world) {
+				w.answer("bad", test.gateway)
+				d, stop := w.host()
+				defer stop()
+				for n := range 5 {
+					w.set(name2(n), key(n), "bad")
+					w.notify(d, n, "!r:h", name2(n))
+				}
+				time.Sleep(time.Minute)
+				got := d.Stats()
+				if !test.waits {
+					if got.Waiting != 0 || got.Oldest != 0 || len(got.WaitingAt) != 0 {
+						t.Errorf("got %+v", got)
+					}
+					return
+				}
+				if got.Waiting != 5 || got.Oldest < 40*time.Second || got.WaitingAt["https://bad:443"] != 5 {
+					t.Errorf("got %+v", got)
+				}
+				w.answer("bad", always(200))
+				time.Sleep(time.Hour + time.Minute)
+				if got := d.Stats(); got.Waiting != 0 || got.Oldest != 0 {
+					t.Errorf("afterwards: got %+v", got)
+				}
+			})
+		})
+	}
+}
+
+// The age of what waits grows while the queue cannot be read, and every failure is counted.
+func TestWhatWaitsIsSeenWithoutTheQueue(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.answer("gw", always(502))
+		w.set(name1, "key", "gw")
+		d, stop := w.host()
+		defer stop()
+		w.notify(d, 1, "!r:h", name1)
+		time.Sleep(20 * time.Second)
+		w.fail(refusal("OOM command not allowed when used memory > 'maxmemory'."))
+		time.Sleep(5 * time.Minute)
+		if got := d.Stats().Oldest; got < 5*time.Minute {
+			t.Errorf("the oldest is %v old", got)
+		}
+		if n := w.counted(observe.DeliveryFailed, FailOOM); n < 300 {
+			t.Errorf("%d failures were counted", n)
+		}
+		if err := w.tryNotify(d, 2, "!r:h", name1); err == nil || w.counted(observe.HandoverFailed, FailOOM) != 1 {
+			t.Errorf("got error %v, counts %v", err, w.counts)
+		}
+	})
+}
+
+type refusal string
+
+func (r refusal) Error() string { return string(r) }
+func (refusal) RedisError()     {}
+
+func TestReasonsOfFailures(t *testing.T) {
+	t.Parallel()
+	reached := map[FailReason]bool{FailOther: true}
+	for text, want := range map[string]FailReason{
+		"OOM command not allowed when used memory > 'maxmemory'. script: 12, on @user_script:5.":               FailOOM,
+		"ERR Error running script (call to f_12): @user_script:1: -OOM command not allowed":                    FailOOM,
+		"READONLY You can't write against a read only replica.":                                                FailReadOnly,
+		"NOREPLICAS Not enough good replicas to write.":                                                        FailReadOnly,
+		"MISCONF Redis is configured to save RDB snapshots":                                                    FailReadOnly,
+		"NOPERM User pushfx has no permissions to run the 'zadd' command":                                      FailNoPerm,
+		"ERR The user executing the script can't run this command or subcommand script: 12, on @user_script:3": FailNoPerm,
+		"WRONGPASS invalid username-password pair or user is disabled.":                                        FailNoPerm,
+		"LOADING Redis is loading the dataset in memory":                                                       FailUnreachable,
+		"CLUSTERDOWN The cluster is down":                                                                      FailUnreachable,
+		"WRONGTYPE Operation against a key holding the wrong kind of value":                                    FailOther,
+	} {
+		if got := reasonOf(module.Unavailable(fmt.Errorf("delivery queue: %w", refusal(text)))); got != want {
+			t.Errorf("%s: got %s, want %s", text, got, want)
+		}
+		reached[want] = true
+	}
+	dialing := &net.OpError{Op: "dial", Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)}
+	reading := &net.OpError{Op: "read", Err: os.ErrDeadlineExceeded}
+	for want, all := range map[FailReason][]error{
+		FailFull:        {errFull},
+		FailDurability:  {fmt.Errorf("1 of 2: %w", commit.ErrNotConfirmed)},
+		FailTimeout:     {context.DeadlineExceeded, reading},
+		FailUnreachable: {dialing, io.EOF},
+		FailCanceled:    {context.Canceled},
+		FailOther:       {errors.New("x"), fault.New(fault.Unavailable, "x")},
+	} {
+		for _, err := range all {
+			if got := reasonOf(module.Unavailable(err)); got != want {
+				t.Errorf("%v: got %s, want %s", err, got, want)
+			}
+		}
+		reached[want] = true
+	}
+	for _, reason := range FailReasons() {
+		if !reached[reason] {
+			t.Errorf("no error has the reason %s", reason)
+		}
+	}
+}

@@ -1,0 +1,66 @@
+package delivery
+
+import (
+	"context"
+	"math/rand/v2"
+	"strings"
+	"time"
+
+	"github.com/pushfx/pushfx/module"
+)
+
+// summarizeEvery is the time between two summaries of the queue.
+const summarizeEvery = 15 * time.Second
+
+// summarize reads what waits in the queue, for Stats, until ctx ends.
+func (d *Delivery) summarize(ctx context.Context) {
+	timer := time.NewTimer(rand.N(lookEvery))
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-timer.C:
+		}
+		d.summarizeOnce(ctx)
+		timer.Reset(summarizeEvery)
+	}
+}
+
+func (d *Delivery) summarizeOnce(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, queueTimeout)
+	defer cancel()
+	began := time.Now()
+	summary, err := d.queue.Summary(ctx)
+	if err != nil {
+		if ctx.Err() != context.Canceled {
+			d.failed("read what waits", err)
+		}
+		return
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.summary, d.summaryAt = summary, began
+}
+
+// oldest returns the age of the oldest notification. Notifications that waited when the
+// queue could last be read wait on, as far as this host knows.
+func oldest(s module.QueueSummary, at time.Time) time.Duration {
+	if s.Notifications == 0 {
+		return 0
+	}
+	if since := time.Since(at); since > 2*summarizeEvery {
+		return s.Oldest + since
+	}
+	return s.Oldest
+}
+
+// byGateway adds up the apps of each gateway.
+func byGateway(gates map[string]int) map[string]int {
+	all := make(map[string]int, len(gates))
+	for gate, notifications := range gates {
+		gateway, _, _ := strings.Cut(gate, " ")
+		all[gateway] += notifications
+	}
+	return all
+}
