@@ -444,7 +444,7 @@ func TestAForgottenUserDoesNotComeBackFromTheOldServer(t *testing.T) {
 						s := service(c)
 						return s.Host(s.Rules()).ForgetUser(ctx, alice)
 					}
-					runs, ended := play(t.Context(), h.m, choose, 0, func() {}, read, forget)
+					runs, ended := play(t.Context(), h.m, choose, 0, nil, read, forget)
 					if !ended {
 						return
 					}
