@@ -19,7 +19,6 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/pushfx/pushfx"
-	"github.com/pushfx/pushfx/integration/gateway/receiver"
 	"github.com/pushfx/pushfx/module/commit/rediscommit"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pusher"
@@ -244,86 +243,7 @@ func manyGateways(t *testing.T, n int, handler http.HandlerFunc) (urls []string)
 	return urls
 }
 
-func answerAfter(d time.Duration) http.HandlerFunc {
-	gateway := receiver.New(func(receiver.Notification) {})
-	gateway.Make(receiver.Trouble{Delay: d})
-	return gateway.ServeHTTP
-}
-
 func always(user mxid.UserID) func(int) mxid.UserID { return func(int) mxid.UserID { return user } }
-
-// The account has ten gateways that answer after 4.9 s, and gets 50 events a second.
-func TestASlowAccountDoesNotDelayOtherUsers(t *testing.T) {
-	t.Parallel()
-	f := startFairness(t, 1)
-	slow := manyGateways(t, 10, answerAfter(4900*time.Millisecond))
-	const attacker = "@attacker:x"
-	f.setPushers(len(slow), always(attacker), func(n int) pusher.Pusher { return pusherAt(slow[n], "slow") })
-	before := f.run(length())
-	end := f.attack(20*time.Millisecond, func() { f.send(0, attacker) })
-	during := f.run(length())
-	end()
-	f.compare(before, during, fairDelay)
-}
-
-// Each pusher has a gateway of its own, which answers after 0.9 s.
-func TestAccountsWithAHundredSlowPushersDoNotDelayOtherUsers(t *testing.T) {
-	t.Parallel()
-	const pushers = 100 // of each account
-	n := fullSize(5, 10)
-	f := startFairness(t, 1)
-	slow := manyGateways(t, n*pushers, answerAfter(900*time.Millisecond))
-	attacker := func(i int) mxid.UserID { return mxid.UserID(fmt.Sprintf("@attacker%d:x", i%n)) }
-	f.setPushers(len(slow), attacker, func(i int) pusher.Pusher { return pusherAt(slow[i], "slow") })
-	var attackers []mxid.UserID
-	for i := range n {
-		attackers = append(attackers, attacker(i))
-	}
-	before := f.run(length())
-	end := f.attack(200*time.Millisecond, func() { f.send(0, attackers...) })
-	during := f.run(length())
-	end()
-	f.compare(before, during, fairDelay)
-}
-
-// The gateway answers 502 for one of two apps.
-func TestAFailingAppDoesNotDelayOtherAppsOfItsGateway(t *testing.T) {
-	t.Parallel()
-	f := startFairness(t, 1)
-	gateway := manyGateways(t, 1, func(w http.ResponseWriter, r *http.Request) {
-		body, err := io.ReadAll(r.Body)
-		if err == nil && strings.Contains(string(body), `"failing"`) {
-			w.WriteHeader(http.StatusBadGateway)
-			return
-		}
-		r.Body = io.NopCloser(strings.NewReader(string(body)))
-		f.works.ServeHTTP(w, r)
-	})[0]
-	app := func(name string) func(int) pusher.Pusher {
-		return func(int) pusher.Pusher {
-			p := pusherAt(gateway, name)
-			p.AppID = name
-			return p
-		}
-	}
-	failing := func(n int) mxid.UserID { return mxid.UserID(fmt.Sprintf("@failing%d:x", n)) }
-	f.setPushers(fairUsers, failing, app("failing"))
-	other := func(n int) mxid.UserID { return mxid.UserID(fmt.Sprintf("@other%d:x", n)) }
-	f.setPushers(fairUsers, other, app("other"))
-
-	sent, n := map[string]time.Time{}, 0
-	for end := time.Now().Add(closeAfter + length()); time.Now().Before(end); n++ {
-		f.send(0, failing(n%fairUsers))
-		at := time.Now()
-		sent[f.send(0, other(n%fairUsers))] = at
-		time.Sleep(fairInterval)
-	}
-	took := timings(f.works.wait(t, sent))
-	t.Logf("the app that works: %v", took)
-	if took.p99() > 2*time.Second {
-		t.Errorf("the p99 of the app that works is %v, want at most 2 s", took.p99())
-	}
-}
 
 // closeAfter is how long a gateway accepts nothing before hosts stop sending to it.
 const closeAfter = 5 * time.Second
