@@ -3,19 +3,15 @@ package integration
 import (
 	"fmt"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
 	"github.com/pushfx/pushfx/module/commit/rediscommit"
-	"github.com/pushfx/pushfx/module/fault"
 	"github.com/pushfx/pushfx/module/mxid"
-	"github.com/pushfx/pushfx/module/pushrule"
 	"github.com/pushfx/pushfx/module/redisclient"
 	"github.com/pushfx/pushfx/module/redistest"
-	"github.com/pushfx/pushfx/rulestore"
 )
 
 // skews are pairs of deviations of two hosts' clocks.
@@ -36,69 +32,6 @@ func redisClock(t *testing.T, client redis.UniversalClient, by time.Duration) fu
 	clock := redisclient.NewClock(client, clockAhead(by), func(error) {})
 	clock.Measure(t.Context())
 	return clock.Now
-}
-
-// A host that lost an answer recognizes its change among later changes by hosts with other clocks, even if no host
-// knows the time of Redis.
-func TestEffectOnceWithSkewedClocks(t *testing.T) {
-	t.Parallel()
-	server := redistest.Single(t)
-	for _, skew := range skews() {
-		t.Run(fmt.Sprint(skew), func(t *testing.T) {
-			t.Parallel()
-			user := mxid.UserID(fmt.Sprintf("@%s:example.org", strings.NewReplacer("[", "", "]", "", " ", "").Replace(fmt.Sprint(skew))))
-			store := func(client redis.UniversalClient, by time.Duration) *rulestore.Store {
-				store, err := rulestore.New(client, rediscommit.DefaultConfig(), rediscommit.Options{Now: clockAhead(by)})
-				if err != nil {
-					t.Fatal(err)
-				}
-				return store
-			}
-			edit := func(store *rulestore.Store, change func(*pushrule.Ruleset) error) error {
-				_, err := store.Update(t.Context(), user, func(rules *pushrule.Ruleset, _ bool) error { return change(rules) })
-				return err
-			}
-			other := store(server.Client(t), skew[1])
-			proxy := redistest.NewProxy(t, server)
-			host := store(proxy.Client(t, func(o *redis.Options) { o.MaxRetries, o.ReadTimeout = -1, soon }), skew[0])
-			for range 3 {
-				if err := edit(host, putRoom("mine")); err != nil {
-					t.Fatal(err)
-				}
-				// Another host makes a change before this host can look up its outcome.
-				lost, removed := proxy.StallReply(1, writing...), make(chan error, 1)
-				go func() { removed <- edit(host, removeRoom("mine")) }()
-				<-lost.Struck()
-				if err := edit(other, putRoom("other")); err != nil {
-					t.Error(err)
-				}
-				if err := <-removed; err != nil {
-					t.Errorf("a removal that took effect: %v", err)
-				}
-				// A host does not repeat a change that another host has undone.
-				if err := edit(other, removeRoom("other")); err != nil {
-					t.Errorf("the removal of the other's rule: %v", err)
-				}
-			}
-			content, err := other.Load(t.Context(), user)
-			if rules := content.Rules.List(pushrule.Room); err != nil || len(rules) != 0 {
-				t.Errorf("left are %v, error %v", rules, err)
-			}
-		})
-	}
-}
-
-func putRoom(id string) func(*pushrule.Ruleset) error {
-	return func(rules *pushrule.Ruleset) error {
-		if _, found := rules.Rule(pushrule.Room, id); found {
-			return fault.New(fault.InvalidParam, "it is there")
-		}
-		return rules.Put(pushrule.Room, id, pushrule.Draft{}, pushrule.Position{})
-	}
-}
-
-func removeRoom(id string) func(*pushrule.Ruleset) error {
-	return func(rules *pushrule.Ruleset) error { return rules.Delete(pushrule.Room, id) }
 }
 
 // When an operator deletes an event, the next host creates it again, with a version above the known one, so that

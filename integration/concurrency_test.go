@@ -9,7 +9,6 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pushrule"
 )
 
@@ -69,20 +68,6 @@ func TestManyDeletesOfOneRuleSucceedOnce(t *testing.T) {
 		if count[http.StatusOK] != 1 || count[http.StatusNotFound] != writers-1 {
 			t.Errorf("got statuses %v", count)
 		}
-	})
-}
-
-func TestSimultaneousFirstReadsGiveOneSet(t *testing.T) {
-	t.Parallel()
-	eachRedis(t, func(t *testing.T, newClient func(*testing.T) redis.UniversalClient) {
-		hosts := []*host{startHost(t, newClient(t)), startHost(t, newClient(t))}
-		want := pushrule.ServerDefault(mxid.UserID(alice))
-		atOnce(func(writer int) {
-			a := hosts[writer%2].do(alice, http.MethodGet, v3+"/pushrules/global/", "")
-			if a.body != string(want.AppendJSON(nil)) {
-				t.Errorf("got %d %s", a.status, a.body)
-			}
-		})
 	})
 }
 

@@ -421,25 +421,6 @@ func TestEffectOnceWithScriptFlush(t *testing.T) {
 	}
 }
 
-func TestEffectOnceWithScriptFlushBeforeRetry(t *testing.T) {
-	t.Parallel()
-	redistest.Require(t)
-	for _, with := range eachClient(soon, never) {
-		t.Run(with.String(), func(t *testing.T) {
-			t.Parallel()
-			mutationServer := newMutationServer(t)
-			mutationServer.eachMutation(t, with, func(c *mutationTest) {
-				fault := c.proxy.StallReply(1, writing...)
-				got := c.begin()
-				c.wantFault(fault)
-				mutationServer.forgetScripts(c.t)
-				c.wantSuccess(<-got, c.after)
-				c.wantStored(c.after)
-			})
-		})
-	}
-}
-
 func TestAnotherHostsChangeSurvivesALateReply(t *testing.T) {
 	t.Parallel()
 	mutationServer := newMutationServer(t)
@@ -529,28 +510,6 @@ func TestADeleteWithALateReplySucceeds(t *testing.T) {
 	}
 }
 
-func TestADeleteWithALateRequestFindsNothingAfterAnotherDelete(t *testing.T) {
-	t.Parallel()
-	mutationServer := newMutationServer(t)
-	for _, with := range eachClient(2*soon, never) {
-		t.Run(with.String(), func(t *testing.T) {
-			t.Parallel()
-			c := mutationServer.deletion(t, with)
-			fault := c.proxy.HoldRequest(1, writing...)
-			got := c.begin()
-			c.wantFault(fault)
-			if a := mutationServer.host.ask(t, c.user, c.request); a.status != http.StatusOK {
-				t.Errorf("the second: got %s", a)
-			}
-			if a := <-got; a.status != http.StatusNotFound {
-				t.Errorf("got %s", a)
-			}
-			fault.Release()
-			c.wantStored(c.after)
-		})
-	}
-}
-
 // The host refused the deletion; then another host restored the value that the deletion had read.
 func TestARefusedDeleteHasNoEffectLater(t *testing.T) {
 	t.Parallel()
@@ -574,29 +533,6 @@ func TestARefusedDeleteHasNoEffectLater(t *testing.T) {
 			}
 			fault.Release()
 			c.wantStored(remade)
-		})
-	}
-}
-
-func TestOneOfTwoRacingDeletesSucceedsDespiteALostReply(t *testing.T) {
-	t.Parallel()
-	const rounds = 20
-	mutationServer := newMutationServer(t)
-	for _, with := range eachClient(never, never) {
-		t.Run(with.String(), func(t *testing.T) {
-			t.Parallel()
-			for range rounds {
-				c := mutationServer.deletion(t, with)
-				c.proxy.CutReply(1, writing...)
-				got := c.begin()
-				second := mutationServer.host.ask(t, c.user, c.request).status
-				statuses := []int{(<-got).status, second}
-				slices.Sort(statuses)
-				if !slices.Equal(statuses, []int{http.StatusOK, http.StatusNotFound}) {
-					t.Errorf("got statuses %v", statuses)
-				}
-				c.wantStored(c.after)
-			}
 		})
 	}
 }

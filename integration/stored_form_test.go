@@ -37,7 +37,7 @@ func TestTheStoredFormIsFixed(t *testing.T) {
 			if !found {
 				*rules = pushrule.ServerDefault(alice)
 			}
-			return putRoom(id)(rules)
+			return rules.Put(pushrule.Room, id, pushrule.Draft{}, pushrule.Position{})
 		})
 		if err != nil {
 			t.Fatal(err)
