@@ -48,33 +48,6 @@ func TestTheDialectIsTheOneThatTheRoutesWereMountedWith(t *testing.T) {
 	}
 }
 
-// The middleware of Register runs for served routes only.
-func TestAnUnknownPathIsNotFoundForEveryone(t *testing.T) {
-	t.Parallel()
-	rules := newServer(t, zap.NewNop()).PushRules(rulesFunc{})
-	e := echo.New()
-	refuse := func(echo.HandlerFunc) echo.HandlerFunc {
-		return func(c echo.Context) error { return c.NoContent(http.StatusUnauthorized) }
-	}
-	rules.Register(e.Group("/_matrix/client/v3"), V3, refuse)
-	for request, want := range map[string]int{
-		"GET /_matrix/client/v3/pushrules/":               401,
-		"PUT /_matrix/client/v3/pushrules/global/room/a":  401,
-		"GET /_matrix/client/v3/pushrules/global/a/b/c/d": 404,
-		"POST /_matrix/client/v3/pushrules/":              405,
-		"OPTIONS /_matrix/client/v3/pushrules/":           204,
-		"GET /_matrix/client/v3/nothing":                  404,
-		"GET /_matrix/client/v3":                          404,
-	} {
-		method, path, _ := strings.Cut(request, " ")
-		answer := httptest.NewRecorder()
-		e.ServeHTTP(answer, httptest.NewRequest(method, path, nil))
-		if answer.Code != want {
-			t.Errorf("%s: got %d %s, want %d", request, answer.Code, answer.Body, want)
-		}
-	}
-}
-
 type (
 	rulesFunc struct {
 		module.RuleService
@@ -121,19 +94,6 @@ func fails(err error) func(context.Context) (pushrule.Ruleset, error) {
 }
 
 const allRules = "/_matrix/client/v3/pushrules/"
-
-func TestMountedWithoutMiddleware(t *testing.T) {
-	t.Parallel()
-	rules := func(context.Context) (pushrule.Ruleset, error) {
-		t.Error("the service was called")
-		return pushrule.Ruleset{}, nil
-	}
-	answer := serveRules(t, zap.NewNop(), rules, httptest.NewRequest(http.MethodGet, allRules, nil))
-	want := `{"errcode":"M_MISSING_TOKEN","error":"Missing access token."}`
-	if answer.Code != 401 || answer.Body.String() != want {
-		t.Errorf("got %d %s, want 401 %s", answer.Code, answer.Body, want)
-	}
-}
 
 func TestLogging(t *testing.T) {
 	t.Parallel()

@@ -63,36 +63,3 @@ func TestManyWritersFillALimitExactly(t *testing.T) {
 		})
 	}
 }
-
-// A refused request leaves no key, not even for a moment.
-func TestARefusedPusherStoresNothing(t *testing.T) {
-	t.Parallel()
-	const most, refusals = 3, 100
-	few := fx.Decorate(func(c pushfx.Config) pushfx.Config {
-		c.PusherPolicy.MaxPushers, c.PusherPolicy.MaxSharers = most, 1
-		return c
-	})
-	server, client := embedded(t)
-	h := startHost(t, client, few)
-	h.do(bob, http.MethodPost, v3+"/pushers/set", httpPusher("app", "bob's"))
-	for n := range most {
-		if a := h.do(alice, http.MethodPost, v3+"/pushers/set", httpPusher("app", fmt.Sprint(n))); a.status != http.StatusOK {
-			t.Fatal(a.status, a.body)
-		}
-	}
-	before := server.Dump()
-	for n := range refusals {
-		for _, body := range []string{
-			httpPusher("app", fmt.Sprint("refused ", n)),
-			strings.Replace(httpPusher("app", fmt.Sprint("refused ", n)), "{", `{"append":true,`, 1),
-			strings.Replace(httpPusher("app", "bob's"), "{", `{"append":true,`, 1),
-		} {
-			if a := h.do(alice, http.MethodPost, v3+"/pushers/set", body); a.status != http.StatusBadRequest {
-				t.Fatalf("%d %s", a.status, a.body)
-			}
-		}
-	}
-	if after := server.Dump(); after != before {
-		t.Errorf("before:\n%s\nafter:\n%s", before, after)
-	}
-}
