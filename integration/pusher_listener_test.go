@@ -96,16 +96,7 @@ func TestPusherListenersHearOfChangesOnACluster(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, stop := context.WithCancel(context.Background())
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		listening.Run(ctx)
-	}()
-	t.Cleanup(func() {
-		stop()
-		<-ended
-	})
+	startPush(t, listening)
 	listener.want(t, "at the start", "missed")
 	there := startHost(t, client())
 	for _, user := range []string{alice, bob, mover} {
