@@ -21,6 +21,7 @@ import (
 	"github.com/pushfx/pushfx/module/pushrule"
 	"github.com/pushfx/pushfx/module/redistest"
 	"github.com/pushfx/pushfx/module/stored"
+	"github.com/pushfx/pushfx/module/unread"
 	"github.com/pushfx/pushfx/module/unread/fold"
 )
 
@@ -70,8 +71,8 @@ func damages(keys stored.Keys) []damage {
 	own := aPusher(string(alice))
 	pushers, claims, unusedClaims := keys.Pushers(alice), keys.Claims(own.Digest()), keys.Claims(other.Digest())
 	op := fold.Op{Kind: fold.Notified, Room: "!r", Position: 1, Thread: fold.Main, Actions: `["notify"]`}.Text()
-	unread, longList := keys.Unread(alice), []any{"RPUSH", keys.Unread(alice)}
-	for range maxUnreadOps + 1 {
+	counts, longList := keys.Unread(alice), []any{"RPUSH", keys.Unread(alice)}
+	for range unread.MaxOps + 1 {
 		longList = append(longList, op)
 	}
 	return []damage{
@@ -114,11 +115,11 @@ func damages(keys stored.Keys) []damage {
 		{"a queue of an earlier version", otherVersion, left, runs("SET", keys.DeliveryFormat(), "1 8")},
 		{"a log of an earlier version", otherVersion, left, runs("XADD", "delivery:{000}:log", "*", "d", secret)},
 		{"hosts of an earlier version", otherVersion, left, runs("ZADD", "delivery:hosts", 1, "host")},
-		{"unreadable unread counts", unreadableUnread, left, runs("RPUSH", unread, op, secret)},
-		{"unread counts of a later version", otherVersion, left, runs("RPUSH", unread, "2"+op[1:])},
+		{"unreadable unread counts", unreadableUnread, left, runs("RPUSH", counts, op, secret)},
+		{"unread counts of a later version", otherVersion, left, runs("RPUSH", counts, "2"+op[1:])},
 		{"a long list of unread counts", longUnread, left, runs(longList...)},
-		{"unread counts that expire", expiringKey, fixed, inOrder(runs("RPUSH", unread, op), runs("EXPIRE", unread, 3600))},
-		{"unread counts of another type", wrongType, left, runs("SET", unread, "x")},
+		{"unread counts that expire", expiringKey, fixed, inOrder(runs("RPUSH", counts, op), runs("EXPIRE", counts, 3600))},
+		{"unread counts of another type", wrongType, left, runs("SET", counts, "x")},
 		{"an unreadable notification", unreadableEntry, left, inOrder(
 			runs("RPUSH", keys.Backlog(0, "x"), secret), runs("ZADD", keys.ShardDue(0), 1, "x"))},
 		{"a backlog without a time", lostBacklog, fixed, runs("RPUSH", keys.Backlog(0, "x"), entry)},

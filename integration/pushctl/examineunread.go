@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/pushfx/pushfx/module/stored"
+	"github.com/pushfx/pushfx/module/unread"
 	"github.com/pushfx/pushfx/module/unread/fold"
 )
 
@@ -13,10 +14,6 @@ var (
 	unreadableUnread = kind{"unreadable unread counts", byHand}
 	longUnread       = kind{"unread counts not compacted", byHand}
 )
-
-// maxUnreadOps is the number of operations in a list above which a host's next call
-// compacts it.
-const maxUnreadOps = 64
 
 // unreadList is what a list of unread counts holds.
 type unreadList struct {
@@ -56,14 +53,14 @@ func (b *backend) examineUnread(x *examination, v value) {
 		return
 	case l.err != nil:
 		x.problems = append(x.problems, problem{kind: unreadableUnread, subject: v.name, detail: l.err.Error()})
-	case l.ops > maxUnreadOps:
+	case l.ops > unread.MaxOps:
 		x.unconfirmed = append(x.unconfirmed, problem{
 			kind: longUnread, subject: v.name, detail: fmt.Sprintf("%d operations", l.ops),
 			recheck: func(ctx context.Context) (bool, error) {
 				ctx, cancel := context.WithTimeout(ctx, replyTimeout)
 				defer cancel()
 				values, err := b.readValues(ctx, b.client, []string{v.name})
-				return err == nil && readUnread(values[0].items).ops > maxUnreadOps, err
+				return err == nil && readUnread(values[0].items).ops > unread.MaxOps, err
 			},
 		})
 	}

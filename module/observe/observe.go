@@ -138,8 +138,8 @@ const (
 
 	// UnreadAppended, UnreadCompacted and UnreadLong count operations that were appended to
 	// lists of unread notifications, lists that were compacted, and appends after which a
-	// list had more than 64 texts. UnreadUnreadable counts users that an event skipped,
-	// because their list cannot be read.
+	// list had more than 64 texts. UnreadUnreadable counts tries to read or change a list
+	// that cannot be read.
 	UnreadAppended
 	UnreadCompacted
 	UnreadLong

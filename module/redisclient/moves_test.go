@@ -1,6 +1,7 @@
 package redisclient
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -169,6 +170,27 @@ func TestMissingKeysOfAWholeClusterCostLittle(t *testing.T) {
 	sweeps := int(time.Since(start)/aloneAge) + 1
 	if most := sweeps * len(c.Masters()) * 16384 / slotBlock; slots-slotsBefore > most {
 		t.Errorf("%d questions about slots, want %d at most", slots-slotsBefore, most)
+	}
+}
+
+func TestManyMissingKeysAtOnceAskForEachBlockOnce(t *testing.T) {
+	t.Parallel()
+	c := newMovingCluster(t, 0)
+	_, before := c.calls(t)
+	commands := make([]*Command, 2000)
+	for i := range commands {
+		key := fmt.Sprint("missing", i)
+		node, err := c.client.MasterForKey(t.Context(), key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		commands[i] = &Command{Key: key, Node: node}
+	}
+	if err := errors.Join(NewPipelines(c.client).AreElsewhere(t.Context(), commands)...); err != nil {
+		t.Error(err)
+	}
+	if _, after := c.calls(t); after-before > len(c.Masters())*16384/slotBlock {
+		t.Errorf("%d questions about slots", after-before)
 	}
 }
 

@@ -103,9 +103,18 @@ func (p *Pipelines) AreElsewhere(ctx context.Context, commands []*Command) []err
 	if !p.isCluster() {
 		return errs
 	}
-	var asking sync.WaitGroup
+	blocks := map[int][]int{} // a block's first key asks about all its slots
 	for i, c := range commands {
-		asking.Go(func() { errs[i] = p.Elsewhere(ctx, c.Key, c.Node) })
+		block := SlotOf(c.Key) / slotBlock
+		blocks[block] = append(blocks[block], i)
+	}
+	var asking sync.WaitGroup
+	for _, block := range blocks {
+		asking.Go(func() {
+			for _, i := range block {
+				errs[i] = p.Elsewhere(ctx, commands[i].Key, commands[i].Node)
+			}
+		})
 	}
 	asking.Wait()
 	return errs

@@ -13,10 +13,11 @@ import (
 )
 
 const (
-	// fewOps is the number of operations up to which a list is left alone, and maxOps the
-	// number above which it is compacted at once.
+	// fewOps is the number of operations up to which a list is left alone.
 	fewOps = 16
-	maxOps = 64
+
+	// MaxOps is the number of operations above which the next append compacts a list.
+	MaxOps = 64
 
 	// stuckOps is far above any list that can be compacted. Longer lists are unreadable, so
 	// they are rarely read.
@@ -34,7 +35,7 @@ func isDue(length int) bool {
 	switch {
 	case length <= fewOps:
 		return false
-	case length <= maxOps, length > stuckOps:
+	case length <= MaxOps, length > stuckOps:
 		return rand.IntN(fewOps) == 0
 	}
 	return true
@@ -55,6 +56,7 @@ func (s *Service) compactUsers(ctx context.Context, users []mxid.UserID) {
 // compact replaces each list of more than fewOps operations by its record.
 func (s *Service) compact(ctx context.Context, lists map[mxid.UserID][]string) {
 	var all []module.UnreadReplacement
+	unreadable := 0
 	idle := s.now().Add(-idleTime).UnixMilli()
 	for user, list := range lists {
 		if countOps(list) <= fewOps {
@@ -62,11 +64,13 @@ func (s *Service) compact(ctx context.Context, lists map[mxid.UserID][]string) {
 		}
 		record, err := fold.Fold(list)
 		if err != nil {
+			unreadable++
 			continue
 		}
 		record.DropIdle(idle)
 		all = append(all, module.UnreadReplacement{User: user, First: list, By: record.Text()})
 	}
+	s.observer.Count(observe.UnreadUnreadable, "", unreadable)
 	if len(all) == 0 {
 		return
 	}

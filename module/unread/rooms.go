@@ -145,21 +145,29 @@ func (s *Service) load(ctx context.Context, user mxid.UserID, rooms ...string) (
 // are needed; none means all.
 func (s *Service) foldAll(ctx context.Context, users []mxid.UserID, rooms map[mxid.UserID][]string, do func(mxid.UserID, fold.Record, error)) {
 	for some := range slices.Chunk(users, maxLoaded) {
-		long := map[mxid.UserID][]string{}
+		long, unreadable := map[mxid.UserID][]string{}, 0
 		for user, list := range s.store.Load(ctx, some) {
-			if list.Err != nil {
-				do(user, fold.Record{}, list.Err)
-				continue
-			}
-			record, err := fold.Fold(list.Value, rooms[user]...)
-			if err != nil {
-				err = fault.Wrap(fault.Database, "The stored unread counts cannot be read.", err)
-			}
+			record, err := foldList(list, rooms[user])
 			do(user, record, err)
-			if countOps(list.Value) > fewOps {
+			switch {
+			case isUnreadable(err):
+				unreadable++
+			case countOps(list.Value) > fewOps:
 				long[user] = list.Value
 			}
 		}
+		s.observer.Count(observe.UnreadUnreadable, "", unreadable)
 		s.compact(ctx, long)
 	}
+}
+
+func foldList(list module.Result[[]string], rooms []string) (fold.Record, error) {
+	if list.Err != nil {
+		return fold.Record{}, list.Err
+	}
+	record, err := fold.Fold(list.Value, rooms...)
+	if err != nil {
+		err = fault.Wrap(fault.Database, "The stored unread counts cannot be read.", err)
+	}
+	return record, err
 }

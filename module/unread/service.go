@@ -142,16 +142,11 @@ func (s *Service) Forget(ctx context.Context, room string, position int64, users
 // appendToAll is append without the errors of unreadable lists: one of them must not stop
 // an event for all others.
 func (s *Service) appendToAll(ctx context.Context, texts []module.UserText) error {
-	unreadable := 0
 	for _, err := range s.append(ctx, texts) {
-		switch {
-		case fault.KindOf(err) == fault.Database && err != nil:
-			unreadable++
-		case err != nil:
+		if err != nil && !isUnreadable(err) {
 			return err
 		}
 	}
-	s.observer.Count(observe.UnreadUnreadable, "", unreadable)
 	return nil
 }
 
@@ -162,13 +157,16 @@ func (s *Service) append(ctx context.Context, texts []module.UserText) []error {
 		return errs
 	}
 	var due []mxid.UserID
-	appended, long := 0, 0
+	appended, long, unreadable := 0, 0, 0
 	for i, length := range s.store.Append(ctx, texts) {
 		if errs[i] = length.Err; length.Err != nil {
+			if isUnreadable(length.Err) {
+				unreadable++
+			}
 			continue
 		}
 		appended++
-		if length.Value > maxOps {
+		if length.Value > MaxOps {
 			long++
 		}
 		if isDue(length.Value) {
@@ -177,9 +175,12 @@ func (s *Service) append(ctx context.Context, texts []module.UserText) []error {
 	}
 	s.observer.Count(observe.UnreadAppended, "", appended)
 	s.observer.Count(observe.UnreadLong, "", long)
+	s.observer.Count(observe.UnreadUnreadable, "", unreadable)
 	s.compactUsers(ctx, due)
 	return errs
 }
+
+func isUnreadable(err error) bool { return fault.KindOf(err) == fault.Database }
 
 // maxIDBytes is the maximum length of room ids and event ids (Matrix specification,
 // appendices, "Opaque identifiers").

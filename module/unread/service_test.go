@@ -154,7 +154,7 @@ func TestAnEventSkipsUsersWithAnUnreadableKey(t *testing.T) {
 	if err := s.Read(t.Context(), alice, room, "", 1); fault.KindOf(err) != fault.Database {
 		t.Errorf("Read: got error %v", err)
 	}
-	if n := counts.counts[observe.UnreadUnreadable]; n != 2 || counts.counts[observe.UnreadAppended] != 2 {
+	if n := counts.counts[observe.UnreadUnreadable]; n != 3 || counts.counts[observe.UnreadAppended] != 2 {
 		t.Errorf("counted %v", counts.counts)
 	}
 }
@@ -167,10 +167,10 @@ func TestListsStayShort(t *testing.T) {
 		add(t, s, i+1, "event", alice)
 		longest = max(longest, len(memory.Texts[alice]))
 	}
-	if longest > maxOps {
+	if longest > MaxOps {
 		t.Errorf("a list had %d texts", longest)
 	}
-	if n := counts.counts[observe.UnreadCompacted]; n < 2000/maxOps || n > 2000/fewOps {
+	if n := counts.counts[observe.UnreadCompacted]; n < 2000/MaxOps || n > 2000/fewOps {
 		t.Errorf("compacted %d times", n)
 	}
 	for i := range int64(fewOps + 1) {
@@ -208,6 +208,49 @@ func TestMembersOfARoomDoNotCompactTogether(t *testing.T) {
 	}
 	if worst > 150 {
 		t.Errorf("%d of 1,000 lists were compacted at one event", worst)
+	}
+	if share := shareOfLong(counts); share > 0.005 {
+		t.Errorf("%.3f of the appends were to long lists", share)
+	}
+}
+
+func shareOfLong(c counting) float64 {
+	return float64(c.counts[observe.UnreadLong]) / float64(c.counts[observe.UnreadAppended])
+}
+
+// neverReplacing is a store without the right to replace.
+type neverReplacing struct{ module.UnreadStore }
+
+func (neverReplacing) Replace(_ context.Context, all []module.UnreadReplacement) []module.Result[bool] {
+	return slices.Repeat([]module.Result[bool]{{Err: module.Unavailable(nil)}}, len(all))
+}
+
+// The alert on lists that are not compacted is for a share above 0.05.
+func TestListsThatAreNotCompactedAreCounted(t *testing.T) {
+	counts := counting{observe.None, map[observe.Event]int{}}
+	s := New(neverReplacing{storetest.NewMemory().Unread()}, Config{}, newClock().tick, counts)
+	for i := range int64(100) {
+		add(t, s, i+1, "event", alice)
+	}
+	if share := shareOfLong(counts); share < 0.3 || counts.counts[observe.UnreadCompacted] > 0 {
+		t.Errorf("%.3f of the appends were to long lists, of %v", share, counts.counts)
+	}
+}
+
+// A damaged list is counted even if its user never reads it.
+func TestDamagedListsAreCountedWhenTheyGrow(t *testing.T) {
+	memory, counts := storetest.NewMemory(), counting{observe.None, map[observe.Event]int{}}
+	memory.Texts[alice] = []string{"damaged"}
+	s := New(memory.Unread(), Config{}, newClock().tick, counts)
+	for i := range int64(MaxOps) {
+		add(t, s, i+1, "event", alice)
+	}
+	if n := counts.counts[observe.UnreadUnreadable]; n == 0 || counts.counts[observe.UnreadCompacted] > 0 {
+		t.Errorf("counted %v", counts.counts)
+	}
+	n := counts.counts[observe.UnreadUnreadable]
+	if _, err := s.Rooms(t.Context(), alice); err == nil || counts.counts[observe.UnreadUnreadable] != n+1 {
+		t.Errorf("a read counted %d times, error %v", counts.counts[observe.UnreadUnreadable]-n, err)
 	}
 }
 

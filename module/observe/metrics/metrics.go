@@ -89,7 +89,7 @@ func New(cfg DeliveryConfig) *Metrics {
 			"Rule sets created with the defaults, imported, or repaired.", eventLabel),
 		unread: counter("pushfx_unread_events_total",
 			"Operations appended to lists of unread notifications, lists compacted, appends to lists of more than 64 operations (long), "+
-				"and users that an event skipped because their list cannot be read (unreadable).", eventLabel),
+				"and tries to read or change a list that cannot be read (unreadable).", eventLabel),
 		durability: histogram("pushfx_durability_wait_seconds",
 			"Duration of a change with its wait for replicas or disk.", storeLabel, outcomeLabel),
 		lag: prometheus.NewHistogram(prometheus.HistogramOpts{
