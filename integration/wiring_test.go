@@ -124,53 +124,7 @@ func TestAHostReplacesTheStoresAndNeedsNoRedis(t *testing.T) {
 	}
 }
 
-type countingStore struct {
-	module.RuleStore
-	loads chan mxid.UserID
-}
-
-func (s countingStore) Load(ctx context.Context, user mxid.UserID) (module.Content, error) {
-	s.loads <- user
-	return s.RuleStore.Load(ctx, user)
-}
-
-type disabledRules struct{ module.RuleService }
-
-func (disabledRules) Enabled(context.Context, mxid.UserID, pushrule.Kind, string) (bool, error) {
-	return false, nil
-}
-
 type unlistedPushers struct{ module.PusherService }
-
-func (unlistedPushers) List(context.Context, mxid.UserID) (pusher.List, error) {
-	return pusher.List{}, nil
-}
-
-func TestAHostWrapsAStoreAndTheServices(t *testing.T) {
-	t.Parallel()
-	_, client := embedded(t)
-	loads := make(chan mxid.UserID, 10)
-	h := startHost(t, client,
-		fx.Decorate(func(s module.RuleStore) module.RuleStore { return countingStore{s, loads} }),
-		fx.Decorate(func(s module.RuleService) module.RuleService { return disabledRules{s} }),
-		fx.Decorate(func(s module.PusherService) module.PusherService { return unlistedPushers{s} }),
-	)
-	if a := h.do(alice, http.MethodGet, v3+"/pushrules/", ""); a.status != http.StatusOK {
-		t.Errorf("got %d %s", a.status, a.body)
-	}
-	if got := <-loads; got != alice {
-		t.Errorf("the wrapped store loaded %s", got)
-	}
-	if a := h.do(alice, http.MethodGet, v3+"/pushrules/global/override/.m.rule.reaction/enabled", ""); a.body != `{"enabled":false}` {
-		t.Errorf("got %s, want the wrapped service's answer", a.body)
-	}
-	if a := h.do(alice, http.MethodPost, v3+"/pushers/set", httpPusher("app", "key")); a.status != http.StatusOK {
-		t.Errorf("got %d %s", a.status, a.body)
-	}
-	if a := h.do(alice, http.MethodGet, v3+"/pushers", ""); a.body != `{"pushers":[]}` {
-		t.Errorf("got %s, want the wrapped service's answer", a.body)
-	}
-}
 
 func httpPusher(appID, pushkey string) string {
 	return `{"kind":"http","app_id":"` + appID + `","pushkey":"` + pushkey + `","app_display_name":"App",` +
@@ -187,64 +141,6 @@ func (r recorder) PushRulesChanged(ctx context.Context, user mxid.UserID, versio
 }
 
 func notification(user string, version int64) string { return fmt.Sprint(user, " ", version) }
-
-func TestEveryChangeListenerReceivesEveryChange(t *testing.T) {
-	t.Parallel()
-	server, client := embedded(t)
-	first, second := recorder{make(chan string, 10)}, recorder{make(chan string, 10)}
-	h := startHost(t, client, fx.Provide(
-		pushfx.AsChangeListener(func() recorder { return first }),
-		pushfx.AsChangeListener(func() recorder { return second }),
-	))
-	for _, change := range []struct{ method, path, body string }{
-		{http.MethodGet, "/pushrules/", ""}, // creates the set
-		{http.MethodPut, "/pushrules/global/content/cake", `{"actions":["notify"],"pattern":"cake"}`},
-		{http.MethodPut, "/pushrules/global/content/cake/enabled", `{"enabled":false}`},
-		{http.MethodPut, "/pushrules/global/content/cake/actions", `{"actions":[]}`},
-		{http.MethodDelete, "/pushrules/global/content/cake", ""},
-	} {
-		if a := h.do(alice, change.method, v3+change.path, change.body); a.status != http.StatusOK {
-			t.Fatalf("%s %s: %d %s", change.method, change.path, a.status, a.body)
-		}
-		stored, err := server.Get("account_data:{" + alice + "}:m.push_rules")
-		if err != nil {
-			t.Fatal(err)
-		}
-		_, revision := withoutRevision(stored)
-		for _, listener := range []recorder{first, second} {
-			if got, want := <-listener.received, notification(alice, revision.Version); got != want {
-				t.Errorf("%s %s: received %q, want %q", change.method, change.path, got, want)
-			}
-		}
-	}
-	h.do(alice, http.MethodGet, v3+"/pushrules/", "")
-	h.do(alice, http.MethodDelete, v3+"/pushrules/global/content/cake", "")
-	h.do(alice, http.MethodPut, v3+"/pushrules/global/content/last", `{"actions":["notify"],"pattern":"last"}`)
-	_, revision := withoutRevision(client.Get(t.Context(), eventKey(alice)).Val())
-	for _, listener := range []recorder{first, second} {
-		if got, want := <-listener.received, notification(alice, revision.Version); got != want {
-			t.Errorf("received %q, which changed nothing; want %q", got, want)
-		}
-	}
-}
-
-func TestTheHostsConfigIsUsed(t *testing.T) {
-	t.Parallel()
-	server, client := embedded(t)
-	h := startHost(t, client, fx.Decorate(func(c pushfx.Config) pushfx.Config {
-		c.Redis.KeyPrefix = "hs1:"
-		c.Handlers.MaxBodyBytes = 10
-		c.PusherPolicy.MaxPushers = 1
-		return c
-	}))
-	h.do(alice, http.MethodGet, v3+"/pushrules/", "")
-	if !server.Exists("hs1:account_data:{" + alice + "}:m.push_rules") {
-		t.Errorf("got keys %q, want them with the prefix", server.Keys())
-	}
-	if a := h.do(alice, http.MethodPost, v3+"/pushers/set", httpPusher("app", "key")); a.status != http.StatusRequestEntityTooLarge {
-		t.Errorf("got %d %s", a.status, a.body)
-	}
-}
 
 func TestAnInvalidConfigStopsTheStart(t *testing.T) {
 	t.Parallel()
