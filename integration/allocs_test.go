@@ -2,11 +2,15 @@ package integration
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"net/http"
+	"strings"
 	"sync/atomic"
 	"testing"
 
+	"github.com/pushfx/pushfx/module/pushrule"
+	"github.com/pushfx/pushfx/module/stored"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -68,4 +72,19 @@ func TestAReadsAllocationsDoNotGrowWithTheRules(t *testing.T) {
 			t.Errorf("%s: %.0f to %.0f allocations, want at most %d and no growth", path, least, most, bound)
 		}
 	}
+}
+
+func eventWith(number int) string {
+	texts := make([]string, number)
+	for i := range texts {
+		texts[i] = fmt.Sprintf(`{"rule_id":"!room-%d:example.org","default":false,"enabled":true,"actions":["notify"]}`, i)
+	}
+	defaults := pushrule.ServerDefault(alice)
+	set := strings.Replace(defaults.JSON(), `"room":[`, `"room":[`+strings.Join(texts, ","), 1)
+	rules, err := pushrule.Read(set)
+	if err != nil {
+		panic(err) // the set above is invalid
+	}
+	e := stored.Event{Rules: rules, Found: true}
+	return e.Text(stored.Revision{}.Next(1, stored.Write{Writer: "TEST", Attempt: 1}))
 }

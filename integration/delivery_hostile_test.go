@@ -267,35 +267,6 @@ func TestAHostileGatewayDoesNoHarm(t *testing.T) {
 	}
 }
 
-// BenchmarkDeliveryBesideAHostileGateway measures the time from Decide until a notification reaches its gateway,
-// while another gateway gets as many. On one host the other gateway works, on a second host it is hostile. The
-// hosts take turns, so that other load on the machine slows both.
-func BenchmarkDeliveryBesideAHostileGateway(b *testing.B) {
-	const (
-		interval = 5 * time.Millisecond
-		turn     = 100
-	)
-	for i := range hostilities {
-		b.Run(strings.ReplaceAll(hostilities[i].name, " ", "-"), func(b *testing.B) {
-			works, hostile := startBesideHostile(b), startBesideHostile(b)
-			works.run("warm", turn, interval)
-			hostile.run("warm", turn, interval)
-			hostile.hostile.answer.Store(&hostilities[i])
-			var without, beside []time.Duration
-			for done := 0; done < b.N; done += turn {
-				name, events := fmt.Sprint(done), min(turn, b.N-done)
-				without = append(without, works.run(name, events, interval)...)
-				beside = append(beside, hostile.run(name, events, interval)...)
-			}
-			b.ReportMetric(0, "ns/op")
-			b.ReportMetric(ms(quantile(without, 0.99)), "ms-p99-without")
-			b.ReportMetric(ms(quantile(beside, 0.99)), "ms-p99-beside")
-			b.ReportMetric(float64(quantile(beside, 0.5))/float64(quantile(without, 0.5)), "p50-ratio")
-			b.ReportMetric(float64(quantile(beside, 0.99))/float64(quantile(without, 0.99)), "p99-ratio")
-		})
-	}
-}
-
 func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 
 func quantile(all []time.Duration, share float64) time.Duration {
