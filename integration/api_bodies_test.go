@@ -73,29 +73,18 @@ func TestBodiesOfTheWrongShape(t *testing.T) {
 	for _, test := range []struct{ request, body, text string }{
 		{rule, `{"rule":null}`, "rule must be an object"},
 		{rule, `{"rule":{"actions":[]},"before":5}`, "before must be a string"},
-		{rule, `{"rule":{"actions":[]},"after":{}}`, "after must be a string"},
 		{rule, `{"rule":{"actions":["notify",1]}}`, "rule.actions[1] must be a string or an object"},
-		{rule, `{"rule":{"actions":[],"conditions":{}}}`, "rule.conditions must be an array"},
-		{rule, `{"rule":{"actions":[],"enabled":"true"}}`, "rule.enabled must be a boolean"},
 		{rule, `{"rule":{"actions":[]},"enabled":[]}`, "enabled must be a boolean"},
 		{rule, `{"actions":[],"enabled":"true"}`, "enabled must be a boolean"},
-		{rule, `{"actions":[],"conditions":[{"kind":"event_property_is","key":"a","value":[]}]}`,
-			"conditions[0].value must be a string, an integer, a boolean or null"},
-		{content, `{"rule":{"actions":[],"pattern":""}}`, "rule.pattern must be a non-empty string"},
 		{content, `{"actions":[],"pattern":""}`, "pattern must be a non-empty string"},
 		{rule, `{"rule":{"actions":[]},"rule":{"actions":[]}}`, "Key given twice: rule"},
-		{rule, `{"rule":{"actions":[],"\u0061ctions":[]}}`, "Key given twice: rule.actions"},
-		{rule, `{"rule":{"actions":[]},"x":{"x":1,"x":2}}`, "Key given twice: x.x"},
 		{actions, `{"actions":null}`, "actions must be an array"},
-		{actions, `{"actions":["x",{"set_tweak":null}]}`, "actions[1].set_tweak must be a string"},
 		{actions, `{"actions":[],"actions":["notify"]}`, "Key given twice: actions"},
 		{enabled, `{"enabled":"false"}`, "enabled must be a boolean"},
-		{enabled, `{"enabled":null}`, "enabled must be a boolean"},
 		{enabled, `{"enabled":true,"enabled":false}`, "Key given twice: enabled"},
 		{pushers, `{"action":"set"}`, "action must be an object"},
 		{pushers, pusherWith(`"kind":1`), "kind must be a string or null"},
 		{pushers, `{"action":` + pusherWith(`"kind":1`) + `}`, "action.kind must be a string or null"},
-		{pushers, pusherWith(`"data":{"url":1}`), "data.url must be a string"},
 		{pushers, with(`"kind":null`)(pusherWith()), "Key given twice: kind"},
 	} {
 		c.take(step{test.request, test.body, failure(400, "M_BAD_JSON", test.text)})
@@ -108,19 +97,14 @@ func TestMissingParameters(t *testing.T) {
 	const rule, content = "PUT /pushrules/global/override/mine", "PUT /pushrules/global/content/mine"
 	for _, test := range []struct{ request, body, missing string }{
 		{rule, `{"rule":{}}`, ": rule.actions"},
-		{rule, `{"rule":{"Actions":[]}}`, ": rule.actions"},
 		{rule, `{"conditions":[]}`, ": actions"},
-		{content, `{"rule":{"actions":[],"pattern":null}}`, ": rule.pattern"},
 		{content, `{"rule":{"actions":[]},"pattern":"p"}`, ": rule.pattern"}, // a top-level member does not count
 		{content, `{"actions":[]}`, ": pattern"},
-		{rule, `{"actions":[],"conditions":[{"kind":"event_match","key":"a"}]}`, ": conditions[0].pattern"},
 		{rule + "/actions", `{"ACTIONS":[]}`, ": actions"},
 		{rule + "/enabled", `{"Enabled":true}`, ": enabled"},
 		{"POST /pushers/set", pusherWithout("kind"), ": kind"},
 		{"POST /pushers/set", pusherWithout("lang", "data"), "s: lang, data"},
-		{"POST /pushers/set", pusherWith(`"data":{}`), ": data.url"},
 		{"POST /pushers/set", `{"action":` + pusherWithout("data") + `}`, ": action.data"},
-		{"POST /pushers/set", `{"kind":null}`, "s: app_id, pushkey"},
 	} {
 		c.take(step{test.request, test.body, failure(400, "M_MISSING_PARAM", "Missing parameter"+test.missing)})
 	}

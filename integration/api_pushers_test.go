@@ -112,16 +112,11 @@ func TestPusherValidation(t *testing.T) {
 	for _, test := range []struct{ body, text string }{
 		{pusherWith(`"kind":"org.matrix.msc4174.webpush"`), "kind must be 'http' or null."},
 		{pusherWith(`"kind":"email"`, `"app_id":"m.email"`, `"data":{}`), "kind must be 'http' or null: this server sends no email."},
-		{pusherWith(`"app_id":"m.email"`), "app_id 'm.email' is for email pushers."},
-		{pusherWith(`"app_id":""`), "app_id must not be empty."},
 		{long("app_id", 65), "app_id longer than 64 characters."},
 		{long("pushkey", 513), "pushkey longer than 512 bytes."},
 		{pusherWith(`"data":{"url":"https://x` + path + `","x":"` + strings.Repeat("x", 16<<10) + `"}`), "data longer than 16384 bytes."},
 		{url("https://x" + path + "?" + strings.Repeat("x", 2048)), "data.url longer than 2048 bytes."},
 		{url("http://push.example.org" + path), notifyURL},
-		{url("https://push.example.org/notify"), notifyURL},
-		{url(path), notifyURL},
-		{url("https://user:pass@push.example.org" + path), notifyURL},
 		{url("https://127.0.0.1" + path), "data.url must not have an IP address that is not public."},
 	} {
 		c.take(step{"POST /pushers/set", test.body, failure(400, "M_INVALID_PARAM", test.text)})

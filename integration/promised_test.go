@@ -78,28 +78,6 @@ func TestThePagesListThePromisedPackages(t *testing.T) {
 	}
 }
 
-func TestOtherPackagesSayThatTheyMayChange(t *testing.T) {
-	t.Parallel()
-	out, err := exec.Command("go", "list", "-f", "{{.ImportPath}} {{.Doc}}", modulePath+"/...").Output()
-	if err != nil {
-		t.Fatalf("go list: %v", err)
-	}
-	others := 0
-	for line := range strings.Lines(string(out)) {
-		pkg, doc, _ := strings.Cut(strings.TrimPrefix(line, modulePath+"/"), " ")
-		if slices.Contains(promised, pkg) || pkg == modulePath || strings.Contains(pkg, "internal/") || strings.HasPrefix(pkg, "integration") {
-			continue
-		}
-		others++
-		if !strings.Contains(doc, "may change at any time") {
-			t.Errorf("the documentation of %s begins %s, want a sentence that it may change at any time", pkg, doc)
-		}
-	}
-	if others < 5 {
-		t.Errorf("found %d packages: the search is broken", others)
-	}
-}
-
 func compiled(t *testing.T) func(name string) *types.Package {
 	t.Helper()
 	args := []string{"list", "-export", "-deps", "-f", "{{.ImportPath}} {{.Export}}"}

@@ -72,9 +72,12 @@ func TestNoSecretIsInALogOrInAnError(t *testing.T) {
 	}
 	for _, r := range secretive {
 		send(r.method, r.path, r.body)
-		for _, body := range spoil(r.body) {
-			send(r.method, r.path, body)
-			send(r.method, r.path+"?access_token="+url.QueryEscape(token)+"&after="+hush.pattern, body)
+		for n, body := range spoil(r.body) {
+			query := ""
+			if n%2 == 0 {
+				query = "?access_token=" + url.QueryEscape(token) + "&after=" + hush.pattern
+			}
+			send(r.method, r.path+query, body)
 		}
 	}
 	if refused < 1000 {

@@ -12,7 +12,6 @@ import (
 	"go.uber.org/fx"
 
 	"github.com/pushfx/pushfx"
-	"github.com/pushfx/pushfx/integration/gateway/receiver"
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/match"
 	"github.com/pushfx/pushfx/module/mxid"
@@ -114,27 +113,6 @@ func TestBadgesFollowUnreadCounts(t *testing.T) {
 			h.read(t, 2)
 			h.wantBadges(t, 1, second, 0)
 		})
-	}
-}
-
-// The gateway is down when the user reads the first event. When it is back, only the
-// second event is sent.
-func TestReadEventsAreNotSent(t *testing.T) {
-	t.Parallel()
-	h := newUnreadHost(t, nil)
-	h.gateway.Make(receiver.Trouble{Status: http.StatusBadGateway})
-	h.send(t, 1)
-	h.gateway.wait(t, atLeast(1)) // the next attempt comes a second later
-	h.send(t, 2)
-	if err := h.Unread.Read(t.Context(), alice, "!room:x", module.AllThreads, 1); err != nil {
-		t.Fatal(err)
-	}
-	h.gateway.Make(receiver.Trouble{})
-	all := h.gateway.wait(t, func(all []receiver.Notification) bool { return len(all) > 0 && all[len(all)-1].EventID == "$2" })
-	for _, n := range all {
-		if n.EventID == "$1" && n.Status == http.StatusOK {
-			t.Errorf("a read event was sent: %+v", n)
-		}
 	}
 }
 
