@@ -18,11 +18,12 @@ type account struct {
 	sessions *sessions.Sessions
 	limits   *limits
 	host     module.HostService
+	forget   *forgetting
 	log      *zap.Logger
 }
 
-func newAccount(sessions *sessions.Sessions, limits *limits, host module.HostService, log *zap.Logger) *account {
-	return &account{sessions, limits, host, log}
+func newAccount(sessions *sessions.Sessions, limits *limits, host module.HostService, forget *forgetting, log *zap.Logger) *account {
+	return &account{sessions, limits, host, forget, log}
 }
 
 // Register implements [handlers.RouteGroup].
@@ -107,7 +108,7 @@ func (a *account) deactivate(c echo.Context) error {
 	if err := a.sessions.Deactivate(ctx, who.User); err != nil {
 		return err
 	}
-	logFailed(a.log, "deactivation", who.User, a.host.ForgetUser(ctx, who.User))
+	logFailed(a.log, "deactivation", who.User, a.forget.user(ctx, who.User))
 	return c.JSON(http.StatusOK, map[string]string{"id_server_unbind_result": "no-support"})
 }
 

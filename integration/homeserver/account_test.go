@@ -10,6 +10,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
@@ -87,6 +88,52 @@ func TestDeactivationRemovesTheUsersData(t *testing.T) {
 		`{"errcode":"M_USER_DEACTIVATED","error":"This account has been deactivated."}`)
 }
 
+// Redis does not reply while a host deactivates a user, and another host then dies in the middle. A third host
+// repeats what they could not do.
+func TestAFailedDeactivationIsRepeated(t *testing.T) {
+	t.Parallel()
+	redistest.Require(t)
+	server := redistest.Single(t)
+	client := server.Client(t)
+	proxy := redistest.NewProxy(t, server)
+	d := startDemo(t, "-redis-mode", "standalone", "-redis", proxy.Addr())
+	tokens := map[string]string{}
+	for _, user := range []string{"alice", "bob", "carol"} {
+		tokens[user] = d.login(user, "demo", "").AccessToken
+		d.setPusher(tokens[user], "phone of "+user)
+	}
+	for n := range 50 {
+		proxy.CutRequest(n+1, "EVALSHA", "EVAL").With("pushers:{@alice")
+	}
+	d.expect("POST", v3+"/account/deactivate", tokens["alice"], `{"auth":`+auth("alice", "demo")+`}`, 200, "")
+	store := sessions.New(sessions.NewStore(client, "", time.Second), "localhost", func(mxid.UserID) {})
+	if err := store.Deactivate(t.Context(), "@bob:localhost"); err != nil {
+		t.Fatal(err)
+	}
+	// Carol's deactivation failed after its first step.
+	if err := client.HSet(t.Context(), "demo:forget", "@carol:localhost", "").Err(); err != nil {
+		t.Fatal(err)
+	}
+	left := func(user string) []string {
+		keys, err := client.Keys(t.Context(), "*@"+user+":*").Result()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return keys
+	}
+	if alice, bob := left("alice"), left("bob"); len(alice) < 2 || len(bob) < 3 {
+		t.Errorf("before: %q, %q", alice, bob)
+	}
+	startDemo(t, "-redis-mode", "standalone", "-redis", server.Addr())
+	poll(t, "the users are forgotten", func() bool { return client.HLen(t.Context(), "demo:forget").Val() == 1 })
+	for user, least := range map[string]int{"alice": 1, "bob": 1, "carol": 3} {
+		if keys := left(user); least == 1 && len(keys) != 1 || len(keys) < least {
+			t.Errorf("after: %q", keys)
+		}
+	}
+	d.expect("GET", whoamiPath, tokens["carol"], "", 200, "")
+}
+
 // A device logs out while it sets a pusher. The pusher does not stay, because the module asks
 // the host whether the device is logged in.
 func TestNoPusherOutlivesItsDevice(t *testing.T) {
@@ -124,7 +171,7 @@ func TestAccountsWorkWithoutTheModule(t *testing.T) {
 	log := zap.New(core)
 	users := sessions.New(startStore(t), "localhost", func(mxid.UserID) {})
 	limits := newLimits(0, 0)
-	groups := []handlers.RouteGroup{newAccount(users, limits, moduleAway{}, log)}
+	groups := []handlers.RouteGroup{newAccount(users, limits, moduleAway{}, newForgetting(users, moduleAway{}, log), log)}
 	router := newRouter(groups, users, newLogin(users, limits, moduleAway{}, log), wellKnown{}, limits, newDrain(config{}), newGuard(config{}), &pushfx.Push{}, log)
 	request := func(path, token, body string) string {
 		t.Helper()

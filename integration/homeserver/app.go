@@ -32,6 +32,7 @@ func homeserver(cfg config, log *zap.Logger, stdout io.Writer) fx.Option {
 			newGuard,
 			newOperators,
 			newOutbox,
+			newForgetting,
 			newSending,
 			newGateway,
 			func(rooms *rooms.Store) module.NotifiedEvents { return notifiedEvents{rooms} },
@@ -60,7 +61,7 @@ func homeserver(cfg config, log *zap.Logger, stdout io.Writer) fx.Option {
 		pushfx.Delivery,
 		pushfx.Unread,
 		fx.Replace(cfg.module),
-		fx.Invoke(mountExplainer, mountSending, mountPushers, startOutbox, mountGateway),
+		fx.Invoke(mountExplainer, mountSending, mountPushers, startOutbox, startForgetting, mountGateway),
 	)
 }
 

@@ -244,10 +244,15 @@ func (o *outbox) run(ctx context.Context, log *zap.Logger) {
 }
 
 func startOutbox(lc fx.Lifecycle, o *outbox, log *zap.Logger) {
+	runInBackground(lc, func(ctx context.Context) { o.run(ctx, log) })
+}
+
+// runInBackground calls run when the host starts, and ends its context when it stops.
+func runInBackground(lc fx.Lifecycle, run func(context.Context)) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	lc.Append(fx.StartStopHook(
-		func() { running.Go(func() { o.run(ctx, log) }) },
+		func() { running.Go(func() { run(ctx) }) },
 		func() {
 			cancel()
 			running.Wait()

@@ -302,9 +302,13 @@ func (s *Sessions) EndAll(ctx context.Context, user mxid.UserID) error {
 	return err
 }
 
-// Deactivate ends all sessions of a user for ever and removes the user's other data.
+// Deactivate ends all sessions of a user for ever and removes the user's other data. It first
+// adds the user to [Sessions.ToForget], because the user's own client cannot try again.
 func (s *Sessions) Deactivate(ctx context.Context, user mxid.UserID) error {
 	err := s.do(ctx, func(ctx context.Context, client redis.UniversalClient) error {
+		if err := client.HSet(ctx, s.prefix+toForget, string(user), "").Err(); err != nil {
+			return err
+		}
 		_, err := client.TxPipelined(ctx, func(pipe redis.Pipeliner) error {
 			pipe.Del(ctx, s.key(accountHash, user), s.key(devicesHash, user), s.key(filtersHash, user))
 			return pipe.HSet(ctx, s.key(accountHash, user), deactivatedField, time.Now().UnixMilli()).Err()
