@@ -14,9 +14,6 @@ import (
 
 	"github.com/redis/go-redis/v9"
 	"go.uber.org/fx"
-	"go.uber.org/zap"
-	"go.uber.org/zap/zapcore"
-	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/pushfx/pushfx"
 	"github.com/pushfx/pushfx/module/commit/rediscommit"
@@ -364,53 +361,6 @@ func TestDurabilityWithoutServerSupportStopsTheStart(t *testing.T) {
 	for _, part := range []string{"pushfx: ", "Durability aof needs Redis 7.2 or later with appendonly yes", server.Addr(), reason} {
 		if err == nil || !strings.Contains(err.Error(), part) {
 			t.Errorf("got error %v, want %q in it", err, part)
-		}
-	}
-}
-
-func TestDurabilityWithTooFewReplicasLogsOneWarning(t *testing.T) {
-	t.Parallel()
-	redistest.Require(t)
-	server := redistest.Single(t)
-	for replicas, want := range []int{0, 1} {
-		core, logs := observer.New(zapcore.WarnLevel)
-		app := startable(server.Client(t), fx.Replace(zap.New(core)),
-			withDurability(rediscommit.Durability{Replicas: replicas, Timeout: time.Second}))
-		if err := app.Start(t.Context()); err != nil {
-			t.Error(err)
-		}
-		warnings := logs.FilterMessage("no change will be acknowledged").All()
-		if len(warnings) != want {
-			t.Errorf("%d replicas: got %d warnings, want %d", replicas, len(warnings), want)
-		}
-		for _, w := range warnings {
-			if why := w.ContextMap()["why"]; !strings.Contains(fmt.Sprint(why), server.Addr()+" has 0 replicas online") {
-				t.Errorf("got %q", why)
-			}
-		}
-		if err := app.Stop(t.Context()); err != nil {
-			t.Error(err)
-		}
-	}
-}
-
-func TestInvalidDurabilityStopsTheStart(t *testing.T) {
-	t.Parallel()
-	_, client := embedded(t)
-	for _, test := range []struct {
-		durability rediscommit.Durability
-		want       []string
-	}{
-		{rediscommit.Durability{Replicas: -1}, []string{"invalid config", "Durability.Replicas"}},
-		{rediscommit.Durability{AOF: true}, []string{"invalid config", "Durability.Timeout"}},
-		{rediscommit.Durability{Replicas: 1, Timeout: 5 * time.Second}, []string{"invalid config", "Durability.Timeout", "OperationTimeout, 5s"}},
-		{rediscommit.Durability{Replicas: 1, Timeout: 4900 * time.Millisecond}, []string{"Durability.Timeout", "ReadTimeout, 1s"}},
-	} {
-		err := startable(client, withDurability(test.durability)).Err()
-		for _, part := range test.want {
-			if err == nil || !strings.Contains(err.Error(), part) {
-				t.Errorf("%+v: got error %v, want %q in it", test.durability, err, part)
-			}
 		}
 	}
 }

@@ -2,7 +2,6 @@ package integration
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -22,10 +21,9 @@ import (
 )
 
 type formerServer struct {
-	mu     sync.Mutex
-	users  map[mxid.UserID]module.Import
-	asked  int
-	failed error
+	mu    sync.Mutex
+	users map[mxid.UserID]module.Import
+	asked int
 }
 
 func newFormerServer(users ...mxid.UserID) *formerServer {
@@ -52,14 +50,14 @@ func (f *formerServer) Load(_ context.Context, user mxid.UserID) (module.Import,
 	defer f.mu.Unlock()
 	f.asked++
 	from, found := f.users[user]
-	return from, found, f.failed
+	return from, found, nil
 }
 
 func (f *formerServer) Forget(_ context.Context, user mxid.UserID) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	delete(f.users, user)
-	return f.failed
+	return nil
 }
 
 func (f *formerServer) option() fx.Option {
@@ -203,44 +201,6 @@ func (d *dataCommands) ProcessPipelineHook(next redis.ProcessPipelineHook) redis
 
 func deletion(appID, pushkey string) string {
 	return fmt.Sprintf(`{"app_id":%q,"pushkey":%q,"kind":null}`, appID, pushkey)
-}
-
-func TestAForgottenUserIsNotImportedAgainFromTheFormerServer(t *testing.T) {
-	t.Parallel()
-	_, client := embedded(t)
-	former := newFormerServer(alice)
-	var push module.HostService
-	h := startHost(t, client, former.option(), fx.Populate(&push))
-	if a := h.do(alice, http.MethodGet, v3+"/pushrules/", ""); !strings.Contains(a.body, "!old:example.org") {
-		t.Fatal(a.body)
-	}
-	former.failed = errors.New("the database is away")
-	if err := push.ForgetUser(t.Context(), alice); err == nil {
-		t.Error("the module has forgotten a user that the source still has")
-	}
-	former.failed = nil
-	if err := push.ForgetUser(t.Context(), alice); err != nil {
-		t.Fatal(err)
-	}
-	rules, pushers := h.do(alice, http.MethodGet, v3+"/pushrules/", ""), h.do(alice, http.MethodGet, v3+"/pushers", "")
-	if rules.status != http.StatusOK || strings.Contains(rules.body, "!old:example.org") || pushers.body != `{"pushers":[]}` {
-		t.Errorf("got %s and %s", rules.body, pushers.body)
-	}
-}
-
-func TestAFailingImportSourceGives503AndALogLine(t *testing.T) {
-	t.Parallel()
-	_, client := embedded(t)
-	former := newFormerServer(alice)
-	former.failed = errors.New("the database is away")
-	h := startHost(t, client, former.option())
-	if a := h.do(alice, http.MethodGet, v3+"/pushrules/", ""); a.status != http.StatusServiceUnavailable || strings.Contains(a.body, "database is away") {
-		t.Errorf("got %d %s", a.status, a.body)
-	}
-	lines := h.takeLogged()
-	if len(lines) != 1 || lines[0].Message != "request failed" || !strings.Contains(fmt.Sprint(lines[0].ContextMap()["error"]), "import source: the database is away") {
-		t.Errorf("logged were %v", lines)
-	}
 }
 
 func TestRefusedImportsAreLoggedWithoutTheirContent(t *testing.T) {

@@ -2,13 +2,11 @@ package integration
 
 import (
 	"context"
-	"net/http"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/redis/go-redis/v9"
-	"go.uber.org/fx"
 
 	"github.com/pushfx/pushfx"
 	"github.com/pushfx/pushfx/module/commit/rediscommit"
@@ -20,57 +18,10 @@ import (
 	"github.com/pushfx/pushfx/rulestore"
 )
 
-func shortTimeout(c pushfx.Config) pushfx.Config {
-	setTimeouts(&c, shortLimit)
-	return c
-}
-
-const shortLimit = 500 * time.Millisecond
-
 // setTimeouts takes never as the longest timeout that the module allows.
 func setTimeouts(c *pushfx.Config, timeout time.Duration) {
 	timeout = min(timeout, 30*time.Second)
 	c.Handlers.RequestTimeout, c.Redis.OperationTimeout = timeout, timeout
-}
-
-func TestASilentRedisGives503InTimeAndTheHostRecovers(t *testing.T) {
-	t.Parallel()
-	redistest.Require(t)
-	for name, fault := range map[string]struct{ begin, end func(*redistest.Server) }{
-		"killed": {(*redistest.Server).Stop, (*redistest.Server).Start},
-		"frozen": {(*redistest.Server).Pause, (*redistest.Server).Resume},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			server := redistest.Single(t)
-			h := startHost(t, server.Client(t), fx.Decorate(shortTimeout))
-			h.do(alice, http.MethodGet, v3+"/pushrules/", "")
-			fault.begin(server)
-			for _, request := range []struct{ method, path, body string }{
-				{http.MethodGet, "/pushrules/", ""},
-				{http.MethodPut, "/pushrules/global/override/.m.rule.master/enabled", `{"enabled":true}`},
-				{http.MethodGet, "/pushers", ""},
-				{http.MethodPost, "/pushers/set", httpPusher("app", "key")},
-			} {
-				began := time.Now()
-				a := h.do(alice, request.method, v3+request.path, request.body)
-				if took := time.Since(began); took > shortLimit+slack {
-					t.Errorf("%s %s took %v", request.method, request.path, took)
-				}
-				const want = `{"errcode":"M_UNKNOWN","error":"The server cannot reach its storage, try again later."}`
-				if a.status != http.StatusServiceUnavailable || a.body != want {
-					t.Errorf("%s %s: got %d %s", request.method, request.path, a.status, a.body)
-				}
-			}
-			fault.end(server)
-			deadline := time.Now().Add(5 * time.Second)
-			for h.do(alice, http.MethodGet, v3+"/pushrules/", "").status != http.StatusOK {
-				if time.Now().After(deadline) {
-					t.Fatal("the host has not recovered")
-				}
-			}
-		})
-	}
 }
 
 // oddUsers are user ids that could break the hash tag of a key.

@@ -147,7 +147,7 @@ func TestARequestsSpanContainsItsStoreOperations(t *testing.T) {
 		}},
 	} {
 		if test.broken {
-			server.SetError("LOADING secret")
+			server.SetError("ERR secret")
 		}
 		h.do(alice, test.method, v3+test.path, test.body)
 		spans := traces.take(t)

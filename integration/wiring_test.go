@@ -341,7 +341,7 @@ func TestLogLinesHaveANameAndNoStack(t *testing.T) {
 	server, client := embedded(t)
 	h := startHost(t, client)
 	h.logs.TakeAll() // the lines of the start
-	server.SetError("LOADING for the test")
+	server.SetError("ERR for the test")
 	h.do(alice, http.MethodGet, v3+"/pushrules/", "")
 	entries := h.takeLogged()
 	if len(entries) != 1 || entries[0].LoggerName != "push" || entries[0].Level != zap.ErrorLevel || entries[0].Stack != "" {
