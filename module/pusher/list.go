@@ -13,6 +13,7 @@ import (
 // Methods that change it are not safe for concurrent use.
 type List struct {
 	pushers []Pusher
+	bytes   int  // of the pushers; 0 if it is not known
 	others  Size // see WithOthers
 }
 
@@ -25,9 +26,12 @@ func NewList(pushers ...Pusher) List {
 	return List{pushers: sorted}
 }
 
+// WithBytes returns the list with known bytes of its stored pushers; see [Size].
+func (l *List) WithBytes(bytes int) List { return List{l.pushers, bytes, l.others} }
+
 // WithOthers returns the list as a part of a user's pushers. [List.Size] includes the
 // others, but the list does not.
-func (l *List) WithOthers(others Size) List { return List{l.pushers, others} }
+func (l *List) WithOthers(others Size) List { return List{l.pushers, l.bytes, others} }
 
 // Only returns a list with only the pusher of a key, if any; see [List.WithOthers].
 func (l *List) Only(key Key) List {
@@ -64,13 +68,26 @@ func (l *List) Set(p Pusher) {
 	pushers := slices.Clone(l.pushers)
 	if i := l.index(p.Key); i >= 0 {
 		p.Created = pushers[i].Created
+		l.addBytes(p, 1)
+		l.addBytes(pushers[i], -1)
 		pushers[i] = p
 	} else {
 		p.Created = nextPlace(pushers)
+		l.addBytes(p, 1)
 		pushers = append(pushers, p)
 	}
 	l.pushers = pushers
 }
+
+// addBytes adds the bytes of a pusher to known bytes, times sign.
+func (l *List) addBytes(p Pusher, sign int) {
+	if l.bytes > 0 || len(l.pushers) == 0 {
+		l.bytes += sign * p.bytes()
+	}
+}
+
+// bytes returns the size of the stored pusher with the name of its field.
+func (p Pusher) bytes() int { return len(p.Field()) + len(p.AppendStored(nil)) }
 
 // nextPlace renumbers the pushers if no place is left, as in a damaged store.
 func nextPlace(pushers []Pusher) int64 {
@@ -104,12 +121,15 @@ func (l *List) Remove(match func(Pusher) bool) (removed []Pusher) {
 	var kept []Pusher
 	for _, p := range l.pushers {
 		if match(p) {
+			l.addBytes(p, -1)
 			removed = append(removed, p)
 		} else {
 			kept = append(kept, p)
 		}
 	}
-	l.pushers = kept
+	if l.pushers = kept; len(kept) == 0 {
+		l.bytes = 0
+	}
 	return removed
 }
 
@@ -135,12 +155,14 @@ type Size struct {
 // can make a stored pusher six times as large as the submitted one.
 func (l *List) Size() Size {
 	s := l.others
-	var stored []byte
-	for _, p := range l.pushers {
-		stored = p.AppendStored(stored[:0])
-		s.Bytes += len(p.Field()) + len(stored)
-	}
 	s.Pushers += len(l.pushers)
+	if l.bytes > 0 {
+		s.Bytes += l.bytes
+		return s
+	}
+	for _, p := range l.pushers {
+		s.Bytes += p.bytes()
+	}
 	return s
 }
 

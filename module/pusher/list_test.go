@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"strconv"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -111,6 +112,23 @@ func TestPushersInTheSamePlaceHaveAFixedOrder(t *testing.T) {
 		t.Errorf("got %q and %q", show(&first), show(&second))
 	}
 }
+
+func TestKnownBytesFollowChanges(t *testing.T) {
+	for name, list := range map[string]pusher.List{"from an empty list": {}, "from a stored list": knownBytes(pusher.NewList(in("de", phone("a"))))} {
+		for i := range 40 {
+			if key := strconv.Itoa(i * i % 7); i%3 == 0 {
+				list.Delete(phone(key).Key)
+			} else {
+				list.Set(in(strings.Repeat("\n", i), phone(key)))
+			}
+			if whole := pusher.NewList(list.All()...); list.Size() != whole.Size() {
+				t.Fatalf("%s, change %d: got %+v, want %+v", name, i, list.Size(), whole.Size())
+			}
+		}
+	}
+}
+
+func knownBytes(list pusher.List) pusher.List { return list.WithBytes(list.Size().Bytes) }
 
 func TestDeleteReportsWhetherThereWasAPusher(t *testing.T) {
 	l := pusher.NewList(phone("a"))

@@ -35,7 +35,7 @@ func ReadHash(fields map[string]string) (h Hash) {
 			return Hash{Err: err}
 		}
 	}
-	pushers := make([]pusher.Pusher, 0, len(fields))
+	pushers, bytes := make([]pusher.Pusher, 0, len(fields)), 0
 	for field, text := range fields {
 		if field == RevisionField {
 			continue
@@ -45,7 +45,7 @@ func ReadHash(fields map[string]string) (h Hash) {
 			err = errors.New("the field is not the pusher's key")
 		}
 		if err == nil {
-			pushers = append(pushers, p)
+			pushers, bytes = append(pushers, p), bytes+len(field)+len(text)
 			continue
 		}
 		h.Unreadable = append(h.Unreadable, field)
@@ -54,7 +54,8 @@ func ReadHash(fields map[string]string) (h Hash) {
 		}
 	}
 	slices.Sort(h.Unreadable)
-	h.Pushers = pusher.NewList(pushers...)
+	list := pusher.NewList(pushers...)
+	h.Pushers = list.WithBytes(bytes)
 	return h
 }
 
