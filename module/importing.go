@@ -92,6 +92,8 @@ func (s importingPushers) Load(ctx context.Context, user mxid.UserID) (pusher.Li
 	return s.PusherStore.Load(ctx, user)
 }
 
+func (s importingPushers) IsCached(user mxid.UserID) bool { return isCached(s.PusherStore, user) }
+
 func (s importingPushers) LoadMany(ctx context.Context, users []mxid.UserID) map[mxid.UserID]Result[pusher.List] {
 	all := s.PusherStore.LoadMany(ctx, users)
 	var none []mxid.UserID

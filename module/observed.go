@@ -89,6 +89,8 @@ func (s observedPushers) Load(ctx context.Context, user mxid.UserID) (pusher.Lis
 	return list, err
 }
 
+func (s observedPushers) IsCached(user mxid.UserID) bool { return isCached(s.store, user) }
+
 func (s observedPushers) LoadMany(ctx context.Context, users []mxid.UserID) map[mxid.UserID]Result[pusher.List] {
 	ctx, end := s.o.Begin(ctx, s.o.loadMany)
 	all := s.store.LoadMany(ctx, users)
@@ -132,6 +134,22 @@ type observedPushkeys struct {
 func (s observedPushkeys) Load(ctx context.Context, key pusher.Digest) (pusher.Claims, error) {
 	ctx, end := s.o.Begin(ctx, s.o.load)
 	claims, err := s.PushkeyIndex.Load(ctx, key)
+	end(observe.Outcome{Err: err})
+	return claims, err
+}
+
+// LoadAfter counts as a load without the time of do.
+func (s observedPushkeys) LoadAfter(
+	ctx context.Context, key pusher.Digest, do func(context.Context, pusher.Claims) error,
+) (pusher.Claims, error) {
+	end := func(observe.Outcome) {}
+	claims, err := loadClaimsAfter(ctx, s.PushkeyIndex, key, func(ctx context.Context, known pusher.Claims) error {
+		if err := do(ctx, known); err != nil {
+			return err
+		}
+		_, end = s.o.Begin(ctx, s.o.load)
+		return nil
+	})
 	end(observe.Outcome{Err: err})
 	return claims, err
 }

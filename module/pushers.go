@@ -34,13 +34,13 @@ func (s *pusherService) Set(ctx context.Context, user mxid.UserID, p pusher.Push
 			return err
 		}
 	}
-	claims, err := s.pushkeys.Pushkeys.Load(ctx, p.Digest())
+	claims, list, err := s.loadForSet(ctx, user, p)
 	if err != nil {
 		return err
 	}
 	own, rival := claims.Last(user)
 	if own == 0 {
-		if err := s.checkGrowth(ctx, user, p, others); err != nil {
+		if err := s.checkGrowth(ctx, user, list, p, others); err != nil {
 			return err
 		}
 		return s.claim(ctx, user, p, others, s.add)
@@ -59,6 +59,28 @@ func (s *pusherService) Set(ctx context.Context, user mxid.UserID, p pusher.Push
 	return s.claim(ctx, user, p, others, s.replace)
 }
 
+// loadForSet loads the claims to the key of a pusher. It also loads the user's pushers,
+// in the same round trip, if the pusher may be new and the load is cheap. A nil list is
+// not loaded.
+func (s *pusherService) loadForSet(
+	ctx context.Context, user mxid.UserID, p pusher.Pusher,
+) (claims pusher.Claims, list *pusher.List, err error) {
+	claims, err = loadClaimsAfter(ctx, s.pushkeys.Pushkeys, p.Digest(), func(ctx context.Context, known pusher.Claims) error {
+		if own, _ := known.Last(user); own > 0 || !isCached(s.store, user) {
+			return nil
+		}
+		loaded, err := s.store.Load(ctx, user)
+		if fault.KindOf(err) == fault.Unavailable {
+			return err
+		}
+		if err == nil { // unreadable pushers prevent no renewal of others
+			list = &loaded
+		}
+		return nil
+	})
+	return claims, list, err
+}
+
 // confirmAddress asks the host whether the address of a pusher of kind email is the
 // user's.
 func (s *pusherService) confirmAddress(ctx context.Context, user mxid.UserID, p pusher.Pusher) error {
@@ -74,11 +96,14 @@ func (s *pusherService) confirmAddress(ctx context.Context, user mxid.UserID, p 
 }
 
 // checkGrowth refuses a new pusher over a limit before anything is written. Storing
-// checks the limits again.
-func (s *pusherService) checkGrowth(ctx context.Context, user mxid.UserID, p pusher.Pusher, others pusher.Others) error {
-	list, err := s.store.Load(ctx, user)
-	if err != nil {
-		return err
+// checks the limits again. A nil list is loaded.
+func (s *pusherService) checkGrowth(ctx context.Context, user mxid.UserID, list *pusher.List, p pusher.Pusher, others pusher.Others) error {
+	if list == nil {
+		loaded, err := s.store.Load(ctx, user)
+		if err != nil {
+			return err
+		}
+		list = &loaded
 	}
 	before := list.Size()
 	p.SetAt = s.pushkeys.time().UnixMicro()
@@ -183,14 +208,13 @@ func (s *pusherService) claim(ctx context.Context, user mxid.UserID, p pusher.Pu
 		}
 	}
 	p.Claim = others.Claim(number)
-	if err := s.put(ctx, user, p, set); err != nil {
+	claims, err := loadClaimsAfter(ctx, s.pushkeys.Pushkeys, p.Digest(), func(ctx context.Context, _ pusher.Claims) error {
+		return s.put(ctx, user, p, set)
+	})
+	if err != nil {
 		return err
 	}
 	if err := s.checkLoggedIn(ctx, user, p); err != nil {
-		return err
-	}
-	claims, err := s.pushkeys.Pushkeys.Load(ctx, p.Digest())
-	if err != nil {
 		return err
 	}
 	_, rival := claims.Last(user)

@@ -17,6 +17,32 @@ type pushkeys struct {
 	unused *unusedClaims // nil if claims without a pusher are not tracked
 }
 
+// followingIndex is a [PushkeyIndex] that can load claims together with the last command
+// before; see pusherstore.Index.LoadAfter.
+type followingIndex interface {
+	LoadAfter(ctx context.Context, key pusher.Digest, do func(ctx context.Context, known pusher.Claims) error) (pusher.Claims, error)
+}
+
+// cachingStore is a [PusherStore] with a cache; see pusherstore.Store.IsCached.
+type cachingStore interface{ IsCached(user mxid.UserID) bool }
+
+func isCached(store PusherStore, user mxid.UserID) bool {
+	caching, ok := store.(cachingStore)
+	return ok && caching.IsCached(user)
+}
+
+func loadClaimsAfter(
+	ctx context.Context, index PushkeyIndex, key pusher.Digest, do func(ctx context.Context, known pusher.Claims) error,
+) (pusher.Claims, error) {
+	if following, ok := index.(followingIndex); ok {
+		return following.LoadAfter(ctx, key, do)
+	}
+	if err := do(ctx, pusher.Claims{}); err != nil {
+		return pusher.Claims{}, err
+	}
+	return index.Load(ctx, key)
+}
+
 // claim adds a user's claim to a key. Shared reports whether other users claim it.
 func (k pushkeys) claim(
 	ctx context.Context, user mxid.UserID, key pusher.Digest, others pusher.Others, policy pusher.Policy,

@@ -48,6 +48,10 @@ func (s *Store) Load(ctx context.Context, user mxid.UserID) (pusher.List, error)
 	return now.Value, err
 }
 
+// IsCached reports whether a load of a user's pushers only asks Redis if the cached ones
+// are still stored.
+func (s *Store) IsCached(user mxid.UserID) bool { return s.hashes.IsCached(user) }
+
 // LoadMany returns the stored pushers of many users, with one round trip to each node
 // for every 500 users; see [module.PusherStore].
 func (s *Store) LoadMany(ctx context.Context, users []mxid.UserID) map[mxid.UserID]module.Result[pusher.List] {

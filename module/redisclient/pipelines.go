@@ -145,10 +145,12 @@ type sent struct {
 	shared     bool // its pipeline may have ended with another caller's context
 	unanswered int  // sendings
 	waited     time.Duration
+	abandoned  bool // it may still be sent
 }
 
 // do sends commands until none needs another sending, or ctx ends.
 func (p *Pipelines) do(ctx context.Context, k kind, commands []*Command) []error {
+	rider := p.carryRider(ctx, commands)
 	all, open := make([]sent, len(commands)), make([]*sent, len(commands))
 	for i, c := range commands {
 		all[i].Command = c
@@ -168,6 +170,9 @@ func (p *Pipelines) do(ctx context.Context, k kind, commands []*Command) []error
 			p.reload()
 		}
 		s.Command.Waited = s.waited
+		if rider != nil {
+			rider.lost = rider.lost || s.abandoned
+		}
 	}
 	return errs
 }
@@ -252,7 +257,7 @@ func (p *Pipelines) sendTo(ctx context.Context, k kind, node *redis.Client, grou
 	})
 	for i, s := range group {
 		if err != nil {
-			s.err = err
+			s.err, s.abandoned = err, true
 			if k.durability != (Durability{}) {
 				s.err = fmt.Errorf("other changes wait for their durability: %w", err)
 			}

@@ -89,6 +89,42 @@ func (s *Store[V, R]) Load(ctx context.Context, key string) (commit.Snapshot[V, 
 	return s.readVerified(ctx, s.cfg.KeyPrefix+key)
 }
 
+// LoadAfter calls do and then loads a key, which may take no round trip, because the
+// load travels behind the last command that do makes with its context. Do gets the
+// cached snapshot, which may be stale, or none. Errors: those of do and of Load.
+func (s *Store[V, R]) LoadAfter(
+	ctx context.Context, key string, do func(ctx context.Context, known commit.Snapshot[V, R]) error,
+) (commit.Snapshot[V, R], error) {
+	full := s.cfg.KeyPrefix + key
+	known, found := s.cache.get(s.codec.redisKey(full), full)
+	var current *read[bool]
+	var whole *read[commit.Snapshot[V, R]]
+	riding, rider := s.pipelines.WithRider(ctx, func() *redisclient.Command {
+		if found {
+			current = &read[bool]{query: s.codec.Current(known), key: full}
+			return current.command()
+		}
+		whole = &read[commit.Snapshot[V, R]]{query: s.codec.Read, key: full}
+		return whole.command()
+	})
+	if err := do(riding, known); err != nil {
+		return commit.Snapshot[V, R]{}, err
+	}
+	answered, err := rider.Answered()
+	if answered && found {
+		if same, err := current.result(err); err == nil && same {
+			return known, nil
+		}
+	}
+	if answered && !found {
+		if now, err := whole.result(err); err == nil {
+			s.countWhole(full, now)
+			return now, nil
+		}
+	}
+	return s.Load(ctx, key)
+}
+
 // Update changes the value of a key and returns the new snapshot; see
 // [commit.Committer.Commit]. Errors: the error of edit, and those of Load.
 func (s *Store[V, R]) Update(ctx context.Context, key string, edit func(*V) error) (commit.Snapshot[V, R], error) {
@@ -160,8 +196,7 @@ func (s *Store[V, R]) read(ctx context.Context, key string) (whole commit.Snapsh
 	}
 	whole, node, err = ask(ctx, s, key, s.codec.Read)
 	if err == nil {
-		s.options.Observer.Count(observe.WholeRead, s.codec.Observed, 1)
-		s.remember(key, whole)
+		s.countWhole(key, whole)
 	}
 	return whole, node, err
 }
@@ -218,6 +253,12 @@ func (s *Store[V, R]) cached(key string) (known commit.Snapshot[V, R], found boo
 
 func (s *Store[V, R]) remember(key string, now commit.Snapshot[V, R]) {
 	s.cache.put(s.codec.redisKey(key), cached[V, R]{key, s.codec.Bytes(now), now})
+}
+
+// countWhole remembers a snapshot that was read as a whole.
+func (s *Store[V, R]) countWhole(key string, now commit.Snapshot[V, R]) {
+	s.options.Observer.Count(observe.WholeRead, s.codec.Observed, 1)
+	s.remember(key, now)
 }
 
 func (s *Store[V, R]) forget(key string) { s.cache.forget(s.codec.redisKey(key)) }

@@ -135,6 +135,13 @@ func (u *Users[V, R]) ForgetBefore(user mxid.UserID, version int64) {
 	u.store.cache.forgetBefore(u.store.codec.redisKey(u.store.cfg.KeyPrefix+u.key(user)), version)
 }
 
+// IsCached reports whether the value of a user is cached.
+func (u *Users[V, R]) IsCached(user mxid.UserID) bool {
+	key := u.store.cfg.KeyPrefix + u.key(user)
+	_, found := u.store.cache.get(u.store.codec.redisKey(key), key)
+	return found
+}
+
 // Remove removes the value of a user, even if it is unreadable. Errors:
 // [module.Unavailable].
 func (u *Users[V, R]) Remove(ctx context.Context, user mxid.UserID) error {

@@ -1,0 +1,66 @@
+package redisclient
+
+import (
+	"context"
+	"errors"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// Rider is a read that travels in the pipelines of other commands, directly behind them,
+// which saves a round trip. It is not safe for concurrent use.
+type Rider struct {
+	client  redis.UniversalClient
+	newRead func() *Command
+	read    *Command // nil until a command carries it
+
+	answered bool
+	err      error
+	lost     bool // a pipeline with the rider may still be on its way
+}
+
+type riderKey struct{}
+
+// WithRider returns a context for a sequence of other commands. Single commands that use
+// it on the same client carry the rider, which newRead returns when it is needed.
+func (p *Pipelines) WithRider(ctx context.Context, newRead func() *Command) (context.Context, *Rider) {
+	r := &Rider{client: p.client, newRead: newRead}
+	return context.WithValue(ctx, riderKey{}, r), r
+}
+
+// Answered reports whether the latest command that carried the rider has succeeded, and
+// Redis has then executed the rider. It returns the rider's error.
+func (r *Rider) Answered() (answered bool, err error) {
+	if r.lost {
+		return false, nil
+	}
+	return r.answered, r.err
+}
+
+// carryRider puts the rider of a context, if any, behind a single command, and returns
+// it. On a cluster, the rider would go to another node than the command.
+func (p *Pipelines) carryRider(ctx context.Context, commands []*Command) *Rider {
+	r, found := ctx.Value(riderKey{}).(*Rider)
+	if !found || len(commands) != 1 || r.client != p.client || p.isCluster() {
+		return nil
+	}
+	if r.read == nil {
+		r.read = r.newRead()
+	}
+	c := commands[0]
+	c.Queue, c.IsSingle = r.behind(c.Queue), false
+	return r
+}
+
+func (r *Rider) behind(queue func(context.Context, Sender) func() error) func(context.Context, Sender) func() error {
+	return func(ctx context.Context, to Sender) func() error {
+		r.answered = false
+		check, checkRead := queue(ctx, to), r.read.Queue(ctx, to)
+		return func() error {
+			err := check()
+			r.err = checkRead()
+			r.answered = err == nil || errors.Is(err, redis.Nil)
+			return err
+		}
+	}
+}
