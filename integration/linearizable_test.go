@@ -160,7 +160,7 @@ var mixes = []struct {
 	{"pushers", nextForPushers},
 }
 
-// withLargeEvents makes the store treat events from a size on as large ones.
+// withLargeEvents sets the size from which the store treats events as large.
 func withLargeEvents(size int) fx.Option {
 	return fx.Decorate(func(c pushfx.Config) pushfx.Config { c.Redis.LargeValueBytes = size; return c })
 }

@@ -16,8 +16,8 @@ import (
 )
 
 // firstUse imports a user without rules, and reports whether the user has rules then. It
-// asks the rule store itself, and not what present remembers: a user with rules must not
-// be imported again, because pushers that the user has removed would come back.
+// asks the store, because present may have forgotten the user: a second import would
+// bring back pushers that the user has removed.
 func (i *importer) firstUse(ctx context.Context, user mxid.UserID) (present bool, err error) {
 	stored, err := i.rules.store.Load(ctx, user)
 	if err != nil || stored.Found() {

@@ -159,8 +159,8 @@ func renewed(held, p pusher.Pusher, at int64) pusher.Pusher {
 // setter stores the pusher of a key that edit sets, within the limits.
 type setter func(ctx context.Context, user mxid.UserID, key pusher.Key, edit func(*pusher.List)) error
 
-// replace sets a pusher that probably exists. It reads only the size of the user's other
-// pushers, for the limits. A new pusher needs the whole list.
+// replace sets a pusher that probably exists. For the limits it reads only the size of
+// the user's other pushers. If the pusher is new, add sets it.
 func (s *pusherService) replace(ctx context.Context, user mxid.UserID, key pusher.Key, edit func(*pusher.List)) error {
 	var isNew bool
 	err := s.store.UpdatePusher(ctx, user, key, s.withinLimits(func(list *pusher.List) {

@@ -10,8 +10,8 @@ import (
 	"testing/synctest"
 )
 
-// crowd is a group of callers behind a first change, which the store delays until
-// proceed.
+// crowd is a group of callers that wait for the first change. The store delays that
+// change until proceed.
 type crowd struct {
 	t       *testing.T
 	store   *store

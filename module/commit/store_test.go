@@ -117,7 +117,7 @@ func (s *store) byOther(edit func(*words) error) {
 	}
 }
 
-// Its raw form is the store itself.
+// snapshot returns the current words. Raw is the store itself.
 func (s *store) snapshot() Snapshot[words, *store] {
 	return Snapshot[words, *store]{Value: s.value, Revision: s.revision, Raw: s}
 }

@@ -19,7 +19,8 @@ const (
 	completeFor = time.Minute
 )
 
-// claimed is a backlog that this host has claimed, for use by one goroutine.
+// claimed is a backlog that this host has claimed. One goroutine uses it; during a
+// request, only the timer that renews the claim does.
 type claimed struct {
 	*Delivery
 	claim     module.Claim

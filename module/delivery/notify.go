@@ -120,7 +120,7 @@ func (d *Delivery) handOver(ctx context.Context, h *handover, recipients map[int
 	return err
 }
 
-// pushersOf reads the pushers of recipients, without users with unreadable pushers.
+// pushersOf reads the pushers of recipients. It leaves out users whose pushers are damaged.
 func (d *Delivery) pushersOf(ctx context.Context, recipients []recipient) (map[mxid.UserID]pusher.List, error) {
 	if len(recipients) == 0 {
 		return nil, nil

@@ -70,9 +70,9 @@ func (f *search) endsWell(end int, bounds bounded) bool {
 	return bounds&endBounded == 0 || f.body.isBoundary(end)
 }
 
-// scan finds the segment in one pass. It follows after maxTries finds of the anchor that
-// did not match: repeated tries are faster in ordinary texts, but in a hostile text they
-// would read the same bytes again and again.
+// scan finds the segment in one pass over the text. It takes over when the segment did
+// not match at the first maxTries places of its anchor: such tries are faster in ordinary
+// texts, but read a hostile text many times.
 func (f *search) scan(s *segment, from int, bounds bounded) (end int) {
 	f.meter.spend(setupWork * (1 + len(s.text)/64))
 	if len(s.text) <= 64 {

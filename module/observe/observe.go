@@ -21,13 +21,12 @@ type Observer interface {
 	// [Outcome.CallerGone].
 	Begin(ctx context.Context, op *Operation) (context.Context, func(Outcome))
 
-	// BeginPost is called at the start of a request to a push gateway, named by the
-	// scheme, host and port of its URL. The number of gateways is unlimited, since pushers
-	// name them. Traceparent is the span that handed the notification over, maybe on
-	// another host.
-	// The returned function is called once at the end, with the outcome as package
-	// delivery names it, empty if nothing was sent, and the HTTP status, 0 without a
-	// response.
+	// BeginPost is called at the start of a request to a push gateway. Gateway is the
+	// scheme, host and port of its URL; any number of gateways is possible. Traceparent is
+	// the span of the Notify that stored the notification, maybe on another host.
+	//
+	// The returned function is called once, at the end. Outcome is a word of package
+	// delivery, or empty if nothing was sent; status is the HTTP status, or 0.
 	BeginPost(ctx context.Context, gateway, traceparent string) (context.Context, func(outcome string, status int))
 
 	// Traceparent returns the span of ctx in the form of W3C Trace Context, so that

@@ -73,7 +73,7 @@ func (c *coalescer[T]) queueOf(node *redis.Client) *queue[T] {
 }
 
 type queue[T any] struct {
-	slots  int // for batches that are not late
+	slots  int // how many batches may be on their way, besides late ones
 	limit  int // of batches
 	recall func()
 

@@ -78,7 +78,7 @@ func (m Members) Users(only ...Membership) (users []mxid.UserID) {
 
 // Change is what an event changes beside the timeline.
 type Change struct {
-	Members []mxid.UserID // replace all members without a membership event; nil changes nothing
+	Members []mxid.UserID // the new list of members, for events that are no membership event; nil keeps the old
 	User    mxid.UserID   // gets the membership; empty for none
 	Is      Membership
 }

@@ -93,8 +93,8 @@ func flags(a module.Addition) string {
 
 func nonce() string { return crand.Text()[:12] }
 
-// microseconds returns an even number with a random part, so that two claims have
-// different tokens.
+// microseconds returns the duration with up to a millisecond more. The random part makes
+// the tokens of two claims differ. The number is even, because even scores mark claims.
 func microseconds(d time.Duration) int64 {
 	if d <= 0 {
 		return 0

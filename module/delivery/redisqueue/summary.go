@@ -43,9 +43,10 @@ local last = redis.call('ZRANGE', KEYS[2], math.max(half, n - half), -1)
 for _, name in ipairs(last) do names[#names + 1] = name end
 return {now, '', n, names}`
 
-// summarizeScript summarizes a shard. KEYS: summary, the sampled backlogs. ARGV: the number of backlogs, of gates, and
-// the ms to store it, 0 not to. It returns how many notifications wait and when the
-// oldest was added, in a line; and for each gate in a line, how many and the gate in JSON.
+// summarizeScript summarizes a shard. KEYS: summary, the sampled backlogs. ARGV: the number
+// of backlogs, the number of gates, and for how many ms to store the summary (0: not at
+// all). Its first line has the number of waiting notifications and the time at which the
+// oldest was added. Each other line has the number for one gate, and the gate in JSON.
 const summarizeScript = try + `
 local all, oldest, gates, names = 0, 0, {}, {}
 for i = 2, #KEYS do

@@ -67,7 +67,7 @@ type Scheduler struct {
 	hangers int        // users with hanging requests
 	waiting int        // requests
 	lines   map[*gate]struct{}
-	starved []*gate // whose lines wait for a place of the host
+	starved []*gate // with requests in line that wait for a place of the host
 
 	refused refusals
 	closed  waiters // requests behind all closed gates

@@ -14,7 +14,7 @@ type Set struct {
 	registerer prometheus.Registerer // nil for a host without metrics
 	counts     *Metrics
 	collectors []prometheus.Collector
-	registered int // how many of them are
+	registered int // how many of the collectors are registered
 }
 
 // NewSet returns a set with [Metrics]. With a nil registerer nothing is counted.

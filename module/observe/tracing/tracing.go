@@ -16,12 +16,14 @@ import (
 
 var _ observe.Observer = (*Tracing)(nil)
 
-// Tracing is an [observe.Observer] that creates spans. Requests of clients and calls of
-// delivery have a span each, with a child for every operation of the stores. A request to
-// a push gateway has one if the span of its Notify was sampled. The spans continue the
-// trace of the context. Attributes follow the semantic conventions for HTTP servers and
-// databases, and contain no user, rule, pushkey or key. Other reports go to the embedded
-// observer. It is safe for concurrent use.
+// Tracing is an [observe.Observer] that creates spans: one for each request of a client
+// and each call of delivery, and below it one for each operation of a store. A request to
+// a push gateway has a span if that of its Notify was sampled. All spans belong to the
+// trace in the context.
+//
+// Attributes follow the semantic conventions for HTTP servers and databases, and contain
+// no user, rule, pushkey or key. Other reports go to the embedded observer. Tracing is
+// safe for concurrent use.
 type Tracing struct {
 	observe.Observer
 	tracer trace.Tracer
