@@ -176,6 +176,28 @@ func TestUsersShareThePlacesOfRequestsThatHang(t *testing.T) {
 	w.must("hangs1", "well")
 }
 
+// Of 200 users with requests that hang, one has more than its share of the host's places.
+func TestAUserAboveItsShareBeginsNothingThatMayHang(t *testing.T) {
+	w := newWorld(t)
+	for n := range 12 {
+		if w.admit("many", fmt.Sprint("gate", n)); n%maxUser == maxUser-1 {
+			w.pass(hangAfter)
+		}
+	}
+	for user := range 199 {
+		w.admit(fmt.Sprint("one", user), fmt.Sprint("other gate", user))
+	}
+	w.pass(hangAfter)
+	w.Tick(w.now)
+	if got := w.Stats().Hanging; got != 12+199 {
+		t.Fatalf("%d requests hang", got)
+	}
+	if turn, _ := w.admit("many", "new gate"); turn != nil {
+		t.Error("the user has begun one more")
+	}
+	w.must("one0", "new gate")
+}
+
 // newPlaces are the places of users without answers at a new gate.
 const newPlaces = newGate * 3 / 4
 
