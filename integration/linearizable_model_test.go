@@ -212,7 +212,7 @@ func ruleEdit(edit func(*pushrule.Ruleset) error) func(*userState) string {
 	}
 }
 
-// refused returns the answer to a refusal of the pure operations.
+// refused returns the answer of an endpoint to an error of package pushrule or pusher.
 func refused(err error) string {
 	var f *fault.Error
 	switch {

@@ -26,8 +26,8 @@ type Store struct {
 	encoder
 	client redis.UniversalClient
 	hashes *rediscommit.Users[pusher.List, fields]
-	fields *rediscommit.Store[pusher.List, fields] // of single fields
-	sized  *rediscommit.Store[pusher.List, fields] // of single fields, with the size of the others
+	fields *rediscommit.Store[pusher.List, fields] // changes a single field
+	sized  *rediscommit.Store[pusher.List, fields] // the same, and reads the size of the other fields
 }
 
 // New returns a store on client, which must read from masters. The caller closes the

@@ -360,7 +360,7 @@ func TestUnknownUsersAndGatewaysAreNotFound(t *testing.T) {
 			t.Errorf("%s: got %q, %q", args, r.stdout, r.stderr)
 		}
 	}
-	// Without a pusher a user is known, and without backlogs a gateway.
+	// Users without pushers and gateways without backlogs are not unknown.
 	d.want(exitOK, "queues", "show", string(bob))
 	d.want(exitOK, "queues", "flush", string(bob), "-yes")
 	d.want(exitOK, "show", string(bob))

@@ -47,9 +47,9 @@ type Delivery struct {
 	sending     sync.WaitGroup
 	life        context.Context // of requests; nil if this host does not send
 	hasMore     bool            // the last look left due backlogs
-	late        time.Duration   // of the oldest due backlog at the last look
+	late        time.Duration   // lateness of the oldest due backlog at the last look
 	lookedAt    time.Time       // the last look without an error
-	putOffUntil time.Time       // when the last backlog without a turn is due again
+	putOffUntil time.Time       // then all backlogs that were put off are due again
 	isTicking   bool            // while requests wait for their places
 	reported    map[string]time.Time
 	own         map[module.Target]*claimed // claims of this host

@@ -72,7 +72,7 @@ func (d *Delivery) fanOut(h *handover, shard int, recipients []recipient) (all [
 // fraction of the time of encoding/json, which would write "<" in six bytes.
 func (h *handover) fanOutText(event string, recipients []recipient) (text string, n int) {
 	var outcomes, users []byte
-	places := map[int]int{} // of the outcomes in this entry
+	places := map[int]int{} // place of each outcome in this entry
 	for n < min(len(recipients), fanOutItem) && len(users)+len(outcomes) < fanOutBytes {
 		r := recipients[n]
 		place, found := places[r.Outcome]

@@ -18,7 +18,7 @@ type Waiting struct {
 	Gateway, App  string // see [GatewayName]; the app_id
 	Notifications int
 	Oldest        time.Time // when Notify got the first of them
-	Claimed       bool      // by a host, until Due
+	Claimed       bool      // whether a host has claimed it, until Due
 	Due           time.Time // time of the next attempt
 
 	Attempts int       // failures in a row

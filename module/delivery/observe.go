@@ -99,7 +99,7 @@ type Stats struct {
 	Late            time.Duration   // since the earliest due time; it grows while looks fail
 	Waiting         int             // notifications in the queue, due or not, at most 15 s ago; an estimate if there are many
 	Oldest          time.Duration   // since Notify got the oldest of them; it grows while the queue cannot be read
-	WaitingAt       map[string]int  // of them, by [GatewayName]; only the gateways with most
+	WaitingAt       map[string]int  // Waiting by [GatewayName], of the gateways with the most
 	Gateways        [gateStates]int // number of gateways and apps, by [GateState]
 	RemovalsStopped int             // number of gateways and apps at the rejection limit
 	CutOff          bool            // this host reaches no gateway

@@ -542,8 +542,8 @@ func TestLargeEventsKeepTheOrder(t *testing.T) {
 func TestANotificationThatAlwaysFailsIsDropped(t *testing.T) {
 	for name, test := range map[string]struct {
 		rooms  []string      // of the notifications 1 to 4
-		others time.Duration // when other rooms' notifications have come
-		within time.Duration // when all have come
+		others time.Duration // until the notifications of other rooms have come
+		within time.Duration // until all have come
 	}{
 		"another room":  {[]string{"!r:h", "!o:h", "!o:h", "!r:h"}, time.Minute, 6 * time.Minute},
 		"the same room": {[]string{"!r:h", "!r:h", "!r:h", "!r:h"}, 8 * time.Minute, 8 * time.Minute},

@@ -70,7 +70,7 @@ type indexSearch struct {
 	// tested marks the places with tested rules, so that a repeated word costs no more
 	// tests.
 	tested [160]uint64
-	extra  []uint64 // for more places
+	extra  []uint64 // the rest of tested, for more places
 }
 
 func (f *indexSearch) run(b *body) int32 {

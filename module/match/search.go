@@ -150,7 +150,7 @@ func (f *search) scanLong(s *segment, from int, bounds bounded) (end int) {
 type longTable struct {
 	state []uint64
 	gaps  []uint64 // positions of ? in the segment
-	has   []uint64 // for each byte, where the segment has it or a ? for it
+	has   []uint64 // by byte: the positions in the segment that the byte matches
 }
 
 func newLongTable(s *segment) *longTable {

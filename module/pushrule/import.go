@@ -65,7 +65,7 @@ func Import(content string, table Ruleset, limits Limits) (Imported, error) {
 	for n, kind := range Kinds() {
 		l[n] = i.defaults(kind)
 	}
-	for n, kind := range Kinds() { // after all defaults have their space
+	for n, kind := range Kinds() { // they get the space that all defaults leave
 		own := i.ownRules(kind)
 		at := indexOf(l[n], masterID) + 1
 		l[n] = slices.Insert(l[n], at, own...)

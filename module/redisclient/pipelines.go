@@ -29,7 +29,7 @@ type Pipelines struct {
 	writes coalescer[[]*sent]
 
 	mu      sync.Mutex
-	created map[string]*redis.Client           // by the cluster client, by address
+	created map[string]*redis.Client           // nodes of the cluster client, by address
 	durable map[Durability]*coalescer[[]*sent] // writes
 }
 

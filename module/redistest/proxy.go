@@ -18,7 +18,7 @@ import (
 )
 
 const (
-	proxyReadTimeout  = time.Minute // for the next command of a client, and for its reply
+	proxyReadTimeout  = time.Minute // waiting for a client's next command, or for the reply
 	proxyWriteTimeout = time.Minute
 	proxyDialTimeout  = 5 * time.Second
 	maxPending        = 1024 // commands of a connection that wait for replies
@@ -140,9 +140,9 @@ func (p *Proxy) match(r *request, onReply bool) *Fault {
 // Fault is one planned fault.
 type Fault struct {
 	proxy    *Proxy
-	commands []string // in any case; empty for all
+	commands []string // names in lower or upper case; empty means all commands
 	onReply  bool     // strikes replies, not commands
-	holds    bool     // what it strikes, instead of cutting the connection
+	holds    bool     // holds the request or reply instead of cutting the connection
 	repeats  bool
 
 	left  int    // matches until it strikes; guarded by proxy.mu

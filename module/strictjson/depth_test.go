@@ -44,8 +44,7 @@ func FuzzDepth(f *testing.F) {
 			t.Skip("invalid JSON")
 		}
 		want := depthOf(value)
-		// encoding/json drops the first value of a duplicate name, which may be the
-		// deepest.
+		// Of two values with one name, encoding/json drops the first, which may be deeper.
 		if got := strictjson.Depth(text); got < want || got > want && isStrict(text) {
 			t.Errorf("%q: got %d, want %d", text, got, want)
 		}

@@ -20,9 +20,9 @@ type Config struct {
 	// slot. Default: none.
 	KeyPrefix string
 
-	// OperationTimeout bounds each load or update, retries included, as does the end of
-	// a request. The client must honour deadlines (ContextTimeoutEnabled). Above zero
-	// and at most 30 s; default 5 s.
+	// OperationTimeout bounds each load or update, with its retries. The end of a request
+	// bounds them, too. The client must honour deadlines (ContextTimeoutEnabled). Above
+	// zero and at most 30 s; default 5 s.
 	OperationTimeout time.Duration
 
 	// Durability says when an update is acknowledged. Default: once the master has it

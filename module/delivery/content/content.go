@@ -40,7 +40,7 @@ type Meta struct {
 	Room     string      `json:"r,omitempty"`
 	Position int64       `json:"p,omitempty"`
 	Thread   string      `json:"h,omitempty"`
-	Gate     string      `json:"g"` // see [Target.Gate]; of the pusher at Notify
+	Gate     string      `json:"g"` // [Target.Gate] at Notify; the pusher may have changed since
 	Added    int64       `json:"a"` // time of Notify, in milliseconds
 	Expires  int64       `json:"x"` // in milliseconds
 	Call     bool        `json:"c,omitempty"`

@@ -123,7 +123,7 @@ func (ev *Event) isHigh(result match.Result) bool {
 // event.
 const (
 	maxTweaks = 1 << 10
-	maxTweak  = maxTweaks / 4 // of a value that is kept above maxTweaks
+	maxTweak  = maxTweaks / 4 // bytes of a single tweak; without effect up to maxTweaks in all
 )
 
 // tweaksOf returns the tweaks of actions as an object. The last value of a name counts; a

@@ -49,11 +49,11 @@ func (g *Guard) Control(network, address string, conn syscall.RawConn) error {
 }
 
 const (
-	dialTimeout    = 10 * time.Second // to connect, and again to shake hands
+	dialTimeout    = 10 * time.Second // for the connection, and again for the TLS handshake
 	requestTimeout = 60 * time.Second // push gateways wait for their provider
 	idleTimeout    = 90 * time.Second
 	maxHeaderBytes = 16 << 10
-	maxIdleConns   = 1000 // in all, or concurrency if that is greater
+	maxIdleConns   = 1000 // to all gateways; at least the concurrency
 )
 
 // Client returns a client with a [Guard.Transport] that takes at most 60 s for a request

@@ -17,7 +17,7 @@ const (
 	closeAfter    = 5 * time.Second // without a success
 	closeUsers    = 3               // with failures
 	maxProbeDelay = 5 * time.Second
-	tryEvery      = time.Second // by users without failures
+	tryEvery      = time.Second // interval of probes by users without failures
 	maxClosedLine = 64          // of such users
 	rampFirst     = 64          // requests in the first second after an outage; it doubles
 	rampSeconds   = 6
@@ -51,7 +51,7 @@ type gate struct {
 
 	answered time.Time // the last success
 	failedAt time.Time // the first failure since
-	failing  users     // with failures since
+	failing  users     // users with failures since the last success
 
 	closedAt  time.Time // zero if it is open
 	isBlocked bool

@@ -30,7 +30,7 @@ const maxWaiting = 4096
 
 // How long a request that may not wait here is put off.
 const (
-	shortDelay  = 100 * time.Millisecond // for a place, up to three times
+	shortDelay  = 100 * time.Millisecond // of a request without a place; up to three times as long
 	closedDelay = 2 * time.Second        // behind a closed gate, up to three times
 	cutOffDelay = time.Second            // behind a closed gate, at a host that is cut off
 	longDelay   = 10 * time.Minute
@@ -62,7 +62,7 @@ type Scheduler struct {
 	seed  maphash.Seed
 
 	young   *list.List // requests in flight that do not hang, oldest first
-	silent  int        // of young, at gates that do not answer
+	silent  int        // number of young requests at gates that do not answer
 	hanging int        // requests in flight
 	hangers int        // users with hanging requests
 	waiting int        // requests

@@ -341,7 +341,7 @@ type packed struct {
 	n        int
 	roots    []string // of threads
 	actions  []string
-	byThread []Counts // of main, then of roots
+	byThread []Counts // counts of the main thread, then of each root
 }
 
 func (p *packed) counts() (main Counts, threads map[string]Counts) {

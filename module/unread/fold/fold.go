@@ -26,7 +26,7 @@ const (
 // The limits of a record.
 const (
 	// MaxNotifications bounds the unread notifications of a room, and the read marks of its
-	// threads. Of more, the oldest notifications without highlight go first.
+	// threads. Beyond it, the oldest notifications go, those without highlight first.
 	MaxNotifications = 200
 
 	// MaxBytes bounds the text of a record. A longer record keeps fewer notifications of
