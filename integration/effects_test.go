@@ -384,7 +384,7 @@ func TestEffectOnceWithLostMessages(t *testing.T) {
 	}
 }
 
-// withoutScripts loses the command that carries a script, on a server without scripts.
+// withoutScripts are losses on a server that has forgotten all scripts, so that EVAL sends them again.
 var withoutScripts = []lostMessage{
 	{"nothing else", never, func(p *redistest.Proxy) []*redistest.Fault {
 		f := p.HoldRequest(1, "EVAL")

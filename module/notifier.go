@@ -277,7 +277,7 @@ type DeliveryBatch struct {
 	MaxBacklog int
 	KeepFor    time.Duration
 
-	MaxUserBytes int // texts of a user, except the first of each backlog; above it texts are left out
+	MaxUserBytes int // bound of a user's texts, without the first of each backlog; further texts are left out
 
 	Additions []Addition // of different targets
 }

@@ -42,7 +42,7 @@ type shownTest struct {
 	Status  int                  `json:"status"` // 0 without an answer
 	Outcome delivery.PostOutcome `json:"outcome,omitempty"`
 	Took    float64              `json:"took_seconds"`
-	Why     string               `json:"why,omitempty"` // there was no answer
+	Why     string               `json:"why,omitempty"` // why there was no answer
 }
 
 func (c *deliveryCall) sendTest(ctx context.Context) error {

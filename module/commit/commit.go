@@ -273,9 +273,9 @@ func (c *Committer[V, R]) prepare(s Snapshot[V, R], ch *change[V, R]) (p prepare
 	return p, nil
 }
 
-// NextRevision returns the revision for a write by the caller. Base is the replaced
-// revision with the greatest version. Writes prepared for the replaced values then
-// fail.
+// NextRevision returns the revision for a write that the caller makes itself. Base is the
+// replaced revision; of several, the one with the greatest version. After that write,
+// earlier prepared writes fail.
 func (c *Committer[V, R]) NextRevision(base stored.Revision) stored.Revision {
 	now := c.now()
 	return base.Next(versionAfter(base, now), stored.Write{Writer: c.writer, Attempt: c.writes.Add(1)})

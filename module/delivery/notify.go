@@ -179,7 +179,8 @@ func (d *Delivery) addingTo(h *handover, shard int, recipients []recipient, list
 	return a
 }
 
-// keepFor is how long a notification is not coalesced: a claim may have lapsed.
+// keepFor is the age below which notifications are not coalesced. A backlog may only be long
+// because the claim of a dead host must lapse first.
 const keepFor = 30 * time.Second
 
 func (d *Delivery) newAdding(shard int) *adding {

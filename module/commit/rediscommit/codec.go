@@ -65,7 +65,7 @@ type Query[T any] struct {
 	// Ask sends the command for a key, or queues it if the client is a pipeline.
 	Ask func(ctx context.Context, client redis.Cmdable, key string) redis.Cmder
 
-	// Script is used instead of Ask, unless it is nil.
+	// Script, if it is not nil, replaces Ask.
 	Script func(key string) *redisclient.Call
 
 	// Read reads the reply. Its errors are faults or errors of the client.

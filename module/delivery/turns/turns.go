@@ -30,8 +30,8 @@ const maxWaiting = 4096
 
 // How long a request that may not wait here is put off.
 const (
-	shortDelay  = 100 * time.Millisecond // of a request without a place; up to three times as long
-	closedDelay = 2 * time.Second        // behind a closed gate, up to three times
+	shortDelay  = 100 * time.Millisecond // without a place; at random up to three times as long
+	closedDelay = 2 * time.Second        // behind a closed gate; at random up to three times as long
 	cutOffDelay = time.Second            // behind a closed gate, at a host that is cut off
 	longDelay   = 10 * time.Minute
 )
