@@ -53,11 +53,14 @@ func (m *unreadMove) newHosts(t *testing.T) {
 	m.hosts = [2]*unread.Service{newUnread(t, m.cluster.Client(t)), newUnread(t, m.cluster.Client(t))}
 }
 
-func (m *unreadMove) begin(t *testing.T) *redistest.SlotMove {
+// begin begins to move the slot, with the keys of users.
+func (m *unreadMove) begin(t *testing.T, users ...mxid.UserID) *redistest.SlotMove {
 	t.Helper()
 	move, err := m.cluster.BeginMove(t.Context(), m.slot, m.target)
-	if err == nil {
-		err = move.MoveKeys(t.Context(), stored.Keys{}.Unread(m.moved))
+	for _, user := range users {
+		if err == nil {
+			err = move.MoveKeys(t.Context(), stored.Keys{}.Unread(user))
+		}
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -104,7 +107,7 @@ func TestAnInterruptedMoveLosesNoUnreadCounts(t *testing.T) {
 	m := newUnreadMove(t)
 	m.add(t, 0, 1, m.moved)
 	m.add(t, 0, 2, m.moved)
-	m.begin(t)
+	m.begin(t, m.moved)
 	m.interrupt(t)
 	for _, host := range m.hosts {
 		_, rooms := host.Rooms(t.Context(), m.moved)
@@ -142,7 +145,7 @@ func TestUnreadListsBeginWhileTheirSlotMoves(t *testing.T) {
 	t.Parallel()
 	m := newUnreadMove(t)
 	m.add(t, 0, 1, m.moved)
-	move := m.begin(t)
+	move := m.begin(t, m.moved)
 	m.add(t, 0, 2, m.moved, m.stayed)
 	m.add(t, 1, 3, m.moved, m.stayed)
 	m.wantCount(t, m.moved, 3)
@@ -153,4 +156,25 @@ func TestUnreadListsBeginWhileTheirSlotMoves(t *testing.T) {
 	m.add(t, 1, 4, m.moved, m.stayed)
 	m.wantCount(t, m.moved, 4)
 	m.wantCount(t, m.stayed, 3)
+}
+
+// A compaction must not remove the whole list before it stores the record: Redis would refuse to create the key again
+// while its slot moves.
+func TestUnreadListsAreCompactedWhileTheirSlotMoves(t *testing.T) {
+	t.Parallel()
+	m := newUnreadMove(t)
+	for position := range int64(unread.MaxOps) {
+		m.add(t, 0, position+1, m.moved, m.stayed)
+	}
+	move := m.begin(t, m.moved)
+	for position := range int64(100) {
+		m.add(t, int(position%2), 65+position, m.moved, m.stayed)
+	}
+	m.wantCount(t, m.moved, 164)
+	m.wantCount(t, m.stayed, 164)
+	if err := move.Finish(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	m.wantCount(t, m.moved, 164)
+	m.wantCount(t, m.stayed, 164)
 }

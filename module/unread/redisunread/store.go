@@ -168,7 +168,9 @@ func (s *Store) Load(ctx context.Context, users []mxid.UserID) map[mxid.UserID]m
 // their digest, the same with the item behind a record in the place of the record, that
 // item of the new record, the new record. It also replies 1 if it has replaced them
 // already, since it is sent again after a lost reply. Redis hashes each byte of a text
-// that is in Lua, so the script does not read the old record.
+// that is in Lua, so the script does not read the old record. The list is never empty
+// within the script: while its slot moves, Redis refuses to create a missing key there,
+// and keeps what the script has done before.
 var replace = redisclient.NewScript(`
 local second = redis.call('LINDEX', KEYS[1], 1) or ''
 local from = 0
@@ -177,8 +179,13 @@ local first, lengths = redis.call('LRANGE', KEYS[1], from, from + ARGV[1] - 1), 
 for i, text in ipairs(first) do lengths[i] = '\n' .. #text end
 first[#first + 1] = table.concat(lengths)
 if redis.sha1hex(table.concat(first)) ~= ARGV[2 + from] then return second == ARGV[4] and 1 or 0 end
-redis.call('LTRIM', KEYS[1], from + ARGV[1], -1)
-redis.call('LPUSH', KEYS[1], ARGV[4], ARGV[5])
+if redis.call('LINDEX', KEYS[1], from + ARGV[1]) then
+	redis.call('LTRIM', KEYS[1], from + ARGV[1], -1)
+	redis.call('LPUSH', KEYS[1], ARGV[4], ARGV[5])
+else
+	redis.call('LPUSH', KEYS[1], ARGV[4], ARGV[5])
+	redis.call('LTRIM', KEYS[1], 0, 1)
+end
 return 1`)
 
 // Replace replaces the first texts of lists; see [module.UnreadStore].
