@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -17,7 +18,9 @@ import (
 	"github.com/pushfx/pushfx/module/match"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pushrule"
+	"github.com/pushfx/pushfx/module/redisclient"
 	"github.com/pushfx/pushfx/module/redistest"
+	"github.com/pushfx/pushfx/module/stored"
 	"github.com/pushfx/pushfx/module/unread"
 	"github.com/pushfx/pushfx/module/unread/redisunread"
 )
@@ -108,7 +111,8 @@ type unreadHistory struct {
 	t        *testing.T
 	hosts    [2]*unread.Service
 	decision module.Decision
-	next     atomic.Int64 // position
+	next     atomic.Int64  // position
+	pause    time.Duration // at most, between the calls of a client
 	done     [64]atomic.Bool
 
 	mu  sync.Mutex
@@ -131,6 +135,7 @@ func (h *unreadHistory) client(id int, random *rand.Rand) {
 				op.call = "forget"
 			}
 		}
+		time.Sleep(time.Duration(random.Int64N(int64(h.pause) + 1)))
 		began := time.Now().UnixNano()
 		output, err := h.call(h.hosts[random.IntN(2)], op)
 		for err != nil && h.t.Context().Err() == nil {
@@ -196,11 +201,59 @@ func TestUnreadCountsAreLinearizable(t *testing.T) {
 					clients.Go(func() { h.client(id, rand.New(rand.NewPCG(seed, uint64(id)))) })
 				}
 				clients.Wait()
-				if result := porcupine.CheckOperationsTimeout(unreadModel, h.ops, time.Minute); result != porcupine.Ok {
-					t.Fatalf("seed %d: %s: %v", seed, result, h.ops)
-				}
+				h.judge(seed)
 			}
 		})
+	}
+}
+
+func (h *unreadHistory) judge(seed uint64) {
+	h.t.Helper()
+	if result := porcupine.CheckOperationsTimeout(unreadModel, h.ops, time.Minute); result != porcupine.Ok {
+		slices.SortFunc(h.ops, func(a, b porcupine.Operation) int { return int(a.Call - b.Call) })
+		for _, op := range h.ops {
+			h.t.Logf("client %d, %v: %v, from %d to %d", op.ClientId, op.Input, op.Output, op.Call, op.Return)
+		}
+		h.t.Fatalf("seed %d: %s", seed, result)
+	}
+}
+
+// The slot of the user moves to another master and back while two hosts get calls.
+func TestUnreadCountsAreLinearizableWhileSlotsMove(t *testing.T) {
+	t.Parallel()
+	redistest.Require(t)
+	cluster := redistest.Cluster(t, 3, 0)
+	masters := cluster.Masters()
+	hosts := [2]*unread.Service{newUnread(t, cluster.Client(t)), newUnread(t, cluster.Client(t))}
+	moves := 0
+	for seed := range few(5, make([]struct{}, 50)) {
+		h := &unreadHistory{t: t, hosts: hosts, decision: notifying(t, mxid.UserID(fmt.Sprintf("@user%d:x", seed))), pause: 20 * time.Millisecond}
+		slot := redisclient.SlotOf(stored.Keys{}.Unread(h.decision.User))
+		var clients sync.WaitGroup
+		for id := range 8 {
+			clients.Go(func() { h.client(id, rand.New(rand.NewPCG(uint64(seed), uint64(id)))) })
+		}
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			clients.Wait()
+		}()
+		for i := 0; ; i++ {
+			if err := cluster.MoveSlot(t.Context(), slot, masters[i%len(masters)]); err != nil {
+				t.Fatal(err)
+			}
+			moves++
+			select {
+			case <-ended:
+			default:
+				continue
+			}
+			break
+		}
+		h.judge(uint64(seed))
+	}
+	if moves < 10 {
+		t.Errorf("%d moves", moves)
 	}
 }
 
