@@ -177,11 +177,14 @@ func TestMatrixJSSDK(t *testing.T) {
 	runJSSDK(t, 10, "client.mjs", here.url, there.url)
 }
 
-// The unread counts of a syncing client equal those of the host after each step.
+// The unread counts of a client that syncs with one host equal those of both hosts after each step, which goes to one of
+// them in turn.
 func TestMatrixJSSDKCountsUnread(t *testing.T) {
 	t.Parallel()
 	requireJSSDK(t)
-	runJSSDK(t, 26, "unread.mjs", startDemo(t).url)
+	redistest.Require(t)
+	flags := []string{"-redis-mode", "standalone", "-redis", redistest.Single(t).Addr()}
+	runJSSDK(t, 26, "unread.mjs", startDemo(t, flags...).url, startDemo(t, flags...).url)
 }
 
 // runJSSDK runs a client on matrix-js-sdk, whose folder needs an "npm ci" before. The client

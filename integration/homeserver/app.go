@@ -61,7 +61,7 @@ func homeserver(cfg config, log *zap.Logger, stdout io.Writer) fx.Option {
 		pushfx.Delivery,
 		pushfx.Unread,
 		fx.Replace(cfg.module),
-		fx.Invoke(mountExplainer, mountSending, mountPushers, startOutbox, startForgetting, mountGateway),
+		fx.Invoke(mountExplainer, mountSending, mountRelations, mountPushers, startOutbox, startForgetting, mountGateway),
 	)
 }
 

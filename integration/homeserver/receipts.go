@@ -60,7 +60,11 @@ func (r *receipts) post(c echo.Context) error {
 	if kind == fullyRead || thread == e.ID { // the root is in the main timeline
 		return c.JSON(http.StatusOK, emptyObject)
 	}
-	if err := r.outbox.read(c.Request().Context(), callerOf(c).User, room, thread, e.Position); err != nil {
+	ctx, user := c.Request().Context(), callerOf(c).User
+	if err := r.rooms.rooms.SetReceipt(ctx, user, room, e, kind, thread); err != nil {
+		return err
+	}
+	if err := r.outbox.read(ctx, user, room, thread, e.Position); err != nil {
 		return err
 	}
 	return c.JSON(http.StatusOK, emptyObject)
@@ -100,7 +104,7 @@ func (r *receipts) markers(c echo.Context) error {
 	}
 	ctx, user := c.Request().Context(), callerOf(c).User
 	var furthest int64
-	for _, id := range []string{request.FullyRead, request.Read, request.Private} {
+	for kind, id := range map[string]string{fullyRead: request.FullyRead, "m.read": request.Read, "m.read.private": request.Private} {
 		if id == "" {
 			continue
 		}
@@ -108,8 +112,12 @@ func (r *receipts) markers(c echo.Context) error {
 		if err != nil {
 			return err
 		}
-		if id == request.Read || id == request.Private {
-			furthest = max(furthest, e.Position)
+		if kind == fullyRead {
+			continue
+		}
+		furthest = max(furthest, e.Position)
+		if err := r.rooms.rooms.SetReceipt(ctx, user, room, e, kind, module.AllThreads); err != nil {
+			return err
 		}
 	}
 	if furthest > 0 {

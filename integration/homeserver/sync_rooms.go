@@ -29,11 +29,12 @@ func newRoomsBatch() roomsBatch {
 func (b *roomsBatch) isEmpty() bool { return len(b.Join)+len(b.Leave) == 0 }
 
 type roomBatch struct {
-	Timeline timeline                `json:"timeline"`
-	State    events[json.RawMessage] `json:"state"`
-	Summary  *roomSummary            `json:"summary,omitempty"`
-	Unread   *threadUnread           `json:"unread_notifications,omitempty"`
-	Threads  map[string]threadUnread `json:"unread_thread_notifications,omitempty"` // by root
+	Timeline  timeline                `json:"timeline"`
+	Ephemeral *events[receiptEvent]   `json:"ephemeral,omitempty"` // the user's own receipts
+	State     events[json.RawMessage] `json:"state"`
+	Summary   *roomSummary            `json:"summary,omitempty"`
+	Unread    *threadUnread           `json:"unread_notifications,omitempty"`
+	Threads   map[string]threadUnread `json:"unread_thread_notifications,omitempty"` // by root
 }
 
 type threadUnread struct {
@@ -85,8 +86,43 @@ func (s *syncs) readRooms(ctx context.Context, user mxid.UserID, r syncRequest) 
 	if r.stream == "" { // a first sync
 		logFailed(s.log, "sync", user, s.unread.Retain(ctx, user, stays))
 	}
+	if err := s.addReceipts(ctx, user, batch.Join); err != nil {
+		return newRoomsBatch(), r.stream, err
+	}
 	s.addCounts(ctx, user, r.threads, batch.Join)
 	return batch, changes.Token, nil
+}
+
+// receiptEvent has the times of receipts, by event, kind and user (Matrix specification,
+// "Receipts").
+type receiptEvent struct {
+	Type    string                                               `json:"type"`
+	Content map[string]map[string]map[mxid.UserID]receiptContent `json:"content"`
+}
+
+type receiptContent struct {
+	Time   int64  `json:"ts"`
+	Thread string `json:"thread_id,omitempty"`
+}
+
+// addReceipts adds the user's own receipts to rooms. Those of other users are not delivered.
+func (s *syncs) addReceipts(ctx context.Context, user mxid.UserID, joined map[string]*roomBatch) error {
+	if len(joined) == 0 {
+		return nil
+	}
+	all, err := s.rooms.Receipts(ctx, user)
+	if err != nil {
+		return err
+	}
+	for room, one := range joined {
+		one.Ephemeral = &events[receiptEvent]{[]receiptEvent{}}
+		for _, r := range all[room] {
+			one.Ephemeral.Events = append(one.Ephemeral.Events, receiptEvent{"m.receipt", map[string]map[string]map[mxid.UserID]receiptContent{
+				r.Event: {r.Kind: {user: {r.Time.UnixMilli(), r.Thread}}},
+			}})
+		}
+	}
+	return nil
 }
 
 // addCounts adds the unread counts to rooms, after their events were chosen. If the counts

@@ -1,8 +1,9 @@
 // A Matrix client on matrix-js-sdk that compares its unread counts with those of the demo
 // host, after each step, as one line of JSON per step:
 //
-//	node unread.mjs BASE_URL
+//	node unread.mjs BASE_URL OTHER_BASE_URL
 //
+// The client syncs with the first host. All else goes to both in turn; they share a Redis.
 // The exit status is 1 if a step failed.
 import assert from "node:assert/strict";
 import { randomBytes } from "node:crypto";
@@ -11,7 +12,10 @@ import { logger } from "matrix-js-sdk/lib/logger.js";
 
 const PATIENCE = 15_000; // less than a sync waits, so that a step has woken it
 const SYNC = "/_matrix/client/v3/sync";
-const [baseUrl] = process.argv.slice(2);
+const [baseUrl, otherUrl] = process.argv.slice(2);
+
+let turn = 0;
+const nextUrl = () => [otherUrl, baseUrl][turn++ % 2];
 
 const none = () => {};
 const silent = { trace: none, debug: none, info: none, warn: none, error: none, getChild: () => silent };
@@ -22,8 +26,8 @@ const [ALICE, BOB, CAROL] = [name(), name(), name()];
 const userId = (localpart) => `@${localpart}:localhost`;
 const ROOM = `!${name()}:localhost`;
 
-async function request(localpart, method, path, body) {
-	const response = await fetch(baseUrl + path, {
+async function request(localpart, method, path, body, url = nextUrl()) {
+	const response = await fetch(url + path, {
 		method,
 		headers: { Authorization: `Bearer demo-${localpart}`, "Content-Type": "application/json" },
 		body: body && JSON.stringify(body),
@@ -47,24 +51,17 @@ const mention = { "m.mentions": { user_ids: [userId(ALICE)] } };
 const reactionTo = (id) => ({ "m.relates_to": { rel_type: "m.annotation", event_id: `$${id}`, key: "+1" } });
 const inThread = (root) => ({ "m.relates_to": { rel_type: "m.thread", event_id: `$${root}` } });
 
-// The answers to the client's syncs, by next_batch, and the events that they had.
+// The answers to the client's syncs, by next_batch.
 const answers = new Map();
-const events = [];
 
-// fetchFn keeps the syncs. The SDK reads the relations of a thread's root, which the host does
-// not serve: they are those that were synced.
+// fetchFn keeps the syncs, and sends other requests to both hosts in turn.
 async function fetchFn(resource, options) {
-	const { pathname } = new URL(resource);
-	const [, root] = decodeURIComponent(pathname).match(/\/relations\/([^/]+)/) ?? [];
-	if (root) {
-		const chunk = events.filter((event) => event.content["m.relates_to"]?.event_id === root).reverse();
-		return Response.json({ chunk });
-	}
+	const url = new URL(resource);
+	if (url.pathname !== SYNC) return fetch(nextUrl() + url.pathname + url.search, options);
 	const response = await fetch(resource, options);
-	if (pathname === SYNC && response.ok) {
+	if (response.ok) {
 		const answer = await response.clone().json();
 		answers.set(answer.next_batch, answer);
-		events.push(...(answer.rooms.join[ROOM]?.timeline.events ?? []));
 	}
 	return response;
 }
@@ -128,9 +125,12 @@ async function step(what, run, ...want) {
 		const ids = joined.timeline.events.map((event) => event.event_id);
 		assert(!sent?.event_id || ids.includes(sent.event_id), `the sync has ${ids}, not ${sent?.event_id}`);
 		assert.deepEqual(ofSync(joined), want, "the sync");
-		const [first, whole] = await Promise.all([BY_THREAD, ""].map((filter) => request(ALICE, "GET", SYNC + filter)));
-		assert.deepEqual(ofSync(first.rooms.join[ROOM]), want, "a first sync");
-		assert.deepEqual(numbers(whole.rooms.join[ROOM].unread_notifications), room, "a first sync without threads");
+		for (const url of [baseUrl, otherUrl]) {
+			const read = (filter) => request(ALICE, "GET", SYNC + filter, undefined, url);
+			const [first, whole] = await Promise.all([BY_THREAD, ""].map(read));
+			assert.deepEqual(ofSync(first.rooms.join[ROOM]), want, "a first sync");
+			assert.deepEqual(numbers(whole.rooms.join[ROOM].unread_notifications), room, "a first sync without threads");
+		}
 		assert.deepEqual(ofClient(), [room, ...want], "the client");
 		console.log(JSON.stringify({ check: what, ok: true, counts: want }));
 	} catch (error) {

@@ -178,3 +178,55 @@ func TestStreams(t *testing.T) {
 		}
 	}
 }
+
+func TestRelations(t *testing.T) {
+	t.Parallel()
+	s := open(t)
+	for _, e := range [][3]string{
+		{"$root", "", ""}, {"$a", "m.thread", "$root"}, {"$b", "m.annotation", "$a"}, {"$c", "m.annotation", "$b"}, {"$d", "m.annotation", "$c"},
+		{"$other", "", ""}, {"$hidden", "m.thread", "$root"}, {"$e", "m.reference", "$root"},
+	} {
+		added := add(t, s, e[0], e[1], e[2])
+		if e[0] == "$hidden" {
+			continue
+		}
+		if err := s.Show(t.Context(), room, added, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for depth, want := range map[int]string{1: "[$e $a]", 2: "[$e $b $a]", MaxDepth: "[$e $c $b $a]"} {
+		related, err := s.Relations(t.Context(), room, "$root", depth)
+		var ids []string
+		for _, e := range related {
+			ids = append(ids, e.ID)
+		}
+		if fmt.Sprint(ids) != want || err != nil {
+			t.Errorf("depth %d: got %v, want %s, error %v", depth, ids, want, err)
+		}
+	}
+}
+
+func TestReceiptsNeverGoBack(t *testing.T) {
+	t.Parallel()
+	s := open(t)
+	for _, r := range []struct {
+		room, event  string
+		position     int64
+		kind, thread string
+	}{
+		{room, "$2", 2, "m.read", "main"}, {room, "$1", 1, "m.read", "main"}, {room, "$1", 1, "m.read.private", ""}, {"!other", "$9", 9, "m.read", "$t"},
+	} {
+		if err := s.SetReceipt(t.Context(), "@alice:x", r.room, Event{ID: r.event, Position: r.position}, r.kind, r.thread); err != nil {
+			t.Fatal(err)
+		}
+	}
+	all, err := s.Receipts(t.Context(), "@alice:x")
+	if err != nil || len(all) != 2 || len(all[room]) != 2 || len(all["!other"]) != 1 || all["!other"][0].Thread != "$t" {
+		t.Fatalf("got %v, error %v", all, err)
+	}
+	for _, r := range all[room] {
+		if want := map[string]string{"m.read": "$2", "m.read.private": "$1"}[r.Kind]; r.Event != want || time.Since(r.Time) > time.Minute {
+			t.Errorf("got %v", r)
+		}
+	}
+}

@@ -1,0 +1,63 @@
+package main
+
+import (
+	"encoding/json"
+	"net/http"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/pushfx/pushfx/integration/homeserver/rooms"
+	"github.com/pushfx/pushfx/integration/homeserver/sessions"
+)
+
+// mountRelations mounts GET /rooms/{roomId}/relations/{eventId}, with or without a type of
+// relation and of event.
+func mountRelations(e *echo.Echo, r *roomRoutes, users *sessions.Sessions, limits *limits) {
+	const path = "/_matrix/client/v1/rooms/:roomId/relations/:eventId"
+	for _, more := range []string{"", "/:relType", "/:relType/:eventType"} {
+		e.Any(path+more, methods{http.MethodGet: r.relations}.serve, newAuth(users, limits))
+	}
+}
+
+// relations serves the events that relate to an event, the newest first (Matrix specification,
+// "Relationships API"). The demo keeps so few that there is one page.
+func (r *roomRoutes) relations(c echo.Context) error {
+	room, e, err := r.eventOf(c)
+	if err != nil {
+		return err
+	}
+	wanted := map[string]string{}
+	for _, name := range c.ParamNames()[2:] {
+		if wanted[name], err = pathParam(c, name); err != nil {
+			return err
+		}
+	}
+	depth := 1
+	if c.QueryParam("recurse") == "true" {
+		depth = rooms.MaxDepth
+	}
+	related, err := r.rooms.Relations(c.Request().Context(), room, e.ID, depth)
+	if err != nil {
+		return err
+	}
+	chunk := []json.RawMessage{}
+	for _, e := range related {
+		var has struct {
+			Type    string `json:"type"`
+			Content struct {
+				RelatesTo struct {
+					Type string `json:"rel_type"`
+				} `json:"m.relates_to"`
+			} `json:"content"`
+		}
+		if err := json.Unmarshal([]byte(e.JSON), &has); err != nil {
+			return err
+		}
+		if matches(wanted["relType"], has.Content.RelatesTo.Type) && matches(wanted["eventType"], has.Type) {
+			chunk = append(chunk, json.RawMessage(e.JSON))
+		}
+	}
+	return c.JSON(http.StatusOK, map[string]any{"chunk": chunk, "recursion_depth": depth})
+}
+
+func matches(wanted, has string) bool { return wanted == "" || wanted == has }

@@ -1,0 +1,58 @@
+package main
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+)
+
+func TestRelationsAndReceiptsAreServed(t *testing.T) {
+	t.Parallel()
+	d := startDemo(t)
+	d.send("demo-bob", "$1", "")
+	d.send("demo-bob", "$2", `,"m.relates_to":{"rel_type":"m.thread","event_id":"$1"}`)
+	d.send("demo-bob", "$3", `,"m.relates_to":{"rel_type":"m.reference","event_id":"$2"}`)
+	path := "/_matrix/client/v1/rooms/" + teaRoom + "/relations/$1"
+	for more, want := range map[string]string{
+		"": "$2", "?recurse=true": "$3 $2", "/m.thread": "$2", "/m.thread?recurse=true": "$2", "/m.reference": "",
+		"/m.reference/m.room.message?recurse=true": "$3", "/m.thread/m.reaction": "",
+	} {
+		var got struct {
+			Chunk []struct {
+				ID string `json:"event_id"`
+			}
+		}
+		d.object("GET", path+more, "demo-alice", "", &got)
+		var ids []string
+		for _, e := range got.Chunk {
+			ids = append(ids, e.ID)
+		}
+		if strings.Join(ids, " ") != want {
+			t.Errorf("%s: got %q, want %s", more, ids, want)
+		}
+	}
+	d.expect("GET", path, "demo-mallory", "", http.StatusForbidden, "")
+	d.expect("GET", strings.Replace(path, "$1", "$9", 1), "demo-alice", "", http.StatusNotFound, "")
+	d.expect("GET", path, "", "", http.StatusUnauthorized, "")
+
+	for _, receipt := range []string{"m.read/$2 {\"thread_id\":\"$1\"}", "m.read.private/$3 {}"} {
+		where, body, _ := strings.Cut(receipt, " ")
+		d.expect("POST", v3+"/rooms/"+teaRoom+"/receipt/"+where, "demo-alice", body, 200, "{}")
+	}
+	for user, want := range map[string]int{"demo-alice": 2, "demo-bob": 0} {
+		var b struct {
+			Rooms struct{ Join map[string]roomBatch }
+		}
+		d.object("GET", v3+"/sync", user, "", &b)
+		events := b.Rooms.Join[teaRoom].Ephemeral.Events
+		if len(events) != want {
+			t.Errorf("%s has %v", user, events)
+		}
+		for _, e := range events {
+			threaded, private := e.Content["$2"]["m.read"]["@alice:localhost"], e.Content["$3"]["m.read.private"]["@alice:localhost"]
+			if e.Type != "m.receipt" || threaded.Thread != "$1" && private.Time == 0 || private.Thread != "" {
+				t.Errorf("got %+v", e)
+			}
+		}
+	}
+}
