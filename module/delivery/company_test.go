@@ -203,6 +203,47 @@ func TestHangingPushersOfFewUsersDelayNoOthers(t *testing.T) {
 	}
 }
 
+// Accounts that a gateway has never answered share the places for new users there. 24 that hang delay no other first
+// notification by a second; more do, by seconds, but cost none.
+func TestFreshAccountsThatHang(t *testing.T) {
+	for attackers, atMost := range map[int]time.Duration{0: time.Second, 20: time.Second, 40: 10 * time.Second} {
+		t.Run(fmt.Sprint(attackers), func(t *testing.T) {
+			inBubble(t, func(w *world) {
+				hangs := slow(time.Hour, 200)
+				w.answer("gw", func(ctx context.Context, s sent) (module.GatewayAnswer, error) {
+					if isInnocent(s.pushkey) {
+						time.Sleep(20 * time.Millisecond)
+						return module.GatewayAnswer{Status: 200}, nil
+					}
+					return hangs(ctx, s)
+				})
+				var users []mxid.UserID
+				for u := range attackers {
+					users = append(users, mxid.UserID(fmt.Sprintf("@attacker%d:h", u)))
+					for p := range 4 {
+						w.set(users[u], fmt.Sprintf("attack%d-%d", u, p), "gw")
+					}
+				}
+				d, stop := w.host()
+				defer stop()
+				sentAt := map[string]time.Time{}
+				const events = 60 // the first of each user
+				for e := range events {
+					w.set(name2(e), key(e), "gw")
+					if e%10 == 0 && attackers > 0 {
+						w.notify(d, 10_000+e, "!a:h", users...)
+					}
+					sentAt[fmt.Sprintf("$%d", e)] = time.Now()
+					w.notify(d, e, "!r:h", name2(e))
+					time.Sleep(100 * time.Millisecond)
+				}
+				time.Sleep(20 * time.Second)
+				w.checkAges(sentAt, events, atMost)
+			})
+		})
+	}
+}
+
 // slowExpansion is a queue where each part of a large event takes a while.
 type slowExpansion struct {
 	module.DeliveryQueue
