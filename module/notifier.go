@@ -53,7 +53,7 @@ type Event struct {
 	RoomName   string // empty if the room has none
 	RoomAlias  string
 	SenderName string     // the sender's display name in the room
-	Room       match.Room // MemberCount is required; rules about Power need it
+	Room       match.Room // MemberCount is required; some rules need Power
 
 	// Position and Thread are the event's; see [Place]. Without them, the notification is
 	// sent even if an [UnreadService] counts the event as read.
@@ -258,13 +258,14 @@ type DeliveryBatch struct {
 	// It is empty for notifications without a room, which need no order.
 	Room string
 
-	// MaxRoomBytes and MaxShardBytes bound the texts in the backlogs FanOut of a room and
-	// of all rooms. A room without any gets in until there are twice as many.
+	// MaxRoomBytes bounds the texts in the backlog FanOut of a room, MaxShardBytes those of
+	// all rooms of the shard. A room without such texts may exceed MaxShardBytes, up to
+	// twice as many.
 	MaxRoomBytes, MaxShardBytes int
 
-	// Of is set for a batch that expands the first notification of a backlog FanOut: it is
-	// its claim. From is the position before this batch, and To after it. The queue checks
-	// both, and ignores Key and Room.
+	// Of is for a batch that expands the first notification of a backlog FanOut, whose claim
+	// it is. From is the position before this batch, and To after it. The queue checks both,
+	// and ignores Key and Room.
 	Of       Claim
 	From, To int
 
@@ -272,8 +273,8 @@ type DeliveryBatch struct {
 	Lease time.Duration
 
 	// MaxBacklog bounds the notifications of a backlog; the queue may exceed it by a fifth.
-	// It drops none younger than KeepFor, and no others instead, except above ten times
-	// MaxBacklog.
+	// Up to ten times MaxBacklog, notifications younger than KeepFor stay, and cost no older
+	// ones their place.
 	MaxBacklog int
 	KeepFor    time.Duration
 

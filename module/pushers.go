@@ -107,7 +107,7 @@ func (s *pusherService) checkGrowth(ctx context.Context, user mxid.UserID, list 
 	}
 	before := list.Size()
 	p.SetAt = s.pushkeys.time().UnixMicro()
-	p.Claim = others.Claim(p.SetAt) // as many digits as the final claim
+	p.Claim = others.Claim(p.SetAt) // for the size: the final claim has as many digits
 	list.Set(p)
 	return s.policy.CheckGrowth(before, list.Size())
 }

@@ -185,7 +185,7 @@ func (d *Delivery) admit(user mxid.UserID, gate string) (*turns.Turn, time.Durat
 	return turn, delay
 }
 
-// tickEvery is how often places are given that became free with time.
+// tickEvery is the interval of [turns.Scheduler.Tick].
 const tickEvery = 50 * time.Millisecond
 
 func (d *Delivery) tick() {

@@ -33,8 +33,8 @@ func FailReasons() []FailReason {
 	}
 }
 
-// refusals are texts in errors of Redis. Before version 7, errors in scripts begin with
-// others.
+// refusals are texts within errors of Redis. Before version 7, errors of scripts do not
+// begin with them.
 var refusals = []struct {
 	text   string
 	reason FailReason

@@ -17,18 +17,18 @@ import (
 
 const (
 	fanOutItem  = 1000      // recipients of one entry of a fan-out
-	fanOutBytes = 256 << 10 // of an entry's recipients and outcomes
+	fanOutBytes = 256 << 10 // bytes of an entry's recipients and outcomes
 	fanOutStep  = 500       // recipients that are expanded at once
-	fanOutAhead = 200       // due backlogs of a shard above which it pauses
+	fanOutAhead = 200       // a fan-out pauses while its shard has more due backlogs
 	fanOutPause = 200 * time.Millisecond
 	expansions  = 8 // steps of a host at once
 
-	maxRoomBytes  = 1 << 20 // of the entries of a room in a shard
+	maxRoomBytes  = 1 << 20 // bytes of a room's entries in a shard
 	maxShardBytes = 8 << 20
 )
 
-// fanOutText is the stored text of a fan-out's entry. It has what its own recipients
-// need, since each shard of a large room has an entry.
+// fanOutText is the stored text of a fan-out's entry. Each shard of a large room has such
+// an entry, with the data of the shard's recipients only.
 type fanOutText struct {
 	Event      json.RawMessage // see [content.Event.Text]
 	ID         string

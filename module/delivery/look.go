@@ -9,11 +9,12 @@ import (
 	"github.com/pushfx/pushfx/module/delivery/content"
 )
 
-// How often a host looks for due backlogs. Backlogs claimed at Notify need no look.
+// How long a host waits between two looks for due backlogs. Backlogs that Notify claims
+// need no look.
 const (
 	lookEvery  = time.Second
-	lookSoon   = 50 * time.Millisecond // until backlogs that had no turn are due again
-	lookAgain  = 20 * time.Millisecond // if no due backlog has a turn
+	lookSoon   = 50 * time.Millisecond // backlogs were put off, and are soon due again
+	lookAgain  = 20 * time.Millisecond // no due backlog got a turn
 	retryQueue = time.Second           // after an error of the queue or the host
 )
 

@@ -267,8 +267,8 @@ func (s *sending) sendCounts(life context.Context, n module.Notification, m cont
 	return s.sendNow(life, n, m, counts)
 }
 
-// ahead returns a later notification, preferably of another room, because the order is
-// that of a room. If there is none, it returns the first one.
+// ahead returns a later notification, or the first one if there is none. It prefers other
+// rooms, because the notifications of a room have an order.
 func (s *sending) ahead(first module.Notification, of content.Meta) (module.Notification, content.Meta) {
 	for _, isSameRoom := range []bool{false, true} {
 		for _, n := range s.known[1:] {

@@ -43,8 +43,8 @@ func (d *Delivery) summarizeOnce(ctx context.Context) {
 	d.summary, d.summaryAt = summary, began
 }
 
-// oldest returns the age of the oldest notification. Notifications that waited when the
-// queue could last be read wait on, as far as this host knows.
+// oldest returns the age of the oldest notification. While the queue cannot be read,
+// notifications of the last summary count as waiting.
 func oldest(s module.QueueSummary, at time.Time) time.Duration {
 	if s.Notifications == 0 {
 		return 0

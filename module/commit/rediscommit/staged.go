@@ -73,8 +73,8 @@ if ARGV[5] ~= '' then redis.pcall('PUBLISH', ARGV[4], ARGV[5]) end
 return 1`)
 
 // errStagedRefused means that the server refused a staged swap: while a slot moves, the two
-// keys may be on two nodes. Nothing has changed, and the codec's script can do it, which
-// has one key.
+// keys may be on two nodes. Nothing has changed, and the codec's script, which has one
+// key, can still swap.
 var errStagedRefused = fmt.Errorf("%w: the staged swap is refused", redisclient.ErrAnswered)
 
 // swapStaged makes a staged swap. Errors: also errStagedRefused.

@@ -16,15 +16,15 @@ type Event struct {
 	ID, Room, Sender                string
 	Position                        int64
 	Thread                          string
-	Lifetime                        time.Duration // of a notification, since Notify
+	Lifetime                        time.Duration // how long a notification lasts after Notify
 	kind                            string
 	member                          string // the state_key of a member event
 	senderName, roomName, roomAlias string
 	content                         string // JSON, empty if there is none
 	isCall                          bool
-	most                            detail // of its notifications
+	most                            detail // the most detail of its notifications
 
-	members map[variant]string // of bodies; see [Event.Notification]
+	members map[variant]string // members of bodies; see [Event.Notification]
 }
 
 // Outcome is the effect of a user's rules on the notification.

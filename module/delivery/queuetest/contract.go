@@ -476,7 +476,7 @@ func bounded(t *testing.T, newQueue hosts, shard int) {
 	}
 }
 
-// The young ones of a busy room must not cost the old one of another room.
+// The young ones of a busy room must not displace an old one of another room.
 func youngAndOld(t *testing.T, newQueue hosts, shard int) {
 	q := newQueue(t)
 	for n := 1; n <= 2*maxBacklog; n++ {
@@ -616,8 +616,8 @@ func behind(t *testing.T, newQueue hosts, shard int) {
 	}
 }
 
-// A room's large events are bounded, and all of a shard; a room without any gets in until
-// there are twice as many.
+// The bytes of large events are bounded, for a room and for a shard. A room without large
+// events may exceed the bound of its shard, up to twice the bound.
 func fanOutBytes(t *testing.T, newQueue hosts, shard int) {
 	q := newQueue(t)
 	n := 0

@@ -245,8 +245,8 @@ func (m *Memory) addOne(s *memoryShard, batch module.DeliveryBatch, a module.Add
 	return c
 }
 
-// trim chooses what is least important, and drops what of that is old enough. It never
-// chooses the first two notifications.
+// trim selects the least important notifications, but never the first two. Of these it
+// drops the old ones.
 func (s *memoryShard) trim(b *memoryBacklog, limit int, before time.Time) (dropped int) {
 	if len(b.entries) > 10*limit {
 		before = time.Now()

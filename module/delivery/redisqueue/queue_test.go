@@ -80,7 +80,7 @@ func TestAQueueOfAnotherVersionIsNotOpened(t *testing.T) {
 	}
 }
 
-// A key of another type costs its own pusher, and not its shard.
+// A key of another type stops its own pusher, but not the shard.
 func TestAKeyOfAnotherType(t *testing.T) {
 	t.Parallel()
 	client := redistest.Single(t).Client(t)

@@ -28,8 +28,8 @@ local now = time[1] * 1000000 + time[2]
 now = now - now % 2
 `
 
-// try is redis.call with a default for a key of another type, which costs its own pusher
-// and not its shard.
+// try is redis.call with a default for a key of another type, which stops its own pusher
+// but not the shard.
 const try = `
 local function try(default, ...)
 	local reply = redis.pcall(...)
@@ -132,9 +132,9 @@ else
 	end
 end
 
--- trim chooses what is least important: counts, then what has low priority, then the
--- oldest of the room with most. It drops what of that is old enough. The first two may be
--- in flight.
+-- trim selects the least important entries: counts, then those of low priority, then the
+-- oldest of the room with most. Of these it drops the old ones. It never selects the first
+-- two, which may be in flight.
 local function trim(target, backlog, texts)
 	local entries = redis.call('LRANGE', backlog, 0, -1)
 	local left, rooms, dropped = #entries - longest, {}, 0

@@ -24,8 +24,8 @@ const (
 	blockedLasts  = time.Hour
 )
 
-// class is the class of a request at a gate. The first class goes first, and the others
-// have a part of the places: then users whose requests hang delay none whose are answered.
+// class is the class of a request at a gate. Known users go first, and the other classes
+// get only a part of the places, so that users whose requests hang delay no others.
 type class int
 
 const (

@@ -325,9 +325,9 @@ func (u *user) hangsAt(g *gate) bool {
 	return slices.ContainsFunc(u.hanging, func(t *Turn) bool { return t.gate == g })
 }
 
-// mayBegin reports whether a user may have one more request in flight. All that hang share
-// half of the host's places, by users: a user with more than its share begins nothing
-// where it could hang, too.
+// mayBegin reports whether a user may have one more request in flight. Users with requests
+// that hang share half of the host's places: a user above its share begins no more that
+// may hang.
 func (s *Scheduler) mayBegin(t *Turn, c class) bool {
 	u := t.user
 	if len(u.young) >= maxUser || u.inFlight() >= maxUserAll {
@@ -343,8 +343,8 @@ func (s *Scheduler) mayBegin(t *Turn, c class) bool {
 }
 
 // hasPlace reports whether the host has a place. Requests that hang, or may hang, cannot
-// use the places of others. The first one of a user has reserved places: otherwise
-// gates that hang would keep a host from new gates.
+// use the places of others. The first request of each user has reserved places:
+// otherwise gates that hang would keep a host from new gates.
 func (s *Scheduler) hasPlace(t *Turn) bool {
 	half := s.cfg.MaxInFlight / 2
 	if !t.gate.isSilent {

@@ -55,7 +55,7 @@ func TestAPartlyRegisteredSetIsNotRegistered(t *testing.T) {
 	if n := registered(t, registry); n != 1 {
 		t.Errorf("%d families are registered, want the foreign one", n)
 	}
-	set.Unregister() // what a host does that goes on nevertheless
+	set.Unregister() // a host may do so, and start in spite of the error
 	if !registry.Unregister(foreign) {
 		t.Error("the foreign one was taken out")
 	}
