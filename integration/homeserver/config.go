@@ -28,8 +28,8 @@ type config struct {
 	baseURL      string           // URL of the host for clients; empty: the address of the connection
 	userRate     int              // requests per second; 0: unlimited
 	passwordRate int              // passwords per second; 0: unlimited
-	connections  int              // at a time; 0: unlimited
-	drain        time.Duration    // of a stop, for requests and then for notifications
+	connections  int              // clients' connections at a time; 0: unlimited
+	drain        time.Duration    // longest wait of a stop: for requests, then for notifications
 	trouble      receiver.Trouble // of the host's own push gateway
 	redis        redisurl.Servers
 	module       pushfx.Config

@@ -21,7 +21,7 @@ import (
 
 const (
 	keptEvents = 1000 // in each room
-	maxFields  = 2000 // of a room: members that an event named, and a few more
+	maxFields  = 2000 // of a room's hash: one for each member that an event named, and a few more
 	maxHops    = 3    // from an event to the root of its thread (Matrix specification, "Threading")
 )
 
