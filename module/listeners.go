@@ -71,7 +71,7 @@ func (q *listenerQueue) put(c Change) bool {
 	return true
 }
 
-// miss has the listener told of missed changes.
+// miss makes the next call of the listener report missed changes.
 func (q *listenerQueue) miss() {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -33,7 +33,7 @@ type reading struct {
 
 	offset  time.Duration // of the master that differs most
 	addr    string        // of that master
-	differs bool          // whether a master differs by more than is tolerated, for certain
+	differs bool          // whether a master certainly differs by more than clockTolerance
 }
 
 // A measurement waits for silent masters up to clockTimeout. Differences above

@@ -59,7 +59,7 @@ func (n *clusterNode) view(ctx context.Context) (*view, error) {
 	}
 	v := &view{node: n, info: map[string]string{}}
 	for _, answer := range []*redis.StringCmd{cluster, replication} {
-		fields, _ := readInfo(answer) // Exec has returned the error.
+		fields, _ := readInfo(answer) // an error would be that of Exec
 		maps.Copy(v.info, fields)
 	}
 	for _, answer := range slots.Val() {
