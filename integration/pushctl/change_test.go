@@ -171,6 +171,12 @@ func TestResetAndForget(t *testing.T) {
 				}
 			}
 
+			if err := b.client.RPush(t.Context(), b.keys.Unread(alice), "unread counts alone").Err(); err != nil {
+				t.Fatal(err)
+			}
+			b.want(exitOK, "forget", "-yes", string(alice))
+			b.want(exitProblems, "forget", "-yes", string(alice))
+
 			stored = b.stored()
 			for _, args := range [][]string{{"reset", string(alice)}, {"reset", "-yes", string(alice)}} {
 				if r := b.ctl(args...); r.status != exitProblems || !strings.Contains(r.stderr, "no push rules and no pushers") || !maps.Equal(stored, b.stored()) {

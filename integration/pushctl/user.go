@@ -19,7 +19,7 @@ type userChange struct {
 	yes  bool
 	save string // a file for the former data
 
-	check func(c *call, user mxid.UserID, records []record) error // may refuse the change
+	check func(ctx context.Context, c *call, user mxid.UserID, records []record) error // may refuse the change
 	do    func(ctx context.Context, c *call, user mxid.UserID) error
 }
 
@@ -39,7 +39,7 @@ func (u *userChange) run(ctx context.Context, c *call) error {
 	if err != nil {
 		return err
 	}
-	if err := u.check(c, user, records); err != nil {
+	if err := u.check(ctx, c, user, records); err != nil {
 		return err
 	}
 	if !u.yes {
@@ -106,7 +106,7 @@ func resetCommand() command {
 			"former data back. Exit status 1: the user has no push rules, and the id may be mistyped.",
 		setup: func(f *flags) runner {
 			u := &userChange{verb: "give the default push rules to", do: resetRules}
-			u.check = func(c *call, user mxid.UserID, records []record) error {
+			u.check = func(_ context.Context, c *call, user mxid.UserID, records []record) error {
 				if slices.ContainsFunc(records, func(r record) bool { return r.event != nil }) {
 					return nil
 				}
@@ -146,10 +146,10 @@ func forgetCommand() command {
 	return command{
 		name: "forget", args: "USER",
 		summary: "removes a user's data and waiting notifications",
-		about: "Removes a user's push rules and pushers, readable or not, their claims in the index of pushkeys, and\n" +
-			"their waiting notifications, as hosts do when a user is deactivated. An active user gets the default\n" +
-			"rules at the next request. Without -yes it shows what it would do. Exit status 1: the user has no\n" +
-			"data, and the id may be mistyped.",
+		about: "Removes a user's push rules, pushers and unread counts, readable or not, their claims in the index of\n" +
+			"pushkeys, and their waiting notifications, as hosts do when a user is deactivated. An active user\n" +
+			"gets the default rules at the next request. Without -yes it shows what it would do. Exit status 1:\n" +
+			"the user has no data, and the id may be mistyped.",
 		setup: func(f *flags) runner {
 			u := &userChange{verb: "forget", check: checkForget, do: forgetUser}
 			u.addTo(f)
@@ -158,11 +158,17 @@ func forgetCommand() command {
 	}
 }
 
-func checkForget(c *call, user mxid.UserID, records []record) error {
+func checkForget(ctx context.Context, c *call, user mxid.UserID, records []record) error {
 	if len(records) > 0 {
 		return nil
 	}
-	return c.notFound(user)
+	ctx, cancel := context.WithTimeout(ctx, replyTimeout)
+	defer cancel()
+	n, err := c.client.Exists(ctx, c.keys.Unread(user)).Result()
+	if err == nil && n == 0 {
+		err = c.notFound(user)
+	}
+	return err
 }
 
 func forgetUser(ctx context.Context, c *call, user mxid.UserID) error {
