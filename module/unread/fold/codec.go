@@ -237,8 +237,8 @@ func (w *writer) index(actions string) uint64 {
 	return i
 }
 
-// read adds the wanted rooms of a record's text.
-func (r Record) read(text string, wanted func(room string) bool) error {
+// read adds the wanted rooms of a record's text, of which there are about so many.
+func (r Record) read(text string, wanted func(room string) bool, expected int) error {
 	if err := checkForm(text); err != nil {
 		return err
 	}
@@ -251,11 +251,18 @@ func (r Record) read(text string, wanted func(room string) bool) error {
 	for range in.length(1) {
 		actions = append(actions, in.string())
 	}
+	rooms := make([]Room, 0, expected) // fewer allocations than one for each room
 	for before := ""; in.rest != ""; {
 		body := &reader{rest: in.string()}
 		id := body.string()
 		if wanted(id) {
-			r.rooms[id] = body.room(actions)
+			if len(rooms) == cap(rooms) {
+				rooms = make([]Room, 0, 16)
+			}
+			rooms = append(rooms, Room{})
+			room := &rooms[len(rooms)-1]
+			body.room(room, actions)
+			r.rooms[id] = room
 			body.failed = body.failed || body.rest != ""
 		}
 		if body.failed || id <= before {
@@ -321,17 +328,19 @@ func (in *reader) string() (s string) {
 	return s
 }
 
-func (in *reader) room(actions []string) *Room {
-	r := &Room{touched: in.number(), all: in.number(), main: in.number(), isSorted: true}
-	p := &packed{roots: in.threads(r), actions: actions}
-	p.n, p.text = in.length(4), in.rest
-	if p.n == 0 {
-		return r
+func (in *reader) room(r *Room, actions []string) {
+	*r = Room{touched: in.number(), all: in.number(), main: in.number(), isSorted: true}
+	roots := in.threads(r)
+	n := in.length(4)
+	if n == 0 {
+		return
 	}
-	p.byThread = make([]Counts, 1+len(p.roots))
+	p := &packed{text: in.rest, n: n, roots: roots, actions: actions}
+	if p.byThread = p.main[:]; len(roots) > 0 {
+		p.byThread = make([]Counts, 1+len(roots))
+	}
 	in.unread(p, func(thread int, n Notification) { p.byThread[thread] = p.byThread[thread].with(n) })
 	r.packed = p
-	return r
 }
 
 // packed are the notifications of a room in their encoded form. To count, which is most of
@@ -341,7 +350,8 @@ type packed struct {
 	n        int
 	roots    []string // of threads
 	actions  []string
-	byThread []Counts // counts of the main thread, then of each root
+	byThread []Counts  // counts of the main thread, then of each root
+	main     [1]Counts // memory of byThread without roots
 }
 
 func (p *packed) counts() (main Counts, threads map[string]Counts) {

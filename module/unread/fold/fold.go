@@ -97,10 +97,11 @@ func Fold(texts []string, rooms ...string) (Record, error) {
 		}
 		wanted = func(room string) bool { return set[room] }
 	}
-	r := Record{make(map[string]*Room, expectedRooms(texts, rooms))}
+	expected := expectedRooms(texts, rooms)
+	r := Record{make(map[string]*Room, expected)}
 	for i, text := range texts {
 		if i == 0 && IsRecord(text) {
-			if err := r.read(text, wanted); err != nil {
+			if err := r.read(text, wanted, expected); err != nil {
 				return Record{}, err
 			}
 			continue
