@@ -3,6 +3,7 @@
 //
 //	go run ./integration/bench speed    # with an echo and go-redis host
 //	go run ./integration/bench delivery # with an HTTP client
+//	go run ./integration/bench unread   # with a Redis client
 //
 // Each starts its servers on free ports of 127.0.0.1, loads them in turn, prints a table, and
 // explains its flags with -h. The important figure is the ratio of CPU times: other programs
@@ -41,11 +42,11 @@ func main() {
 // run runs the scenario of the first argument. Scenarios start the other names as processes.
 func run(ctx context.Context, args []string) error {
 	scenarios := map[string]func(context.Context, []string) error{
-		"speed": runSpeed, "delivery": runDelivery,
+		"speed": runSpeed, "delivery": runDelivery, "unread": runUnread,
 		"floor": serveFloor, "sender": runSender, "bare-client": postBare,
 	}
 	if len(args) == 0 || scenarios[args[0]] == nil {
-		return errors.New("want a scenario: speed or delivery")
+		return errors.New("want a scenario: speed, delivery or unread")
 	}
 	return scenarios[args[0]](ctx, args[1:])
 }
