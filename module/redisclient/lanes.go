@@ -9,21 +9,23 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// coalescer sends concurrent calls to a node in batches, because most of a command's
-// cost is the system calls around it. A call that finds one of the node's slots free
-// sends its item at once, alone. Other calls wait; a freed slot sends up to maxBatch of
-// them as one batch, the oldest first. A call never waits to fill a batch, for another
-// node, or longer than its context.
+// coalescer sends concurrent calls of one kind to a node in batches, because most of a
+// command's cost is the system calls around it. A call that finds one of the node's slots
+// free sends its commands at once, alone. Other calls wait; a freed slot sends up to
+// maxBatch of them as one batch, the oldest first. A call never waits to fill a batch, for
+// another node, or longer than its context.
 //
 // A batch without replies after lateAfter gives up its slot, so that silent connections
 // delay only the calls that they carry.
 //
 // The call that has waited longest sends the batch, so no goroutine is needed.
-type coalescer[T any] struct {
-	slots func(*redis.Client) int // of a node
+type coalescer struct {
+	pipelines *Pipelines
+	kind      kind
+	slots     func(*redis.Client) int // of a node
 
 	mu     sync.Mutex
-	queues map[string]*queue[T] // by address
+	queues map[string]*queue // by address
 }
 
 // maxBatch bounds the calls in one pipeline, because replies come one after the other.
@@ -32,14 +34,13 @@ const maxBatch = 32
 // lateAfter is much longer than a batch usually takes.
 const lateAfter = 20 * time.Millisecond
 
-// do sends an item to a node and returns when it is done. Send gets the items of a
-// batch, if this call sends one.
+// do sends commands to a node and returns when it is done. Shared is true if they were
+// sent together with those of other calls, perhaps by another call.
 //
-// Batched is true if the item was sent together with others, perhaps by another call.
-// The only error is ctx's, after which the item may still be sent.
-func (c *coalescer[T]) do(ctx context.Context, node *redis.Client, item T, send func(batch []T)) (batched bool, err error) {
+// The only error is ctx's, after which the commands may still be sent.
+func (c *coalescer) do(ctx context.Context, node *redis.Client, commands []*sent) (shared bool, err error) {
 	q := c.queueOf(node)
-	own := &call[T]{item: item}
+	own := &call{commands: commands}
 	if !q.begin(own) {
 		if err := q.wait(ctx, own); err != nil {
 			return true, err
@@ -49,44 +50,44 @@ func (c *coalescer[T]) do(ctx context.Context, node *redis.Client, item T, send 
 		return true, nil
 	}
 	defer q.finish(own)
-	batch := make([]T, 0, len(own.others)+1)
+	batch := slices.Clip(commands)
 	for _, other := range own.others {
-		batch = append(batch, other.item)
+		batch = append(batch, other.commands...)
 	}
-	send(append(batch, item))
+	c.pipelines.send(ctx, c.kind, node, batch)
 	return len(own.others) > 0, nil
 }
 
-func (c *coalescer[T]) queueOf(node *redis.Client) *queue[T] {
+func (c *coalescer) queueOf(node *redis.Client) *queue {
 	address := node.Options().Addr
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	q, found := c.queues[address]
 	if !found {
 		if c.queues == nil {
-			c.queues = map[string]*queue[T]{}
+			c.queues = map[string]*queue{}
 		}
-		q = newQueue[T](c.slots(node), node.Options().PoolSize)
+		q = newQueue(c.slots(node), node.Options().PoolSize)
 		c.queues[address] = q
 	}
 	return q
 }
 
-type queue[T any] struct {
+type queue struct {
 	slots  int // how many batches may be on their way, besides late ones
 	limit  int // of batches
 	recall func()
 
 	mu       sync.Mutex
-	sending  []*call[T] // the calls whose batches are on their way, the oldest first
-	waiting  []*call[T]
+	sending  []*call // the calls whose batches are on their way, the oldest first
+	waiting  []*call
 	recalled bool // recall will be called
 }
 
 // newQueue returns the queue of a node. Its batches hold at most half of the node's
 // connections.
-func newQueue[T any](slots, connections int) *queue[T] {
-	q := &queue[T]{slots: slots, limit: max(slots, connections/2)}
+func newQueue(slots, connections int) *queue {
+	q := &queue{slots: slots, limit: max(slots, connections/2)}
 	q.recall = func() {
 		q.mu.Lock()
 		defer q.mu.Unlock()
@@ -96,17 +97,17 @@ func newQueue[T any](slots, connections int) *queue[T] {
 	return q
 }
 
-type call[T any] struct {
-	item T
+type call struct {
+	commands []*sent
 
 	woken    chan struct{} // closed when the call must go on; nil if it found a free slot
-	answered bool          // another call has sent the item
-	others   []*call[T]    // the other calls of the batch that this call sends
+	answered bool          // another call has sent the commands
+	others   []*call       // the other calls of the batch that this call sends
 	began    time.Time     // to send the batch
 }
 
 // begin takes a slot. Without a free one, the call joins the waiting calls.
-func (q *queue[T]) begin(c *call[T]) (taken bool) {
+func (q *queue) begin(c *call) (taken bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if len(q.waiting) == 0 && q.hasSlot() {
@@ -120,19 +121,19 @@ func (q *queue[T]) begin(c *call[T]) (taken bool) {
 }
 
 // hasSlot reports whether a batch may be sent now.
-func (q *queue[T]) hasSlot() bool {
+func (q *queue) hasSlot() bool {
 	n := len(q.sending)
 	return n < q.slots || n < q.limit && time.Since(q.sending[n-q.slots].began) >= lateAfter
 }
 
-func (q *queue[T]) send(c *call[T]) {
+func (q *queue) send(c *call) {
 	c.began = time.Now()
 	q.sending = append(q.sending, c)
 }
 
 // sendWaiting gives free slots to the calls that have waited longest. While calls wait,
 // it runs again after lateAfter.
-func (q *queue[T]) sendWaiting() {
+func (q *queue) sendWaiting() {
 	for len(q.waiting) > 0 && q.hasSlot() {
 		n := min(len(q.waiting), maxBatch)
 		next := q.waiting[0]
@@ -147,7 +148,7 @@ func (q *queue[T]) sendWaiting() {
 	}
 }
 
-func (q *queue[T]) wait(ctx context.Context, c *call[T]) error {
+func (q *queue) wait(ctx context.Context, c *call) error {
 	select {
 	case <-c.woken:
 		return nil
@@ -168,7 +169,7 @@ func (q *queue[T]) wait(ctx context.Context, c *call[T]) error {
 }
 
 // finish wakes the answered calls of a batch and frees its slot.
-func (q *queue[T]) finish(c *call[T]) {
+func (q *queue) finish(c *call) {
 	for _, other := range c.others {
 		other.answered = true
 		close(other.woken)

@@ -25,22 +25,22 @@ type Pipelines struct {
 	client redis.UniversalClient
 	moves  *Moves
 
-	reads  coalescer[[]*sent]
-	writes coalescer[[]*sent]
+	reads  coalescer
+	writes coalescer
 
 	mu      sync.Mutex
-	created map[string]*redis.Client           // nodes of the cluster client, by address
-	durable map[Durability]*coalescer[[]*sent] // writes
+	created map[string]*redis.Client  // nodes of the cluster client, by address
+	durable map[Durability]*coalescer // writes
 }
 
 // NewPipelines returns the pipelines of a client, which must read from masters. The
 // caller closes the client.
 func NewPipelines(client redis.UniversalClient) *Pipelines {
 	p := &Pipelines{
-		client: client, moves: NewMoves(client), created: map[string]*redis.Client{}, durable: map[Durability]*coalescer[[]*sent]{},
-		reads:  coalescer[[]*sent]{slots: func(*redis.Client) int { return runtime.GOMAXPROCS(0) }},
-		writes: coalescer[[]*sent]{slots: func(*redis.Client) int { return maxBatches }},
+		client: client, moves: NewMoves(client), created: map[string]*redis.Client{}, durable: map[Durability]*coalescer{},
 	}
+	p.reads = coalescer{pipelines: p, kind: kind{isRead: true}, slots: func(*redis.Client) int { return runtime.GOMAXPROCS(0) }}
+	p.writes = coalescer{pipelines: p, slots: func(*redis.Client) int { return maxBatches }}
 	if cluster, isCluster := client.(*redis.ClusterClient); isCluster {
 		cluster.OnNewNode(p.add)
 	}
@@ -137,15 +137,17 @@ type kind struct {
 // sent is a command that is being sent.
 type sent struct {
 	*Command
-	node   *redis.Client // that it must go to; nil if the node must be found by key
-	asking bool          // the slot is moving to the node
+	node       *redis.Client // that it must go to; nil if the node must be found by key
+	asking     bool          // the slot is moving to the node
+	shared     bool          // its pipeline may have ended with another caller's context
+	unanswered int           // sendings
+	left       error         // the caller's context has ended, but the command may still be sent
 
-	check      func() error
-	err        error
-	shared     bool // its pipeline may have ended with another caller's context
-	unanswered int  // sendings
-	waited     time.Duration
-	abandoned  bool // it may still be sent
+	// The caller that sends the pipeline sets these, so they are not read after left:
+
+	check  func() error
+	err    error
+	waited time.Duration
 }
 
 // do sends commands until none needs another sending, or ctx ends.
@@ -157,7 +159,14 @@ func (p *Pipelines) do(ctx context.Context, k kind, commands []*Command) []error
 		open[i] = &all[i]
 	}
 	for try := 0; len(open) > 0; try++ {
-		p.sendOnce(ctx, k, open)
+		if len(open) > 1 {
+			p.sendGroups(ctx, k, open)
+		} else if s := open[0]; p.findNode(ctx, s) {
+			p.sendTo(ctx, k, s.Node, open)
+		}
+		if slices.ContainsFunc(open, func(s *sent) bool { return s.left != nil }) {
+			break
+		}
 		open = slices.DeleteFunc(open, func(s *sent) bool { return !p.redirect(ctx, k, s) })
 		if len(open) > 0 && !waitBeforeRetry(ctx, try) {
 			break
@@ -165,16 +174,25 @@ func (p *Pipelines) do(ctx context.Context, k kind, commands []*Command) []error
 	}
 	errs := make([]error, len(all))
 	for i := range all {
-		s := &all[i]
-		if errs[i] = s.err; isUnanswered(s.err) {
-			p.reload()
-		}
-		s.Command.Waited = s.waited
-		if rider != nil {
-			rider.lost = rider.lost || s.abandoned
-		}
+		errs[i] = p.finish(&all[i], rider)
 	}
 	return errs
+}
+
+// finish returns the error of a command.
+func (p *Pipelines) finish(s *sent, rider *Rider) error {
+	if s.left != nil {
+		if rider != nil {
+			rider.lost = true
+		}
+		p.reload()
+		return s.left
+	}
+	if isUnanswered(s.err) {
+		p.reload()
+	}
+	s.Command.Waited = s.waited
+	return s.err
 }
 
 // waitBeforeRetry waits longer with each try. It returns false when ctx has ended.
@@ -186,23 +204,14 @@ func waitBeforeRetry(ctx context.Context, try int) bool {
 	return retry.Sleep(ctx, rand.N(maxWait)) == nil
 }
 
-func (p *Pipelines) sendOnce(ctx context.Context, k kind, commands []*sent) {
-	if len(commands) == 1 { // most are
-		if s := commands[0]; p.findNode(ctx, s) {
-			p.sendTo(ctx, k, s.Node, commands)
-		}
-		return
-	}
+// sendGroups sends commands to several nodes at once.
+func (p *Pipelines) sendGroups(ctx context.Context, k kind, commands []*sent) {
 	groups := map[*redis.Client][]*sent{}
 	for _, s := range commands {
 		if p.findNode(ctx, s) {
 			groups[s.Node] = append(groups[s.Node], s)
 		}
 	}
-	p.sendGroups(ctx, k, groups)
-}
-
-func (p *Pipelines) sendGroups(ctx context.Context, k kind, groups map[*redis.Client][]*sent) {
 	var nodes sync.WaitGroup
 	for node, group := range groups {
 		if len(groups) == 1 {
@@ -242,32 +251,19 @@ func (p *Pipelines) sendTo(ctx context.Context, k kind, node *redis.Client, grou
 		}
 		return
 	}
-	copies, own := make([]sent, len(group)), make([]*sent, len(group)) // may be in use after this call
-	for i, s := range group {
-		copies[i] = *s
-		copies[i].err = errPanicked
-		own[i] = &copies[i]
+	for _, s := range group {
+		s.err = errPanicked
 	}
-	batched, err := p.coalescerOf(k).do(ctx, node, own, func(batch [][]*sent) {
-		all := batch[0]
-		if len(batch) > 1 {
-			all = slices.Concat(batch...)
-		}
-		p.send(ctx, k, node, all)
-	})
-	for i, s := range group {
-		if err != nil {
-			s.err, s.abandoned = err, true
-			if k.durability != (Durability{}) {
-				s.err = fmt.Errorf("other changes wait for their durability: %w", err)
-			}
-			continue
-		}
-		s.err, s.waited, s.shared = own[i].err, own[i].waited, batched
+	shared, err := p.coalescerOf(k).do(ctx, node, group)
+	if err != nil && k.durability != (Durability{}) {
+		err = fmt.Errorf("other changes wait for their durability: %w", err)
+	}
+	for _, s := range group {
+		s.shared, s.left = shared, err
 	}
 }
 
-func (p *Pipelines) coalescerOf(k kind) *coalescer[[]*sent] {
+func (p *Pipelines) coalescerOf(k kind) *coalescer {
 	switch {
 	case k.isRead:
 		return &p.reads
@@ -280,7 +276,7 @@ func (p *Pipelines) coalescerOf(k kind) *coalescer[[]*sent] {
 	if !found {
 		// While a replica is down, all changes wait. Other commands use the other half
 		// of the connections.
-		c = &coalescer[[]*sent]{slots: func(node *redis.Client) int { return max(1, node.Options().PoolSize/2) }}
+		c = &coalescer{pipelines: p, kind: k, slots: func(node *redis.Client) int { return max(1, node.Options().PoolSize/2) }}
 		p.durable[k.durability] = c
 	}
 	return c

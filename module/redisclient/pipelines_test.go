@@ -128,7 +128,7 @@ func mustWork(t *testing.T) func(error) {
 	}
 }
 
-func (l *lane) coalescer() *coalescer[[]*sent] {
+func (l *lane) coalescer() *coalescer {
 	return l.pipelines.coalescerOf(kind{isRead: !l.isWrite})
 }
 

@@ -68,7 +68,7 @@ func (s *Store[V, R]) newCommitter() *commit.Committer[V, R] {
 		mode = commit.Confirmed
 	}
 	committer := commit.New(commit.Access[V, R]{
-		Read: s.readVerified, Cached: s.cached, Same: s.codec.Same, Write: s.write, LockKey: s.codec.redisKey,
+		Read: s.load, Cached: s.cached, Same: s.codec.Same, Write: s.write, LockKey: s.codec.redisKey,
 	}, mode)
 	if s.options.Now != nil {
 		committer.SetClock(s.options.Now)
@@ -84,9 +84,7 @@ var removeScript = redisclient.NewScript(`redis.call('DEL', KEYS[1]) return 1`)
 // Errors: [module.Unavailable], also if another master may have the value; the codec's
 // Unreadable.
 func (s *Store[V, R]) Load(ctx context.Context, key string) (commit.Snapshot[V, R], error) {
-	ctx, cancel := s.cfg.Bound(ctx)
-	defer cancel()
-	return s.readVerified(ctx, s.cfg.KeyPrefix+key)
+	return s.load(ctx, s.cfg.KeyPrefix+key)
 }
 
 // LoadAfter calls do and then loads a key, which may take no round trip, because the
@@ -173,7 +171,7 @@ func (s *Store[V, R]) Swap(ctx context.Context, key string, base stored.Revision
 	defer cancel()
 	key = s.cfg.KeyPrefix + key
 	defer s.forget(key)
-	if _, err := s.readVerified(ctx, key); fault.KindOf(err) == fault.Unavailable {
+	if _, err := s.load(ctx, key); fault.KindOf(err) == fault.Unavailable {
 		return false, err // another master may have the value
 	}
 	if done, err = s.run(ctx, s.swap, key, args(s.committer.NextRevision(base))...); err != nil {
@@ -208,9 +206,10 @@ func ask[T, V, R any](ctx context.Context, s *Store[V, R], key string, q Query[T
 	return value, command.Node, s.checkError(err)
 }
 
-// readVerified is a read that looks for a missing value on the other masters of a
-// cluster.
-func (s *Store[V, R]) readVerified(ctx context.Context, key string) (commit.Snapshot[V, R], error) {
+// load is a read that looks for a missing value on the other masters of a cluster.
+func (s *Store[V, R]) load(ctx context.Context, key string) (commit.Snapshot[V, R], error) {
+	ctx, cancel := s.cfg.Bound(ctx)
+	defer cancel()
 	stored, node, err := s.read(ctx, key)
 	if err != nil || stored.Found {
 		return stored, err
@@ -265,7 +264,16 @@ func (s *Store[V, R]) forget(key string) { s.cache.forget(s.codec.redisKey(key))
 
 func (s *Store[V, R]) write(ctx context.Context, u commit.Update[V, R]) (now commit.Snapshot[V, R], done bool, err error) {
 	swap := s.codec.Prepare(u)
-	if done, err = s.runSwap(ctx, u.Key, swap); err != nil {
+	err = errStagedRefused
+	// A durability wait must follow the write on the same connection, so it excludes
+	// staged swaps.
+	if swap.Staged != nil && !s.cfg.Durability.IsRequired() {
+		done, err = s.swapStaged(ctx, u.Key, *swap.Staged)
+	}
+	if errors.Is(err, errStagedRefused) {
+		done, err = s.run(ctx, s.swap, s.codec.redisKey(u.Key), swap.Args...)
+	}
+	if err != nil {
 		err = s.unavailable("write", err)
 	}
 	if done {
@@ -274,17 +282,6 @@ func (s *Store[V, R]) write(ctx context.Context, u commit.Update[V, R]) (now com
 		s.forget(u.Key)
 	}
 	return swap.Now, done, err
-}
-
-func (s *Store[V, R]) runSwap(ctx context.Context, key string, swap Swap[V, R]) (done bool, err error) {
-	// A durability wait must follow the write on the same connection, so it excludes
-	// staged swaps.
-	if swap.Staged != nil && !s.cfg.Durability.IsRequired() {
-		if done, err := s.swapStaged(ctx, key, *swap.Staged); !errors.Is(err, errStagedRefused) {
-			return done, err
-		}
-	}
-	return s.run(ctx, s.swap, s.codec.redisKey(key), swap.Args...)
 }
 
 var errNothingChanged = fmt.Errorf("%w: the script replied 0", redisclient.ErrAnswered)

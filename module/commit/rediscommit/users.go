@@ -28,7 +28,7 @@ func (u *Users[V, R]) Load(ctx context.Context, user mxid.UserID) (commit.Snapsh
 	if err := u.validate(user); err != nil {
 		return commit.Snapshot[V, R]{}, err
 	}
-	return u.store.Load(ctx, u.key(user))
+	return u.store.load(ctx, u.store.cfg.KeyPrefix+u.key(user))
 }
 
 // LoadMany loads the values of many users; each result has its own error. It does not
