@@ -13,6 +13,7 @@ import (
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/commit/rediscommit"
 	"github.com/pushfx/pushfx/module/delivery/redisqueue"
+	"github.com/pushfx/pushfx/module/stored"
 )
 
 // deliveryACL is the heading above the rights that delivery adds to the service's own.
@@ -51,12 +52,16 @@ func useQueue(ctx context.Context, client redis.UniversalClient, prefix string) 
 		var failures []error
 		for range n {
 			user++
+			gate := fmt.Sprint("gate", user%2)
+			if target == fanOut {
+				gate = module.FanOut
+			}
 			note := module.Notification{
 				ID: fmt.Sprintf("%016d", user), Priority: module.LowPriority, Room: "room0000", Meta: "{}", Text: strings.Repeat("x", 10),
 			}
 			batch := module.DeliveryBatch{
 				Shard: 1, Key: fmt.Sprint(key, user), Window: time.Minute, MaxBacklog: 10, MaxUserBytes: 50, MaxRoomBytes: 100, MaxShardBytes: 100,
-				Additions: []module.Addition{{Target: target, User: "user0000", Notification: note, Generation: int64(user), Urgent: true}},
+				Additions: []module.Addition{{Target: target, Gate: gate, User: "user0000", Notification: note, Generation: int64(user), Urgent: true}},
 			}
 			for range 2 { // the second call repeats the first, as after a lost answer
 				failures = append(failures, q.Enqueue(ctx, []module.DeliveryBatch{batch})[0].Err)
@@ -67,33 +72,38 @@ func useQueue(ctx context.Context, client redis.UniversalClient, prefix string) 
 	alone := module.Notification{ID: fmt.Sprintf("%016d", 0), Priority: module.CountsOnly, Room: "--------"}
 	counts := module.DeliveryBatch{
 		Shard: 1, Key: "counts", Window: time.Minute, MaxBacklog: 10, MaxUserBytes: 50,
-		Additions: []module.Addition{{Target: "f", User: "user0000", Notification: alone}},
+		Additions: []module.Addition{{Target: "f", Gate: "gate0", User: "user0000", Notification: alone}},
 	}
+	more := counts
+	more.Key, more.Additions = "more counts", []module.Addition{{Target: "a", Gate: "gate0", User: "user0000", Notification: alone}}
 	failures := []error{
-		add("a", "a", 20), add("b", "b", 1), add("c", "c", 2), add("d", "d", 1),
+		add("a", "a", 20), q.Enqueue(ctx, []module.DeliveryBatch{more})[0].Err, add("a later", "a", 1), add("b", "b", 1), add("c", "c", 2), add("d", "d", 1),
 		q.Enqueue(ctx, []module.DeliveryBatch{counts})[0].Err, add("f", "f", 1), add("fanout", fanOut, 1),
 	}
 	claims := map[string]module.Claim{}
 	for range 2 {
-		claimed, err := q.Claim(ctx, 10, time.Minute)
+		claimed, err := q.Claim(ctx, 10, time.Minute, func(string) int { return 10 })
 		failures = append(failures, err)
 		for _, b := range claimed.Backlogs {
 			claims[b.Claim.Target.Name] = b.Claim
 		}
 	}
-	trouble := "1 x"
+	trouble := module.Trouble{Generation: 1, Text: "x"}
 	part := counts
 	part.Of, part.To, part.Additions[0].Target = claims[fanOut], 1, "g"
 	failures = append(failures, q.Enqueue(ctx, []module.DeliveryBatch{part})[0].Err)
 	_, err = q.Read(ctx, claims["a"], 10)
 	_, completed := q.Complete(ctx, claims["a"], fmt.Sprintf("%016d", 1), trouble, "") // the first of several
 	renewed, renewal := q.Renew(ctx, claims["a"], time.Second)
-	_, last := q.Complete(ctx, claims["b"], fmt.Sprintf("%016d", 21), "", "sent")
+	_, last := q.Complete(ctx, claims["b"], fmt.Sprintf("%016d", 22), module.Trouble{}, "sent")
 	_, dropped := q.Drop(ctx, claims["c"])
 	_, held := q.HeldGateways(ctx)
 	_, sent := q.Sent(ctx, claims["b"].Target)
-	return errors.Join(append(failures, err, completed, renewal, last, dropped, held, sent, q.Postpone(ctx, renewed, time.Hour, &trouble),
-		q.Postpone(ctx, claims["d"], 0, nil))...)
+	failures = append(failures, err, completed, renewal, last, dropped, held, sent, q.Postpone(ctx, renewed, "gate2", time.Hour, &trouble),
+		q.Postpone(ctx, claims["d"], claims["d"].Gate, 0, nil))
+	keys := stored.Keys{Prefix: prefix}
+	failures = append(failures, client.Set(ctx, keys.Due(1, "gate0"), "of another type", 0).Err(), add("h", "h", 2))
+	return errors.Join(failures...)
 }
 
 func TestTheACLOfThePageIsEnoughForDelivery(t *testing.T) {

@@ -215,7 +215,7 @@ func TestChaosOnAClusterLosesNoNotification(t *testing.T) {
 	c.run(func() {
 		for n := 0; n == 0 || time.Now().Before(end); n++ {
 			shard := delivery.ShardOf(chaosMember(n%chaosPushers), delivery.DefaultConfig().Shards)
-			c.moveAndReplace(cluster, int(client.ClusterKeySlot(t.Context(), stored.Keys{}.ShardDue(shard)).Val()))
+			c.moveAndReplace(cluster, int(client.ClusterKeySlot(t.Context(), stored.Keys{}.ShardGates(shard)).Val()))
 		}
 	})
 }

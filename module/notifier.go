@@ -150,9 +150,10 @@ type GatewayAnswer struct {
 // and trouble. Claim selects rows WHERE due <= now() FOR UPDATE SKIP LOCKED and sets a
 // token. Other statements have WHERE token = ?.
 //
-// The queue has one clock, independent of the hosts' clocks. It does not interpret
-// texts, meta and trouble. Backlogs are distributed over shards, and each call for one
-// shard is atomic.
+// The queue has one clock, independent of the hosts' clocks. It does not interpret texts,
+// meta and the text of trouble. Backlogs are distributed over shards, and each call for
+// one shard is atomic. In a shard, backlogs are listed by gate: a host leaves out the
+// gates that it has closed, and does not touch their backlogs.
 //
 // Errors: [ErrFenced] if a claim has lapsed or another host has it; [Unavailable] if
 // the queue cannot be reached in time. After Unavailable, every method may be repeated.
@@ -165,8 +166,10 @@ type DeliveryQueue interface {
 	// returns a result for each batch. After an error, some batches may have been added.
 	Enqueue(ctx context.Context, batches []DeliveryBatch) []Result[Enqueued]
 
-	// Claim claims at most limit due backlogs, in the order of their due times.
-	Claim(ctx context.Context, limit int, lease time.Duration) (Claimed, error)
+	// Claim claims at most limit due backlogs, about in the order of their due times. May
+	// returns how many backlogs of a gate to claim at most, 0 for a gate that this host has
+	// closed. A call may pass over some gates, but several calls pass over none.
+	Claim(ctx context.Context, limit int, lease time.Duration, may func(gate string) int) (Claimed, error)
 
 	// Read returns at most limit notifications of a claimed backlog, the oldest first.
 	Read(ctx context.Context, c Claim, limit int) ([]Notification, error)
@@ -175,15 +178,15 @@ type DeliveryQueue interface {
 	// trouble in place of the backlog's former one. It returns how many notifications are
 	// left. An unknown id is no error. An empty backlog ends, and so does its claim. Sent
 	// replaces what Sent returns, unless it is empty.
-	Complete(ctx context.Context, c Claim, id, trouble, sent string) (left int, err error)
+	Complete(ctx context.Context, c Claim, id string, trouble Trouble, sent string) (left int, err error)
 
 	// Sent returns what Complete stored for a pusher, with or without a backlog. It is empty
 	// if there is none, after Drop, and at the latest 30 days after Complete.
 	Sent(ctx context.Context, t Target) (string, error)
 
-	// Postpone ends a claim: the backlog is due after the delay. It replaces the trouble,
-	// unless that is nil.
-	Postpone(ctx context.Context, c Claim, delay time.Duration, trouble *string) error
+	// Postpone ends a claim: the backlog is due after the delay, and listed by this gate. It
+	// replaces the trouble, unless that is nil.
+	Postpone(ctx context.Context, c Claim, gate string, delay time.Duration, trouble *Trouble) error
 
 	// Renew extends a claim by the duration, and returns the claim that replaces c.
 	Renew(ctx context.Context, c Claim, by time.Duration) (Claim, error)
@@ -210,8 +213,8 @@ type QueueSummary struct {
 	Notifications int           // a notification of a backlog FanOut counts once
 	Oldest        time.Duration // since the oldest was added; 0 for none
 
-	// Gates has the notifications by gate. A backlog's gate is the member "g" of the Meta of
-	// its first notification, a JSON object. It may lack all but the 32 gates with most.
+	// Gates has the notifications by gate, except of backlogs FanOut. It may lack all but the
+	// 32 gates with most.
 	Gates map[string]int
 }
 
@@ -286,6 +289,7 @@ type DeliveryBatch struct {
 // Addition is a notification for a backlog.
 type Addition struct {
 	Target       string // its name
+	Gate         string // of the pusher, at most 999 bytes; lists the backlog, unless a host has claimed it
 	User         string // 8 bytes; identifies the user for MaxUserBytes
 	Notification Notification
 
@@ -293,14 +297,20 @@ type Addition struct {
 	Delay  time.Duration // until the backlog is due, if it is empty and not claimed
 	Urgent bool          // makes a postponed backlog due at once
 
-	// Generation is the pusher's. If the trouble of the backlog begins with a lower decimal
-	// number, the queue drops the trouble, and the backlog is due.
+	// Generation is the pusher's. If the backlog is postponed, and has [Trouble] of an earlier
+	// generation, the queue drops the trouble, and the backlog is due.
 	Generation int64
+}
+
+// Trouble describes the last attempts to send a backlog. The zero value is none.
+type Trouble struct {
+	Generation int64 // of the pusher; the queue reads it, see [Addition]
+	Text       string
 }
 
 // FanOut begins the names of backlogs of events with many recipients. A shard has one for
 // each room; its name ends in [DeliveryBatch.Room]. The User of its notifications is the
-// room, too.
+// room, too. All are listed by the gate FanOut.
 const FanOut = "fanout-"
 
 // IsFanOut reports whether a backlog is for events with many recipients.
@@ -317,28 +327,30 @@ type Enqueued struct {
 	Claims []Claim
 
 	Coalesced int // notifications dropped from backlogs that were too long
-	Due       int // due backlogs of the shard without a claim; only for batches with Of
+	Due       int // due backlogs of the shard at the gates of Additions; only for batches with Of
 }
 
 // Claim is the right to send a backlog's notifications, until it lapses.
 type Claim struct {
 	Target Target
-	Token  int64 // 0 is no claim
+	Gate   string // by which the backlog is listed
+	Token  int64  // 0 is no claim
 }
 
 // Claimed is the result of [DeliveryQueue.Claim].
 type Claimed struct {
 	Backlogs []Backlog
-	More     bool          // more backlogs may be due
-	Oldest   time.Duration // since the earliest due time, or since a failing shard was last seen
+	More     bool          // more backlogs may be due at gates that were not left out
+	Oldest   time.Duration // since their earliest due time, or since a failing shard was last seen
 }
 
 // Backlog is a backlog without the texts of its notifications.
 type Backlog struct {
 	Claim   Claim // its Token is 0 if no host has claimed the backlog
-	Waiting int   // notifications
+	Waiting int   // notifications; only from [DeliveryQueue.Backlogs]
 	First   Notification
-	Trouble string    // about the last attempts; see [DeliveryQueue.Postpone]
+	Trouble Trouble
+	From    int       // of a backlog [FanOut]: the position in its first notification
 	Due     time.Time // or, of a claimed backlog, when the claim lapses
 }
 

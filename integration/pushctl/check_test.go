@@ -111,7 +111,7 @@ func damages(keys stored.Keys) []damage {
 		{"pushers of an earlier version", otherVersion, left, runs("HSET", pushers, "commit", "{}")},
 		{"claims of a later version", otherVersion, left, runs("SET", claims, `{"revision":{"form":2}}`)},
 		{"claims of an earlier version", otherVersion, left, runs("SET", claims, `{"commit":{}}`)},
-		{"a queue of a later version", otherVersion, left, runs("SET", keys.DeliveryFormat(), "4 8")},
+		{"a queue of a later version", otherVersion, left, runs("SET", keys.DeliveryFormat(), "5 8")},
 		{"a queue of an earlier version", otherVersion, left, runs("SET", keys.DeliveryFormat(), "1 8")},
 		{"a log of an earlier version", otherVersion, left, runs("XADD", "delivery:{000}:log", "*", "d", secret)},
 		{"hosts of an earlier version", otherVersion, left, runs("ZADD", "delivery:hosts", 1, "host")},
@@ -121,13 +121,23 @@ func damages(keys stored.Keys) []damage {
 		{"unread counts that expire", expiringKey, fixed, inOrder(runs("RPUSH", counts, op), runs("EXPIRE", counts, 3600))},
 		{"unread counts of another type", wrongType, left, runs("SET", counts, "x")},
 		{"an unreadable notification", unreadableEntry, left, inOrder(
-			runs("RPUSH", keys.Backlog(0, "x"), secret), runs("ZADD", keys.ShardDue(0), 1, "x"))},
-		{"a backlog without a time", lostBacklog, fixed, runs("RPUSH", keys.Backlog(0, "x"), entry)},
+			runs("HSET", keys.ShardFirst(0), "x", stored.FirstEntry("g", secret)), runs("ZADD", keys.Due(0, "g"), 1, "x"),
+			runs("ZADD", keys.ShardGates(0), 1, "g"))},
+		{"more unreadable notifications", unreadableEntry, left, inOrder(
+			runs("HSET", keys.ShardFirst(0), "x", stored.FirstEntry("g", entry)), runs("ZADD", keys.Due(0, "g"), 1, "x"),
+			runs("ZADD", keys.ShardGates(0), 1, "g"), runs("RPUSH", keys.More(0, "x"), secret))},
+		{"a backlog without a time", lostBacklog, fixed, runs("HSET", keys.ShardFirst(0), "x", stored.FirstEntry("g", entry))},
+		{"a backlog without its first notification", lostBacklog, fixed, runs("RPUSH", keys.More(0, "x"), entry)},
+		{"a gate that is not listed", lostBacklog, fixed, inOrder(
+			runs("HSET", keys.ShardFirst(0), "x", stored.FirstEntry("g", entry)), runs("ZADD", keys.Due(0, "g"), 1, "x"))},
 		{"a held gateway with an unreadable time", unreadableGateway, left, runs("HSET", keys.DeliveryGateways(), "https://x:443", secret)},
 
-		{"a backlog of another type", wrongType, left, runs("SET", keys.Backlog(0, "x"), "x")},
-		{"texts of another type", wrongType, left, runs("SET", keys.Texts(0, "x"), "x")},
-		{"due times of another type", wrongType, left, runs("SET", keys.ShardDue(0), "x")},
+		{"a backlog of another type", wrongType, left, runs("SET", keys.More(0, "x"), "x")},
+		{"first notifications of another type", wrongType, left, runs("SET", keys.ShardFirst(0), "x")},
+		{"texts of another type", wrongType, left, runs("SET", keys.ShardTexts(0), "x")},
+		{"due times of another type", wrongType, left, runs("SET", keys.Due(0, "g"), "x")},
+		{"gates of another type", wrongType, left, runs("SET", keys.ShardGates(0), "x")},
+		{"a key that a host put aside", wrongType, left, runs("SET", keys.Aside(0, "x"), "x")},
 		{"trouble of another type", wrongType, left, runs("SET", keys.ShardTrouble(0), "x")},
 		{"an event of another type", wrongType, left, runs("RPUSH", keys.Rules(carol), "x")},
 		{"pushers of another type", wrongType, left, runs("SET", keys.Pushers(carol), "x")},
@@ -224,8 +234,8 @@ func TestAValueOfAnotherVersionStays(t *testing.T) {
 		"old rules":    {keys.Rules(alice), spoils(`"revision":{`, `"commit":{`)},
 		"pushers":      {keys.Pushers(alice), runs("HSET", keys.Pushers(alice), "revision", `{"form":2}`)},
 		"old pushers":  {keys.Pushers(alice), runs("HSET", keys.Pushers(alice), "commit", `{}`)},
-		"queue":        {keys.DeliveryFormat(), runs("SET", keys.DeliveryFormat(), "4 8")},
-		"key of queue": {keys.ShardTrouble(0), inOrder(runs("SET", keys.DeliveryFormat(), "4 8"), runs("SET", keys.ShardTrouble(0), "x"))},
+		"queue":        {keys.DeliveryFormat(), runs("SET", keys.DeliveryFormat(), "5 8")},
+		"key of queue": {keys.ShardTrouble(0), inOrder(runs("SET", keys.DeliveryFormat(), "5 8"), runs("SET", keys.ShardTrouble(0), "x"))},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -284,13 +294,13 @@ func TestAQueueOfAnotherVersionIsNamed(t *testing.T) {
 	t.Parallel()
 	b := onOne(t)
 	b.register(alice)
-	b.do("SET", b.keys.DeliveryFormat(), "4 8")
-	b.do("RPUSH", b.keys.Backlog(0, "x"), secret)
-	b.do("SET", b.keys.ShardDue(0), "a type of another version")
+	b.do("SET", b.keys.DeliveryFormat(), "5 8")
+	b.do("RPUSH", b.keys.More(0, "x"), secret)
+	b.do("SET", b.keys.ShardGates(0), "a type of another version")
 	r := b.want(exitProblems, "check", "-list")
 	for _, line := range []string{
-		"delivery:format\tform \"4 8\"\n",
-		b.keys.Backlog(0, "x") + "\t\n", b.keys.ShardDue(0) + "\t\n",
+		"delivery:format\tform \"5 8\"\n",
+		b.keys.More(0, "x") + "\t\n", b.keys.ShardGates(0) + "\t\n",
 	} {
 		if !strings.Contains(r.stdout, otherVersion.name+"\t"+line) {
 			t.Errorf("want %s in\n%s", line, r.stdout)

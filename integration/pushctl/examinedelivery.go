@@ -61,7 +61,10 @@ func (s *scanner) examineDelivery(ctx context.Context, node *redis.Client, x *ex
 		if failed := v.fill(redis.NewStatusResult("", err)); failed != nil {
 			return fmt.Errorf("read %s: %w", name, failed)
 		}
-		if v.state == isOtherType || v.state == isElsewhere {
+		switch {
+		case v.state == isOtherType || key.Kind == stored.AsideKey:
+			x.problems = append(x.problems, problem{kind: wrongType, subject: name, detail: "DEL removes it"})
+		case v.state == isElsewhere:
 			s.examineValue(x, node, v)
 		}
 	}
@@ -74,15 +77,19 @@ func (s *scanner) examineDeliveryKey(ctx context.Context, node *redis.Client, x 
 		return node.Get(ctx, name).Err()
 	case stored.DeliveryGatewaysKey:
 		return x.examineGateways(ctx, node, name)
-	case stored.BacklogKey:
-		return s.examineBacklog(ctx, node, x, name, key)
-	case stored.ShardDueKey:
+	case stored.ShardFirstKey:
+		return s.examineFirst(ctx, node, x, name, key)
+	case stored.MoreKey:
+		return s.examineMore(ctx, node, x, name, key)
+	case stored.DueKey:
+		return s.examineDue(ctx, node, x, name, key)
+	case stored.ShardGatesKey:
 		return node.ZCard(ctx, name).Err()
 	case stored.ShardTroubleKey:
 		n, err := node.HLen(ctx, name).Result()
 		x.Failing += n
 		return err
-	case stored.ShardBytesKey, stored.TextsKey:
+	case stored.ShardBytesKey, stored.ShardTextsKey:
 		return node.HLen(ctx, name).Err()
 	}
 	return nil
@@ -98,47 +105,136 @@ func (x *examination) examineGateways(ctx context.Context, node *redis.Client, n
 	return err
 }
 
-// examineBacklog reads a backlog. All its unreadable entries are one problem.
-func (s *scanner) examineBacklog(ctx context.Context, node *redis.Client, x *examination, name string, key stored.Key) error {
-	entries, err := node.LRange(ctx, name, 0, -1).Result()
+// entries are the entries of a key. All its unreadable ones are one problem.
+type entries struct {
+	unreadable int
+	first      string
+}
+
+func (e *entries) examine(at, target, text string) {
+	entry, found := stored.ReadBacklogEntry(text)
+	if found && !(module.Target{Name: target}).IsFanOut() {
+		_, err := delivery.ReadBacklog(module.Backlog{First: module.Notification{Meta: entry.Meta}})
+		found = err == nil
+	}
+	if !found {
+		e.unreadable++
+		e.first = cmp.Or(e.first, at)
+	}
+}
+
+func (e *entries) problems(name string) []problem {
+	if e.unreadable == 0 {
+		return nil
+	}
+	return []problem{{
+		kind: unreadableEntry, subject: name, detail: fmt.Sprintf("%d entries, the first at %s", e.unreadable, printable(e.first)),
+	}}
+}
+
+// examineFirst reads the first notifications of a shard.
+func (s *scanner) examineFirst(ctx context.Context, node *redis.Client, x *examination, name string, key stored.Key) error {
+	records, err := node.HGetAll(ctx, name).Result()
 	if err != nil {
 		return err
 	}
-	unreadable, first := 0, ""
-	for i, text := range entries {
-		e, found := stored.ReadBacklogEntry(text)
-		if found && !(module.Target{Name: key.Target}).IsFanOut() {
-			_, err := delivery.ReadBacklog(module.Backlog{First: module.Notification{Meta: e.Meta}})
-			found = err == nil
-		}
-		if !found {
-			unreadable++
-			first = cmp.Or(first, strconv.Itoa(i))
+	var all entries
+	x.Waiting += int64(len(records))
+	byGate := map[string][]string{}
+	for target, record := range records {
+		gate, entry, _ := stored.ReadFirstEntry(record)
+		all.examine(target, target, entry)
+		byGate[gate] = append(byGate[gate], target)
+	}
+	x.problems = append(x.problems, all.problems(name)...)
+	for gate, targets := range byGate {
+		for part := range slices.Chunk(targets, pageSize) {
+			scores, err := node.ZMScore(ctx, s.keys.Due(key.Shard, gate), part...).Result()
+			for i, target := range part {
+				if err == nil && scores[i] == 0 {
+					x.unconfirmed = append(x.unconfirmed, s.lost(key.Shard, target, gate))
+				}
+			}
 		}
 	}
-	x.Waiting += int64(len(entries))
-	if unreadable > 0 {
-		x.problems = append(x.problems, problem{
-			kind: unreadableEntry, subject: name, detail: fmt.Sprintf("%d entries, the first at index %s", unreadable, first),
-		})
+	return nil
+}
+
+// lost returns the problem of a backlog that is not listed, or has lost its first
+// notification.
+func (s *scanner) lost(shard int, target, gate string) problem {
+	first, due, more := s.keys.ShardFirst(shard), s.keys.Due(shard, gate), s.keys.More(shard, target)
+	return problem{
+		kind: lostBacklog, subject: more, recheck: func(ctx context.Context) (bool, error) {
+			record, err := s.client.HGet(ctx, first, target).Result()
+			if errors.Is(err, redis.Nil) {
+				n, err := s.client.Exists(ctx, more).Result()
+				return n > 0, err
+			}
+			if is, _, _ := stored.ReadFirstEntry(record); err != nil || is != gate {
+				return false, err
+			}
+			err = s.client.ZScore(ctx, due, target).Err()
+			return errors.Is(err, redis.Nil), unlessNil(err)
+		},
+		repair: func(ctx context.Context) error {
+			_, err := s.queue.List(ctx, shard, target, gate)
+			return err
+		},
 	}
-	due := s.keys.ShardDue(key.Shard)
+}
+
+func unlessNil(err error) error {
+	if errors.Is(err, redis.Nil) {
+		return nil
+	}
+	return err
+}
+
+// examineMore reads the other notifications of a backlog.
+func (s *scanner) examineMore(ctx context.Context, node *redis.Client, x *examination, name string, key stored.Key) error {
+	texts, err := node.LRange(ctx, name, 0, -1).Result()
+	if err != nil {
+		return err
+	}
+	x.Waiting += int64(len(texts))
+	var all entries
+	for i, text := range texts {
+		all.examine("index "+strconv.Itoa(i), key.Target, text)
+	}
+	x.problems = append(x.problems, all.problems(name)...)
+	gate := "repaired" // the host that sends it knows its gate
+	if (module.Target{Name: key.Target}).IsFanOut() {
+		gate = module.FanOut
+	}
+	known, err := node.HExists(ctx, s.keys.ShardFirst(key.Shard), key.Target).Result()
+	if err == nil && !known && len(texts) > 0 {
+		x.unconfirmed = append(x.unconfirmed, s.lost(key.Shard, key.Target, gate))
+	}
+	return nil
+}
+
+// examineDue looks for a gate that no host finds.
+func (s *scanner) examineDue(ctx context.Context, node *redis.Client, x *examination, name string, key stored.Key) error {
+	if err := node.ZCard(ctx, name).Err(); err != nil {
+		return err
+	}
+	gates := s.keys.ShardGates(key.Shard)
 	isLost := func(ctx context.Context) (bool, error) {
-		err := s.client.ZScore(ctx, due, key.Target).Err()
-		if errors.Is(err, redis.Nil) {
-			n, err := s.client.Exists(ctx, name).Result()
-			return n > 0, err
+		err := s.client.ZScore(ctx, gates, key.Target).Err()
+		if !errors.Is(err, redis.Nil) {
+			return false, err
 		}
-		return false, err
+		n, err := s.client.Exists(ctx, name).Result()
+		return n > 0, err
 	}
-	lost, err := isLost(ctx)
-	if lost {
+	if err := node.ZScore(ctx, gates, key.Target).Err(); errors.Is(err, redis.Nil) {
 		x.unconfirmed = append(x.unconfirmed, problem{
 			kind: lostBacklog, subject: name, recheck: isLost,
 			repair: func(ctx context.Context) error {
-				return s.client.ZAddNX(ctx, due, redis.Z{Score: 1, Member: key.Target}).Err()
+				return s.client.ZAddNX(ctx, gates, redis.Z{Score: 1, Member: key.Target}).Err()
 			},
 		})
 	}
-	return err
+	return nil
 }

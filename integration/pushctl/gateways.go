@@ -13,6 +13,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/delivery"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/redisclient"
@@ -24,7 +25,8 @@ func gatewaysCommand() command {
 		name:    "gateways",
 		summary: "shows push gateways with waiting notifications, and held gateways",
 		about: "Shows held gateways, and for each push gateway and app with waiting notifications: the pushers, the\n" +
-			"failing ones among them and since when they fail, the last answer, and the number of notifications.\n" +
+			"due ones and for how long they are due, the failing ones and since when they fail, and the last\n" +
+			"answer. A gateway that fails is closed: its pushers stay due, and hosts try one of them every 5 s.\n" +
 			"The hosts' metrics have requests under way and deliveries.",
 		setup: forDelivery(func(f *flags, c *deliveryCall) { c.json = f.json() }, func(ctx context.Context, c *deliveryCall) error {
 			all, err := c.readGateways(ctx)
@@ -41,48 +43,129 @@ func gatewaysCommand() command {
 
 // shownGateway is a push gateway for an app.
 type shownGateway struct {
-	Gateway       string    `json:"gateway"`
-	App           string    `json:"app_id,omitempty"` // empty for a held gateway without backlogs
-	HeldSince     time.Time `json:"held_since,omitzero"`
-	Pushers       int       `json:"pushers"`
-	Failing       int       `json:"failing"`
-	Since         time.Time `json:"failing_since,omitzero"`
-	Last          string    `json:"last,omitempty"` // the status, or why there was no answer
-	Notifications int       `json:"notifications"`
+	Gateway   string    `json:"gateway"`
+	App       string    `json:"app_id,omitempty"` // empty for a held gateway without backlogs
+	HeldSince time.Time `json:"held_since,omitzero"`
+	Pushers   int       `json:"pushers"`
+	Due       int       `json:"due"`
+	Late      float64   `json:"late_seconds"` // of the pusher that has been due the longest
+	Failing   int       `json:"failing"`
+	Since     time.Time `json:"failing_since,omitzero"`
+	Last      string    `json:"last,omitempty"` // the status, or why there was no answer
+}
+
+// gate is what waits for a gateway and an app in all shards.
+type gate struct {
+	backlogs, due int
+	late          time.Duration
+	failing       int       // pushers
+	since         time.Time // of the first failure
+	last          string    // answer
+	isTried       bool      // and failed lately
+	heldSince     time.Time
+}
+
+// isClosed reports whether backlogs may be due for long although hosts send.
+func (g *gate) isClosed() bool { return g.isTried || !g.heldSince.IsZero() }
+
+// How long a failure shows that hosts try a gateway. They try a closed one every 5 s, and
+// one whose address is not public every hour.
+const (
+	triedFor   = 30 * time.Second
+	blockedFor = 70 * time.Minute
+)
+
+// readGates returns the gates of all shards by name. It reads no backlogs.
+func (c *deliveryCall) readGates(ctx context.Context, shards int) (map[string]*gate, error) {
+	held, err := c.queue.Held(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var mu sync.Mutex
+	all, now := map[string]*gate{}, c.now()
+	of := func(name string) *gate {
+		g := all[name]
+		if g == nil {
+			gateway, _ := delivery.SplitGate(name)
+			g = &gate{heldSince: held[gateway]}
+			all[name] = g
+		}
+		return g
+	}
+	numbers := make([]int, shards)
+	for n := range numbers {
+		numbers[n] = n
+	}
+	err = parallel(ctx, numbers, func(ctx context.Context, shard int) error {
+		gates, err := c.queue.Gates(ctx, shard, now)
+		if err != nil {
+			return err
+		}
+		mu.Lock()
+		for _, part := range gates {
+			g := of(part.Name)
+			g.backlogs += part.Backlogs
+			g.due += part.Due
+			g.late = max(g.late, now.Sub(part.Earliest))
+		}
+		mu.Unlock()
+		return c.queue.Troubles(ctx, shard, func(t module.Trouble) {
+			w := delivery.ReadTrouble(t)
+			mu.Lock()
+			defer mu.Unlock()
+			of(w.Gateway+" "+w.App).fails(w, now)
+		})
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read the queue: %w", err)
+	}
+	return all, nil
+}
+
+// fails adds a failing pusher.
+func (g *gate) fails(w delivery.Waiting, now time.Time) {
+	if w.Since.IsZero() {
+		return
+	}
+	g.failing++
+	g.last = lastOf(w)
+	if g.since.IsZero() || w.Since.Before(g.since) {
+		g.since = w.Since
+	}
+	most := triedFor
+	if w.Class == "blocked" {
+		most = blockedFor
+	}
+	g.isTried = g.isTried || now.Sub(w.Last) <= most
 }
 
 func (c *deliveryCall) readGateways(ctx context.Context) ([]shownGateway, error) {
-	backlogs, err := c.selectBacklogs(ctx, "")
+	shards, err := c.shardCount(ctx)
 	if err != nil {
 		return nil, err
+	}
+	gates, err := c.readGates(ctx, shards)
+	if err != nil {
+		return nil, err
+	}
+	all, shown := []shownGateway{}, map[string]bool{}
+	for _, name := range slices.Sorted(maps.Keys(gates)) {
+		g := gates[name]
+		if g.backlogs == 0 || name == module.FanOut {
+			continue
+		}
+		gateway, app := delivery.SplitGate(name)
+		shown[gateway] = true
+		all = append(all, shownGateway{gateway, app, g.heldSince, g.backlogs, g.due, max(0, g.late.Seconds()), g.failing, g.since, g.last})
 	}
 	held, err := c.queue.Held(ctx)
 	if err != nil {
 		return nil, err
 	}
-	gateways := map[string]shownGateway{}
-	for _, b := range backlogs {
-		g := gateways[b.Gateway+" "+b.App]
-		g.Gateway, g.App, g.HeldSince = b.Gateway, b.App, held[b.Gateway]
-		g.Pushers++
-		g.Notifications += b.Notifications
-		if !b.Since.IsZero() {
-			g.Failing++
-			g.Last = lastOf(b.Waiting)
-			if g.Since.IsZero() || b.Since.Before(g.Since) {
-				g.Since = b.Since
-			}
+	for _, name := range slices.Sorted(maps.Keys(held)) {
+		if !shown[name] {
+			all = append(all, shownGateway{Gateway: name, HeldSince: held[name]})
 		}
-		gateways[b.Gateway+" "+b.App] = g
-	}
-	for name, since := range held {
-		if !slices.ContainsFunc(backlogs, func(b backlog) bool { return b.Gateway == name }) {
-			gateways[name] = shownGateway{Gateway: name, HeldSince: since}
-		}
-	}
-	all := []shownGateway{}
-	for _, name := range slices.Sorted(maps.Keys(gateways)) {
-		all = append(all, gateways[name])
 	}
 	return all, nil
 }
@@ -100,12 +183,13 @@ func writeGateways(w io.Writer, all []shownGateway, now time.Time) error {
 	}
 	var rows [][]string
 	for _, g := range all {
+		late := time.Duration(g.Late * float64(time.Second)).Round(time.Second).String()
 		rows = append(rows, []string{
-			printable(g.Gateway), printable(cmp.Or(g.App, "-")), since(g.HeldSince), strconv.Itoa(g.Pushers), strconv.Itoa(g.Failing),
-			since(g.Since), printable(cmp.Or(g.Last, "-")), strconv.Itoa(g.Notifications),
+			printable(g.Gateway), printable(cmp.Or(g.App, "-")), since(g.HeldSince), strconv.Itoa(g.Pushers), strconv.Itoa(g.Due), late,
+			strconv.Itoa(g.Failing), since(g.Since), printable(cmp.Or(g.Last, "-")),
 		})
 	}
-	return writeTable(w, []string{"GATEWAY", "APP", "HELD FOR", "PUSHERS", "FAILING", "FAILING FOR", "LAST", "WAITING"}, rows)
+	return writeTable(w, []string{"GATEWAY", "APP", "HELD FOR", "PUSHERS", "DUE", "DUE FOR", "FAILING", "FAILING FOR", "LAST"}, rows)
 }
 
 func gatewaysHoldCommand() command {

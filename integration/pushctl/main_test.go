@@ -320,7 +320,7 @@ func TestNoTableIsWiderThanATerminal(t *testing.T) {
 		},
 		"gateways": func(w io.Writer) error {
 			return writeGateways(w, []shownGateway{{
-				Gateway: host, App: "org.example.app.ios", Since: now.Add(-20 * time.Hour), Pushers: 312000, Notifications: 1044200,
+				Gateway: host, App: "org.example.app.ios", Since: now.Add(-20 * time.Hour), Pushers: 312000,
 			}}, now)
 		},
 		"send-test": func(w io.Writer) error {

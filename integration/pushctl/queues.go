@@ -83,9 +83,10 @@ func (b *backend) shardCount(ctx context.Context) (int, error) {
 type shownQueues struct {
 	Backlogs int64   `json:"pushers_with_a_backlog"`
 	Due      int64   `json:"due"`
+	Closed   int64   `json:"behind_closed_gateways"` // due, at gateways that fail or are held
 	Failing  int64   `json:"failing_pushers"`
 	FanOut   int64   `json:"large_events"`
-	Late     float64 `json:"late_seconds"` // of the backlog that has been due the longest
+	Late     float64 `json:"late_seconds"` // of the backlog that has been due the longest, elsewhere
 	Stalled  bool    `json:"stalled"`      // hosts do not send, or cannot keep up
 }
 
@@ -118,23 +119,17 @@ func (c *deliveryCall) showQueues(ctx context.Context) error {
 func (q shownQueues) write(w io.Writer) error {
 	number := func(n int64) string { return strconv.FormatInt(n, 10) }
 	late := time.Duration(q.Late * float64(time.Second)).Round(time.Millisecond).String()
-	return writeTable(w, []string{"PUSHERS WITH A BACKLOG", "DUE", "LONGEST DUE FOR", "FAILING", "LARGE EVENTS"},
-		[][]string{{number(q.Backlogs), number(q.Due), late, number(q.Failing), number(q.FanOut)}})
+	return writeTable(w, []string{"PUSHERS WITH A BACKLOG", "DUE", "BEHIND CLOSED GATEWAYS", "LONGEST DUE FOR", "FAILING", "LARGE EVENTS"},
+		[][]string{{number(q.Backlogs), number(q.Due), number(q.Closed), late, number(q.Failing), number(q.FanOut)}})
 }
 
-// readQueues reads all shards in one pipeline per node.
+// readQueues reads all shards, but no backlogs.
 func (c *deliveryCall) readQueues(ctx context.Context, shards int) (q shownQueues, err error) {
-	now := c.now().UnixMicro()
-	lengths, due := make([]*redis.IntCmd, shards), make([]*redis.IntCmd, shards)
 	failing, fanOut := make([]*redis.IntCmd, shards), make([]*redis.StringCmd, shards)
-	first := make([]*redis.ZSliceCmd, shards)
 	_, err = c.client.Pipelined(ctx, func(p redis.Pipeliner) error {
 		for n := range shards {
-			lengths[n] = p.ZCard(ctx, c.keys.ShardDue(n))
-			due[n] = p.ZCount(ctx, c.keys.ShardDue(n), "-inf", strconv.FormatInt(now, 10))
 			failing[n] = p.HLen(ctx, c.keys.ShardTrouble(n))
 			fanOut[n] = p.HGet(ctx, c.keys.ShardBytes(n), stored.FanOutEntries)
-			first[n] = p.ZRangeWithScores(ctx, c.keys.ShardDue(n), 0, 0)
 		}
 		return nil
 	})
@@ -142,13 +137,21 @@ func (c *deliveryCall) readQueues(ctx context.Context, shards int) (q shownQueue
 		return q, fmt.Errorf("read the queue: %w", err)
 	}
 	for n := range shards {
-		q.Backlogs += lengths[n].Val()
-		q.Due += due[n].Val()
 		q.Failing += failing[n].Val()
 		waiting, _ := fanOut[n].Int64()
 		q.FanOut += waiting
-		for _, z := range first[n].Val() {
-			q.Late = max(q.Late, float64(now-int64(z.Score))/1e6)
+	}
+	gates, err := c.readGates(ctx, shards)
+	if err != nil {
+		return q, err
+	}
+	for _, g := range gates {
+		q.Backlogs += int64(g.backlogs)
+		q.Due += int64(g.due)
+		if g.isClosed() {
+			q.Closed += int64(g.due)
+		} else {
+			q.Late = max(q.Late, g.late.Seconds())
 		}
 	}
 	q.Stalled = q.Late > maxLate.Seconds()
@@ -157,7 +160,7 @@ func (c *deliveryCall) readQueues(ctx context.Context, shards int) (q shownQueue
 
 type backlog struct {
 	delivery.Waiting
-	target module.Target
+	claim module.Claim
 }
 
 // readBacklogs returns the matching backlogs of some shards, and writes the number of
@@ -177,7 +180,7 @@ func (c *deliveryCall) readBacklogs(ctx context.Context, shards []int, matches f
 			if err != nil {
 				unreadable++
 			} else if matches(w) {
-				all = append(all, backlog{w, b.Claim.Target})
+				all = append(all, backlog{w, b.Claim})
 			}
 			return true
 		})
@@ -189,9 +192,9 @@ func (c *deliveryCall) readBacklogs(ctx context.Context, shards []int, matches f
 		fmt.Fprintf(c.notes, "pushctl: skipped %d unreadable backlogs (see pushctl check)\n", unreadable)
 	}
 	slices.SortFunc(all, func(a, b backlog) int {
-		return cmp.Or(cmp.Compare(a.target.Shard, b.target.Shard), cmp.Compare(a.Pusher, b.Pusher))
+		return cmp.Or(cmp.Compare(a.claim.Target.Shard, b.claim.Target.Shard), cmp.Compare(a.Pusher, b.Pusher))
 	})
-	return slices.CompactFunc(all, func(a, b backlog) bool { return a.target == b.target }), nil
+	return slices.CompactFunc(all, func(a, b backlog) bool { return a.claim.Target == b.claim.Target }), nil
 }
 
 func queuesShowCommand() command {
@@ -222,7 +225,8 @@ const (
 	stateUnderWay = "under way"
 	stateLate     = "late" // due, but no host sends
 	stateHeld     = "gateway held"
-	stateGone     = "gone" // deleted; a host will drop its backlog
+	stateClosed   = "gateway closed" // due when a gateway that fails works again
+	stateGone     = "gone"           // deleted; a host will drop its backlog
 )
 
 type shownQueue struct {
@@ -259,9 +263,15 @@ func (c *deliveryCall) queuesOf(ctx context.Context, user mxid.UserID) ([]shownQ
 	if err != nil {
 		return nil, err
 	}
-	held, err := c.queue.Held(ctx)
-	if err != nil {
-		return nil, err
+	var gates map[string]*gate
+	if len(backlogs) > 0 {
+		shards, err := c.shardCount(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if gates, err = c.readGates(ctx, shards); err != nil {
+			return nil, err
+		}
 	}
 	list, err := c.pushers.Load(ctx, user)
 	if err != nil && !isUnreadable(err) {
@@ -271,14 +281,14 @@ func (c *deliveryCall) queuesOf(ctx context.Context, user mxid.UserID) ([]shownQ
 	for _, p := range list.All() {
 		q := newShownQueue(user, p)
 		if i := slices.IndexFunc(backlogs, func(b backlog) bool { return b.Pusher == q.Pusher }); i >= 0 {
-			q.fill(backlogs[i], c.now(), held)
+			q.fill(backlogs[i], c.now(), gates)
 			backlogs = slices.Delete(backlogs, i, i+1)
 		}
 		all = append(all, q)
 	}
 	for _, b := range backlogs {
 		q := shownQueue{Pusher: b.Pusher, Gateway: b.Gateway, State: stateGone}
-		q.fill(b, c.now(), held)
+		q.fill(b, c.now(), gates)
 		all = append(all, q)
 	}
 	if len(all) == 0 {
@@ -296,18 +306,24 @@ func newShownQueue(user mxid.UserID, p pusher.Pusher) shownQueue {
 	return q
 }
 
-func (q *shownQueue) fill(b backlog, now time.Time, held map[string]time.Time) {
+func (q *shownQueue) fill(b backlog, now time.Time, gates map[string]*gate) {
 	q.Notifications, q.Since, q.Attempts, q.Last = b.Notifications, b.Since, b.Attempts, lastOf(b.Waiting)
 	if !b.Claimed {
 		q.Due = b.Due
 	}
-	_, isHeld := held[q.Gateway]
+	g := gates[b.claim.Gate]
+	if g == nil {
+		g = &gate{}
+	}
+	isDue := !b.Due.After(now)
 	switch {
 	case q.State != stateWell:
+	case !g.heldSince.IsZero():
+		q.State = stateHeld
+	case isDue && g.isClosed():
+		q.State, q.Last = stateClosed, cmp.Or(q.Last, g.last)
 	case now.Sub(b.Due) > maxLate:
 		q.State = stateLate
-	case isHeld:
-		q.State = stateHeld
 	case b.Claimed:
 		q.State = stateUnderWay
 	default:
@@ -451,16 +467,20 @@ func queuesRetryCommand() command {
 			"what it would do. A host that has closed the gateway tries one of its pushers first. Exit status 1:\n" +
 			"there is no such user or gateway.",
 		setup: forSelection(func(ctx context.Context, c *deliveryCall, s selection) error {
-			byShard := map[int][]string{}
+			type place struct {
+				shard int
+				gate  string
+			}
+			byGate := map[place][]string{}
 			for _, b := range s.backlogs {
-				if !b.Claimed {
-					byShard[b.target.Shard] = append(byShard[b.target.Shard], b.target.Name)
+				if at := (place{b.claim.Target.Shard, b.claim.Gate}); !b.Claimed {
+					byGate[at] = append(byGate[at], b.claim.Target.Name)
 				}
 			}
 			n := 0
-			for shard, targets := range byShard {
+			for at, targets := range byGate {
 				if c.yes {
-					retried, err := c.queue.Retry(ctx, shard, targets)
+					retried, err := c.queue.Retry(ctx, at.shard, at.gate, targets)
 					if err != nil {
 						return err
 					}
@@ -512,7 +532,7 @@ func (c *deliveryCall) flush(ctx context.Context, all []backlog) (notifications 
 	for _, b := range all {
 		n := b.Notifications
 		if c.yes {
-			if n, err = c.queue.Flush(ctx, b.target); err != nil {
+			if n, err = c.queue.Flush(ctx, b.claim); err != nil {
 				return notifications, err
 			}
 		}

@@ -167,8 +167,13 @@ func TestQueuesAreShown(t *testing.T) {
 	// No host sends.
 	d.stop()
 	shard := delivery.ShardOf(alice, 8)
-	name := b.client.ZRange(t.Context(), b.keys.ShardDue(shard), 0, 0).Val()[0]
-	b.do("ZADD", b.keys.ShardDue(shard), time.Now().Add(-time.Minute).UnixMicro()|1, name)
+	gate := b.client.ZRange(t.Context(), b.keys.ShardGates(shard), 0, 0).Val()[0]
+	name := b.client.ZRange(t.Context(), b.keys.Due(shard, gate), 0, 0).Val()[0]
+	b.do("ZADD", b.keys.Due(shard, gate), time.Now().Add(-time.Minute).UnixMicro()|1, name)
+	if r := b.want(exitOK, "queues"); !strings.Contains(r.stdout, "BEHIND CLOSED GATEWAYS") {
+		t.Errorf("a gateway that failed just now: got %s", r.stdout)
+	}
+	b.do("HDEL", b.keys.ShardTrouble(shard), name)
 	if r := b.want(exitProblems, "queues"); !strings.Contains(r.stdout, "No host sends") {
 		t.Errorf("got %s", r.stdout)
 	}

@@ -24,6 +24,7 @@ const (
 type claimed struct {
 	*Delivery
 	claim     module.Claim
+	gate      string    // by which the backlog is listed next
 	renewedAt time.Time // before the call that claimed or renewed it
 
 	// again is set when this host claims the backlog again after the claim has lapsed.
@@ -36,7 +37,7 @@ type claimedAgain struct {
 }
 
 func (d *Delivery) newClaimed(claim module.Claim, at time.Time) claimed {
-	return claimed{Delivery: d, claim: claim, renewedAt: at, again: &atomic.Pointer[claimedAgain]{}}
+	return claimed{Delivery: d, claim: claim, gate: claim.Gate, renewedAt: at, again: &atomic.Pointer[claimedAgain]{}}
 }
 
 // begin registers c for claimAgain, until end is called.
@@ -103,14 +104,14 @@ func (c *claimed) hasLapsed() bool { return time.Since(c.renewedAt) >= lease }
 
 // complete removes a notification. While the queue is not available it tries again; ok
 // is false if the claim is lost.
-func (c *claimed) complete(life context.Context, id, trouble, sent string) (left int, ok bool) {
+func (c *claimed) complete(life context.Context, id string, trouble module.Trouble, sent string) (left int, ok bool) {
 	if left, err := c.queue.Complete(life, c.claim, id, trouble, sent); err == nil {
 		return left, true
 	}
 	return c.completeAgain(life, id, trouble, sent)
 }
 
-func (c *claimed) completeAgain(life context.Context, id, trouble, sent string) (left int, ok bool) {
+func (c *claimed) completeAgain(life context.Context, id string, trouble module.Trouble, sent string) (left int, ok bool) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(life), completeFor)
 	defer cancel()
 	fenced := 0
@@ -137,12 +138,12 @@ func (c *claimed) completeAgain(life context.Context, id, trouble, sent string) 
 }
 
 // postpone ends the claim. If that fails, the claim lapses.
-func (c *claimed) postpone(delay time.Duration, trouble *string) {
+func (c *claimed) postpone(delay time.Duration, trouble *module.Trouble) {
 	ctx, cancel := context.WithTimeout(context.Background(), lease)
 	defer cancel()
-	err := c.queue.Postpone(ctx, c.claim, delay, trouble)
+	err := c.queue.Postpone(ctx, c.claim, c.gate, delay, trouble)
 	if errors.Is(err, module.ErrFenced) && !c.isFenced(err) {
-		err = c.queue.Postpone(ctx, c.claim, delay, trouble)
+		err = c.queue.Postpone(ctx, c.claim, c.gate, delay, trouble)
 	}
 	if err != nil && !errors.Is(err, module.ErrFenced) {
 		c.failed("postpone a backlog", err)

@@ -204,11 +204,16 @@ func (d *Delivery) expectMore() {
 	d.hasMore = true
 }
 
-// endTurn ends a turn, and starts a look if more backlogs are due.
+// lowLine is the number of waiting requests of a gate below which a host looks for more.
+const lowLine = 64
+
+// endTurn ends a turn, and starts a look if more backlogs are due, or the gate is open
+// again.
 func (d *Delivery) endTurn(t *turns.Turn, r turns.Result, wait time.Duration) {
 	d.mu.Lock()
+	wasOpen := d.turns.IsOpen(t.Gate)
 	d.turns.End(time.Now(), t, r, wait)
-	hasMore := d.hasMore
+	hasMore := d.hasMore && d.turns.WaitingAt(t.Gate) < lowLine || !wasOpen && d.turns.IsOpen(t.Gate)
 	d.mu.Unlock()
 	if hasMore {
 		select {

@@ -24,10 +24,13 @@
 //	-        added at a host that may send       claimed  sends, or waits for a place at this host
 //	-        added at another host               due
 //	-        counts are added                    due      3 s later
+//	due      a host looks, and has closed its    due      leaves it to other hosts; one of a gate
+//	         gate                                         tries it every 5 s
 //	due      a host looks                        claimed  reads the pusher again, then the same
 //	claimed  has no place for 2.5 s              due      0.1 to 0.3 s later
-//	claimed  its gate is closed, or too many     due      later; the more backlogs wait, the later
-//	         wait for a place at this host
+//	claimed  too many wait for a place at this   due      0.1 to 0.3 s later; the more are put off,
+//	         host                                         the later
+//	claimed  its gate closes before it is sent   due      at once, at other hosts
 //	claimed  the pusher is removed or disabled   -        drops all
 //	claimed  cannot read the pusher              due      1 s later
 //	claimed  expired, read, or counts sent last  claimed  drops the notification

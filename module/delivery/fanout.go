@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/pushfx/pushfx/module"
@@ -58,7 +57,7 @@ func (d *Delivery) fanOut(h *handover, shard int, recipients []recipient) (all [
 		room := content.RoomDigest(h.ev.Room)
 		a.batch.Room, a.batch.MaxRoomBytes, a.batch.MaxShardBytes = room, maxRoomBytes, maxShardBytes
 		a.batch.Additions = []module.Addition{{
-			Target: module.FanOut + room, User: room, Claim: !d.isStopping(),
+			Target: module.FanOut + room, Gate: module.FanOut, User: room, Claim: !d.isStopping(),
 			Notification: module.Notification{
 				ID: content.EventID(h.id, strconv.Itoa(i)), Priority: module.HighPriority, Room: room, Text: text,
 			},
@@ -122,8 +121,7 @@ func (d *Delivery) expand(life context.Context, b module.Backlog, claimedAt time
 	own := d.newClaimed(b.Claim, claimedAt)
 	c := &own
 	defer c.begin()()
-	position, _, _ := strings.Cut(b.Trouble, " ")
-	from, _ := strconv.Atoi(position) // 0 for none
+	from := b.From
 	for left := 1; left > 0; from = 0 {
 		items, err := d.queue.Read(life, c.claim, 1)
 		if err != nil || len(items) == 0 || d.isStopping() {
@@ -134,7 +132,7 @@ func (d *Delivery) expand(life context.Context, b module.Backlog, claimedAt time
 			return
 		}
 		var ok bool
-		if left, ok = c.complete(life, items[0].ID, "", ""); !ok {
+		if left, ok = c.complete(life, items[0].ID, module.Trouble{}, ""); !ok {
 			return
 		}
 	}

@@ -420,25 +420,25 @@ func (m *mortal) Enqueue(ctx context.Context, batches []module.DeliveryBatch) []
 	return m.DeliveryQueue.Enqueue(ctx, batches)
 }
 
-func (m *mortal) Claim(ctx context.Context, limit int, lease time.Duration) (module.Claimed, error) {
+func (m *mortal) Claim(ctx context.Context, limit int, lease time.Duration, may func(string) int) (module.Claimed, error) {
 	if err := m.err(); err != nil {
 		return module.Claimed{}, err
 	}
-	return m.DeliveryQueue.Claim(ctx, limit, lease)
+	return m.DeliveryQueue.Claim(ctx, limit, lease, may)
 }
 
-func (m *mortal) Complete(ctx context.Context, c module.Claim, id, trouble, sent string) (int, error) {
+func (m *mortal) Complete(ctx context.Context, c module.Claim, id string, trouble module.Trouble, sent string) (int, error) {
 	if err := m.err(); err != nil {
 		return 0, err
 	}
 	return m.DeliveryQueue.Complete(ctx, c, id, trouble, sent)
 }
 
-func (m *mortal) Postpone(ctx context.Context, c module.Claim, delay time.Duration, trouble *string) error {
+func (m *mortal) Postpone(ctx context.Context, c module.Claim, gate string, delay time.Duration, trouble *module.Trouble) error {
 	if err := m.err(); err != nil {
 		return err
 	}
-	return m.DeliveryQueue.Postpone(ctx, c, delay, trouble)
+	return m.DeliveryQueue.Postpone(ctx, c, gate, delay, trouble)
 }
 
 func (m *mortal) Renew(ctx context.Context, c module.Claim, by time.Duration) (module.Claim, error) {

@@ -23,6 +23,7 @@ type Waiting struct {
 
 	Attempts int       // failures in a row
 	Since    time.Time // of the first failure; zero for none
+	Last     time.Time // of the last failure; zero for none
 	Status   int       // of the last answer, 0 for none
 	Class    string    // why there was no answer, for example "dns"; "status" if there was one
 }
@@ -33,16 +34,28 @@ func ReadBacklog(b module.Backlog) (w Waiting, err error) {
 	if err != nil {
 		return Waiting{}, err
 	}
-	t := content.ReadTrouble(b.Trouble)
-	w = Waiting{
-		User: m.User, Pusher: b.Claim.Target.Name, Notifications: b.Waiting, Oldest: time.UnixMilli(m.Added),
-		Claimed: b.Claim.Token != 0, Due: b.Due, Attempts: t.Attempts, Status: t.Status, Class: string(t.Class),
-	}
-	w.Gateway, w.App, _ = strings.Cut(m.Gate, " ")
-	if t.Since > 0 {
-		w.Since = time.UnixMilli(t.Since)
-	}
+	w = ReadTrouble(b.Trouble)
+	w.User, w.Pusher, w.Notifications, w.Oldest = m.User, b.Claim.Target.Name, b.Waiting, time.UnixMilli(m.Added)
+	w.Claimed, w.Due = b.Claim.Token != 0, b.Due
+	w.Gateway, w.App = SplitGate(b.Claim.Gate)
 	return w, nil
+}
+
+// ReadTrouble reads why a backlog waits. Gateway and App have the last failure.
+func ReadTrouble(stored module.Trouble) (w Waiting) {
+	t := content.ReadTrouble(stored)
+	w = Waiting{Attempts: t.Attempts, Status: t.Status, Class: string(t.Class)}
+	w.Gateway, w.App = SplitGate(t.Gate)
+	if t.Since > 0 {
+		w.Since, w.Last = time.UnixMilli(t.Since), time.UnixMilli(t.Last)
+	}
+	return w
+}
+
+// SplitGate returns the gateway and the app_id of a gate of the queue.
+func SplitGate(gate string) (gateway, app string) {
+	gateway, app, _ = strings.Cut(gate, " ")
+	return gateway, app
 }
 
 // GatewayOf returns the [GatewayName] of a pusher. Ok is false for a pusher without

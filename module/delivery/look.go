@@ -3,10 +3,12 @@ package delivery
 import (
 	"context"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/delivery/content"
+	"github.com/pushfx/pushfx/module/retry"
 )
 
 // How long a host waits between two looks for due backlogs. Backlogs that Notify claims
@@ -15,6 +17,7 @@ const (
 	lookEvery  = time.Second
 	lookSoon   = 50 * time.Millisecond // backlogs were put off, and are soon due again
 	lookAgain  = 20 * time.Millisecond // no due backlog got a turn
+	lookGap    = 5 * time.Millisecond  // at least
 	retryQueue = time.Second           // after an error of the queue or the host
 )
 
@@ -26,6 +29,7 @@ func (d *Delivery) look(ctx context.Context) {
 			heldAt = time.Now()
 			d.readHeld(ctx)
 		}
+		began := time.Now()
 		wait := d.lookOnce(ctx)
 		timer := time.NewTimer(wait)
 		select {
@@ -34,6 +38,7 @@ func (d *Delivery) look(ctx context.Context) {
 		case <-d.wake:
 		}
 		timer.Stop()
+		_ = retry.Sleep(ctx, time.Until(began.Add(lookGap)))
 	}
 }
 
@@ -57,7 +62,11 @@ func (d *Delivery) lookOnce(ctx context.Context) (wait time.Duration) {
 	capacity := d.turns.Capacity(time.Now())
 	d.mu.Unlock()
 	claimedAt := time.Now()
-	found, err := d.queue.Claim(ctx, capacity, lease)
+	allowed := map[string]int{}
+	found, err := d.queue.Claim(ctx, capacity, lease, func(gate string) int {
+		allowed[gate] = d.claimable(gate)
+		return allowed[gate]
+	})
 	if err != nil {
 		if ctx.Err() == nil {
 			d.failed("look for what is due", err)
@@ -65,9 +74,11 @@ func (d *Delivery) lookOnce(ctx context.Context) (wait time.Duration) {
 		return wait
 	}
 	d.mu.Lock()
-	d.hasMore, d.late, d.lookedAt = found.More, found.Oldest, claimedAt
+	d.hasMore, d.late, d.lookedAt = found.More || d.mayHaveMore(found, allowed), found.Oldest, claimedAt
 	isCutOff := d.turns.IsCutOff(claimedAt)
 	d.mu.Unlock()
+	// A closed gate is tried by a pusher that has not failed, if there is one.
+	slices.SortStableFunc(found.Backlogs, func(a, b module.Backlog) int { return min(1, len(a.Trouble.Text)) - min(1, len(b.Trouble.Text)) })
 	began := 0
 	for _, b := range found.Backlogs {
 		if d.begin(b, claimedAt) {
@@ -89,6 +100,27 @@ func (d *Delivery) lookOnce(ctx context.Context) (wait time.Duration) {
 	return wait
 }
 
+// claimable returns how many backlogs of a gate to claim.
+func (d *Delivery) claimable(gate string) int {
+	if gate == module.FanOut {
+		return expansions
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.turns.Claimable(time.Now(), gate)
+}
+
+// mayHaveMore reports whether an open gate may have more due backlogs than were allowed.
+func (d *Delivery) mayHaveMore(found module.Claimed, allowed map[string]int) bool {
+	for _, b := range found.Backlogs {
+		gate := b.Claim.Gate
+		if allowed[gate]--; allowed[gate] == 0 && d.turns.IsOpen(gate) {
+			return true
+		}
+	}
+	return false
+}
+
 // begin sends a claimed backlog, and reports whether it has a turn, or waits for it here.
 func (d *Delivery) begin(b module.Backlog, claimedAt time.Time) bool {
 	if d.claimAgain(b.Claim, claimedAt) {
@@ -104,7 +136,7 @@ func (d *Delivery) begin(b module.Backlog, claimedAt time.Time) bool {
 		return d.startOrRelease(b.Claim, s.run)
 	}
 	s.user = m.User
-	turn, delay := d.admit(m.User, m.Gate)
+	turn, delay := d.admit(m.User, b.Claim.Gate)
 	if turn == nil {
 		d.start(func(context.Context) {
 			c.postpone(delay, nil)

@@ -167,7 +167,7 @@ func (d *Delivery) addingTo(h *handover, shard int, recipients []recipient, list
 			if !ok {
 				continue
 			}
-			m := d.meta(r.User, target, h.added, h.ev.Lifetime)
+			m := newMeta(r.User, h.added, h.ev.Lifetime)
 			m.Event, m.Room, m.Call, m.Trace = h.ev.ID, h.ev.Room, h.ev.IsCall(), h.trace
 			m.Position, m.Thread = h.ev.Position, h.ev.Thread
 			to := content.To{User: r.User, RoomName: r.RoomName, Outcome: h.outcomes[r.Outcome], Target: target}
@@ -192,21 +192,23 @@ func (d *Delivery) newAdding(shard int) *adding {
 	}
 }
 
-func (d *Delivery) meta(user mxid.UserID, target *content.Target, added time.Time, lifetime time.Duration) content.Meta {
-	return content.Meta{User: user, Gate: target.Gate(), Added: added.UnixMilli(), Expires: added.Add(lifetime).UnixMilli()}
+func newMeta(user mxid.UserID, added time.Time, lifetime time.Duration) content.Meta {
+	return content.Meta{User: user, Added: added.UnixMilli(), Expires: added.Add(lifetime).UnixMilli()}
 }
 
 // add adds a notification. If this host has a turn for it, it claims the backlog.
 func (a *adding) add(d *Delivery, n module.Notification, m content.Meta, target *content.Target, delay time.Duration) {
 	var turn *turns.Turn
-	if delay == 0 && d.mayClaim(m.Gate) {
-		if turn, _ = d.admit(m.User, m.Gate); turn == nil {
+	gate := target.Gate()
+	if delay == 0 && d.mayClaim(gate) {
+		var wait time.Duration
+		if turn, wait = d.admit(m.User, gate); wait > 0 {
 			d.expectMore()
 		}
 	}
 	a.turns, a.targets, a.metas = append(a.turns, turn), append(a.targets, target), append(a.metas, m)
 	a.batch.Additions = append(a.batch.Additions, module.Addition{
-		Target: target.ID, User: content.UserDigest(m.User), Notification: n,
+		Target: target.ID, Gate: gate, User: content.UserDigest(m.User), Notification: n,
 		Claim: turn != nil, Delay: delay, Urgent: m.Call, Generation: target.SetAt,
 	})
 }
@@ -306,7 +308,7 @@ func (d *Delivery) UpdateBadges(ctx context.Context, users ...mxid.UserID) error
 				a.batch.Key, a.batch.Window = key, d.cfg.DedupWindow
 				byShard[shard] = a
 			}
-			m := d.meta(user, target, now, d.cfg.MaxAge)
+			m := newMeta(user, now, d.cfg.MaxAge)
 			a.add(d, content.Counts(key[:16], m), m, target, max(d.cfg.BadgeDelay, time.Millisecond))
 		}
 	}

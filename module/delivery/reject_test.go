@@ -109,6 +109,7 @@ func TestManyRejectionsRemoveNoMore(t *testing.T) {
 		defer stop()
 		w.notify(d, 1, "!r:h", members...)
 		time.Sleep(time.Minute)
+		synctest.Wait()
 		// Rejections of requests in flight may remove pushers, too.
 		if n := len(w.removed); n >= 4+4 || d.Stats().RemovalsStopped != 1 || w.reported(observe.TooManyRejections) != 1 || w.reported(observe.PusherRemoved) != n {
 			t.Errorf("%d removed, stats %+v, reports %v", n, d.Stats(), w.reports)

@@ -53,9 +53,9 @@ func (s *sending) run(life context.Context) {
 	s.postpone(0, s.kept())
 }
 
-func (s *sending) kept() *string {
-	text := s.trouble.Text()
-	return &text
+func (s *sending) kept() *module.Trouble {
+	trouble := s.trouble.Stored()
+	return &trouble
 }
 
 func (s *sending) readMore(life context.Context) bool {
@@ -125,6 +125,7 @@ func (s *sending) readTarget(life context.Context) bool {
 		s.dropAll(life)
 		return false
 	}
+	s.gate = s.target.Gate()
 	if s.trouble.Generation < s.target.SetAt {
 		s.trouble = content.Trouble{Generation: s.target.SetAt}
 	}
@@ -177,7 +178,7 @@ func (s *sending) awaitTurn(life context.Context) bool {
 		return true
 	case <-timeout.C:
 		s.mu.Lock()
-		delay = s.turns.PutOff(time.Now(), s.turn)
+		delay = s.turns.PutOff(s.turn)
 		s.mu.Unlock()
 	case <-s.stopping:
 	case <-life.Done():
@@ -378,7 +379,7 @@ func (s *sending) drop(life context.Context, id string, reason DropReason) bool 
 
 // remove reports whether notifications are left.
 func (s *sending) remove(life context.Context, id, sent string) bool {
-	left, ok := s.complete(life, id, s.trouble.Text(), sent)
+	left, ok := s.complete(life, id, s.trouble.Stored(), sent)
 	for i, n := range s.known {
 		if n.ID == id {
 			s.known = append(s.known[:i:i], s.known[i+1:]...)

@@ -28,6 +28,9 @@ type Call struct {
 	isUnknown bool // a server lacks the script
 }
 
+// Keys returns the keys of the call.
+func (c *Call) Keys() []string { return c.keys }
+
 // Command returns the command that makes the call.
 func (c *Call) Command() *Command { return &Command{Key: c.keys[0], Queue: c.Queue, IsSingle: true} }
 

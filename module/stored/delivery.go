@@ -12,22 +12,47 @@ import (
 
 const (
 	shardPrefix      = "delivery:{"
-	dueSuffix        = "}:due"
+	gatesSuffix      = "}:gates"
+	firstSuffix      = "}:first"
+	textsSuffix      = "}:texts"
 	troubleSuffix    = "}:trouble"
 	bytesSuffix      = "}:bytes"
 	summarySuffix    = "}:summary"
-	backlogMark      = "}:backlog:"
-	textsMark        = "}:texts:"
+	dueMark          = "}:due:"
+	moreMark         = "}:more:"
 	seenMark         = "}:seen:"
 	sentMark         = "}:sent:"
+	asideMark        = "}:aside:"
 	deliveryGateways = "delivery:gateways"
 	deliveryFormat   = "delivery:format"
 )
 
-// ShardDue is the key of the sorted set of a shard's backlogs. The score is a time in
-// microseconds by the clock of Redis: an even score is the end of a host's claim, an
-// odd score is when an unclaimed backlog is due.
-func (k Keys) ShardDue(shard int) string { return k.shard(shard, dueSuffix) }
+// ShardGates is the key of the sorted set of the gates with backlogs in a shard. The score
+// is a time in microseconds, at or before the earliest time in the gate's [Keys.Due].
+func (k Keys) ShardGates(shard int) string { return k.shard(shard, gatesSuffix) }
+
+// Due is the key of the sorted set of a gate's backlogs in a shard. The score is a time in
+// microseconds by the clock of Redis: an even score is the end of a host's claim, an odd
+// score is when an unclaimed backlog is due.
+func (k Keys) Due(shard int, gate string) string { return k.shard(shard, dueMark+gate) }
+
+// ShardFirst is the key of the hash with the oldest notification of each backlog of a
+// shard, as a [FirstEntry].
+func (k Keys) ShardFirst(shard int) string { return k.shard(shard, firstSuffix) }
+
+// More is the key of the list of a backlog's other notifications, each a [BacklogEntry],
+// oldest first.
+func (k Keys) More(shard int, target string) string { return k.shard(shard, moreMark+target) }
+
+// ShardTexts is the key of the hash with the texts of a shard's notifications, by
+// [TextField].
+func (k Keys) ShardTexts(shard int) string { return k.shard(shard, textsSuffix) }
+
+// TextField returns the field of a notification's text in [Keys.ShardTexts].
+func TextField(target, id string) string { return target + id }
+
+// Aside is the key to which a host renames a shard's key of another type.
+func (k Keys) Aside(shard int, name string) string { return k.shard(shard, asideMark+name) }
 
 // ShardTrouble is the key of the hash of backlogs whose delivery failed.
 func (k Keys) ShardTrouble(shard int) string { return k.shard(shard, troubleSuffix) }
@@ -45,13 +70,6 @@ const (
 	FanOutEntries = "fanout-n"
 	FanOutBytes   = "fanout--"
 )
-
-// Backlog is the key of the list of a backlog's notifications, each a [BacklogEntry],
-// oldest first.
-func (k Keys) Backlog(shard int, target string) string { return k.shard(shard, backlogMark+target) }
-
-// Texts is the key of the hash with the texts of a backlog's notifications, by ID.
-func (k Keys) Texts(shard int, target string) string { return k.shard(shard, textsMark+target) }
 
 // Sent is the key of the string with the counts that a pusher got last. It expires.
 func (k Keys) Sent(shard int, target string) string { return k.shard(shard, sentMark+target) }
@@ -77,7 +95,7 @@ func (k Keys) shard(shard int, suffix string) string {
 	return k.Prefix + shardPrefix + fmt.Sprintf("%03d", shard) + suffix
 }
 
-// BacklogEntry is a notification in a backlog. Its text is under [Keys.Texts].
+// BacklogEntry is a notification in a backlog. Its text is under [Keys.ShardTexts].
 type BacklogEntry struct {
 	Priority byte   // 'h', 'l' or 'c'
 	ID       string // 16 bytes
@@ -120,9 +138,32 @@ func ReadBacklogEntry(text string) (e BacklogEntry, found bool) {
 	return e, err == nil && failed == nil
 }
 
+// MaxGate is the longest gate in bytes.
+const MaxGate = 999
+
+const gateLength = 3 // digits
+
+// FirstEntry returns the stored form of a backlog's gate and its oldest entry.
+func FirstEntry(gate, entry string) string {
+	return fmt.Sprintf("%0*d", gateLength, len(gate)) + gate + entry
+}
+
+// ReadFirstEntry is the inverse of [FirstEntry]. Found is false for other texts.
+func ReadFirstEntry(text string) (gate, entry string, found bool) {
+	if len(text) < gateLength {
+		return "", "", false
+	}
+	n, err := strconv.ParseUint(text[:gateLength], 10, 31)
+	text = text[gateLength:]
+	if err != nil || len(text) < int(n) {
+		return "", "", false
+	}
+	return text[:n], text[n:], true
+}
+
 // deliveryForm is the version of delivery's stored form. Hosts of different forms
 // cannot share a Redis.
-const deliveryForm = 3
+const deliveryForm = 4
 
 // DeliveryFormatText returns delivery's form and number of shards.
 func DeliveryFormatText(shards int) string { return fmt.Sprintf("%d %d", deliveryForm, shards) }
@@ -136,9 +177,12 @@ func ReadDeliveryFormat(text string) (shards int, err error) {
 	return shards, nil
 }
 
-var shardKinds = map[string]KeyKind{dueSuffix: ShardDueKey, troubleSuffix: ShardTroubleKey, bytesSuffix: ShardBytesKey, summarySuffix: ShardSummaryKey}
+var shardKinds = map[string]KeyKind{
+	gatesSuffix: ShardGatesKey, firstSuffix: ShardFirstKey, textsSuffix: ShardTextsKey, troubleSuffix: ShardTroubleKey,
+	bytesSuffix: ShardBytesKey, summarySuffix: ShardSummaryKey,
+}
 
-var targetKinds = map[string]KeyKind{backlogMark: BacklogKey, textsMark: TextsKey, seenMark: SeenKey, sentMark: SentKey}
+var targetKinds = map[string]KeyKind{dueMark: DueKey, moreMark: MoreKey, seenMark: SeenKey, sentMark: SentKey, asideMark: AsideKey}
 
 func parseDelivery(name string) (Key, bool) {
 	switch name {

@@ -1,6 +1,7 @@
 package stored
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/pushfx/pushfx/module/fault"
@@ -11,7 +12,7 @@ func TestDeliveryFormatIsReadBack(t *testing.T) {
 	if shards, err := ReadDeliveryFormat(DeliveryFormatText(128)); shards != 128 || err != nil {
 		t.Errorf("got %d, %v", shards, err)
 	}
-	for _, text := range []string{"", "3", "3 ", "3 x", "3 0128", "2 128", "4 128", "128", "3 128 "} {
+	for _, text := range []string{"", "4", "4 ", "4 x", "4 0128", "3 128", "5 128", "128", "4 128 "} {
 		if shards, err := ReadDeliveryFormat(text); !fault.IsOtherVersion(err) {
 			t.Errorf("%q: got %d, %v", text, shards, err)
 		}
@@ -40,9 +41,24 @@ func TestBacklogEntryIsReadBack(t *testing.T) {
 	}
 }
 
+func TestFirstEntryIsReadBack(t *testing.T) {
+	t.Parallel()
+	for _, gate := range []string{"", "https://x:443 app", strings.Repeat("x", MaxGate)} {
+		text := FirstEntry(gate, "entry")
+		if got, entry, found := ReadFirstEntry(text); got != gate || entry != "entry" || !found {
+			t.Errorf("%.20s: got %.20s, %s, %t", text, got, entry, found)
+		}
+	}
+	for _, text := range []string{"", "01", "x00", "-10", "004abc"} {
+		if gate, entry, found := ReadFirstEntry(text); found {
+			t.Errorf("%q: got %q, %q", text, gate, entry)
+		}
+	}
+}
+
 func TestKeysOfOtherVersionsAreRecognized(t *testing.T) {
 	t.Parallel()
-	for _, name := range []string{"delivery:{000}:log", "delivery:{007}:gates", "delivery:{127}:due:GATE", "delivery:hosts", "pushkeys:unsettled"} {
+	for _, name := range []string{"delivery:{000}:log", "delivery:{007}:due", "delivery:{127}:backlog:x", "delivery:{127}:texts:x", "delivery:hosts", "pushkeys:unsettled"} {
 		if got := (Keys{}).Parse(name).Kind; got != OtherVersionKey {
 			t.Errorf("%s: got %v", name, got)
 		}

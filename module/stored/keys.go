@@ -10,9 +10,11 @@
 //
 // With delivery, where NNN is the number of a shard:
 //
-//	delivery:{NNN}:due                         sorted set, the backlogs of a shard: 70 B each
-//	delivery:{NNN}:backlog:TARGET              list, notifications of a pusher: 250 B each, at most 120
-//	delivery:{NNN}:texts:TARGET                hash, their texts: 100 B and the text for each; 256 KiB a user
+//	delivery:{NNN}:gates                       sorted set, the gates with backlogs in a shard: 150 B each
+//	delivery:{NNN}:due:GATE                    sorted set, a gate's backlogs: 70 B each
+//	delivery:{NNN}:first                       hash, the oldest notification of each backlog: 350 B each
+//	delivery:{NNN}:more:TARGET                 list, a pusher's other notifications: 250 B each, at most 120
+//	delivery:{NNN}:texts                       hash, the texts of notifications: 100 B and the text for each; 256 KiB a user
 //	delivery:{NNN}:trouble                     hash, backlogs whose delivery failed: 250 B each
 //	delivery:{NNN}:bytes                       hash, bytes of waiting texts: 60 B a user
 //	delivery:{NNN}:summary                     string, for 14 s: what waits in a shard with many backlogs
@@ -107,20 +109,23 @@ const (
 	ClaimsKey                      // see [Keys.Claims]
 	PendingKey                     // see [Keys.Pending]
 
-	ShardDueKey         // see [Keys.ShardDue]
+	ShardGatesKey       // see [Keys.ShardGates]
+	DueKey              // see [Keys.Due]
+	ShardFirstKey       // see [Keys.ShardFirst]
+	MoreKey             // see [Keys.More]
+	ShardTextsKey       // see [Keys.ShardTexts]
 	ShardTroubleKey     // see [Keys.ShardTrouble]
 	ShardBytesKey       // see [Keys.ShardBytes]
 	ShardSummaryKey     // see [Keys.ShardSummary]
-	BacklogKey          // see [Keys.Backlog]
-	TextsKey            // see [Keys.Texts]
 	SeenKey             // see [Keys.Seen]
 	SentKey             // see [Keys.Sent]
+	AsideKey            // see [Keys.Aside]
 	DeliveryGatewaysKey // see [Keys.DeliveryGateways]
 	DeliveryFormatKey   // see [Keys.DeliveryFormat]
 )
 
 // OfDelivery reports whether a key has the form in [Keys.DeliveryFormat].
-func (k KeyKind) OfDelivery() bool { return k >= ShardDueKey && k <= DeliveryFormatKey }
+func (k KeyKind) OfDelivery() bool { return k >= ShardGatesKey && k <= DeliveryFormatKey }
 
 // Key is a parsed key.
 type Key struct {
@@ -128,7 +133,7 @@ type Key struct {
 	User   mxid.UserID   // for [RulesKey], [StagedKey], [PushersKey] and [UnreadKey]
 	Digest pusher.Digest // for [ClaimsKey]
 	Shard  int           // for the keys of a shard
-	Target string        // for [BacklogKey] and [TextsKey] the backlog, for [SeenKey] a digest of the batch
+	Target string        // for [MoreKey] and [SentKey] the backlog, for [DueKey] the gate, for [SeenKey] a digest of the batch
 }
 
 // Parse parses a key.

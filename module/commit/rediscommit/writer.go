@@ -12,7 +12,7 @@ import (
 	"github.com/pushfx/pushfx/module/redisclient"
 )
 
-// Writer sends a store's writes by its [redisclient.Pipelines], with the store's limits
+// Writer sends a store's commands by its [redisclient.Pipelines], with the store's limits
 // and in its name. It is safe for concurrent use.
 type Writer struct {
 	pipelines *redisclient.Pipelines
@@ -31,6 +31,14 @@ func NewWriter(client redis.UniversalClient, name, observed string, cfg Config, 
 	return &Writer{o.PipelinesOn(client), name, observed, cfg, observe.Or(o.Observer)}, nil
 }
 
+// Read sends reads and returns their errors, each [module.Unavailable]; see
+// [redisclient.Pipelines.Read].
+func (w *Writer) Read(ctx context.Context, reads ...*redisclient.Command) []error {
+	ctx, cancel := w.cfg.Bound(ctx)
+	defer cancel()
+	return w.named(w.pipelines.Read(ctx, reads...))
+}
+
 // Do sends writes and returns their errors, each [module.Unavailable], after which the
 // write may have been done; see [redisclient.Pipelines.Write].
 func (w *Writer) Do(ctx context.Context, writes ...*redisclient.Command) []error {
@@ -45,7 +53,10 @@ func (w *Writer) DoDurably(ctx context.Context, writes ...*redisclient.Command) 
 func (w *Writer) do(ctx context.Context, d Durability, writes []*redisclient.Command) []error {
 	ctx, cancel := w.cfg.Bound(ctx)
 	defer cancel()
-	errs := w.send(ctx, d, writes)
+	return w.named(w.send(ctx, d, writes))
+}
+
+func (w *Writer) named(errs []error) []error {
 	for i, err := range errs {
 		if err != nil {
 			errs[i] = module.Unavailable(fmt.Errorf("%s: %w", w.name, err))

@@ -40,7 +40,6 @@ type Meta struct {
 	Room     string      `json:"r,omitempty"`
 	Position int64       `json:"p,omitempty"`
 	Thread   string      `json:"h,omitempty"`
-	Gate     string      `json:"g"` // [Target.Gate] at Notify; the pusher may have changed since
 	Added    int64       `json:"a"` // time of Notify, in milliseconds
 	Expires  int64       `json:"x"` // in milliseconds
 	Call     bool        `json:"c,omitempty"`
@@ -75,8 +74,6 @@ func ReadMeta(text string) (m Meta, err error) {
 			m.Position, err = strconv.ParseInt(value, 10, 64)
 		case "h":
 			m.Thread = readText(value)
-		case "g":
-			m.Gate = readText(value)
 		case "a":
 			m.Added, err = strconv.ParseInt(value, 10, 64)
 		case "x":

@@ -47,8 +47,17 @@ type Target struct {
 	idOnly   bool
 }
 
+// maxGate bounds the name of a gate. Hosts of the Internet have shorter names.
+const maxGate = 900
+
 // Gate names the gateway and the app, which fail together.
-func (d *Target) Gate() string { return d.Gateway + " " + d.Key.AppID }
+func (d *Target) Gate() string {
+	name := d.Gateway + " " + d.Key.AppID
+	if len(name) > maxGate {
+		return "long: " + digest(name)
+	}
+	return name
+}
 
 // ReadTarget returns false for a pusher without notifications: its kind is not http, it
 // is disabled, or its URL is invalid.

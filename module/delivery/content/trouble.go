@@ -2,9 +2,9 @@ package content
 
 import (
 	"encoding/json"
-	"strconv"
-	"strings"
 	"time"
+
+	"github.com/pushfx/pushfx/module"
 )
 
 // A notification that always fails must not stop its pusher. But the pusher's own route may
@@ -34,23 +34,21 @@ type Trouble struct {
 	Delayed string `json:"d,omitempty"` // the notification that module.Attention delayed
 }
 
-// Text returns the stored form, which begins with the generation.
-func (t Trouble) Text() string {
+// Stored returns the stored form.
+func (t Trouble) Stored() module.Trouble {
 	if t == (Trouble{Generation: t.Generation}) {
-		return ""
+		return module.Trouble{}
 	}
 	text, _ := json.Marshal(t)
-	return strconv.FormatInt(t.Generation, 10) + " " + string(text)
+	return module.Trouble{Generation: t.Generation, Text: string(text)}
 }
 
-// ReadTrouble is the inverse of [Trouble.Text]. An invalid text is the zero Trouble.
-func ReadTrouble(text string) (t Trouble) {
-	number, rest, found := strings.Cut(text, " ")
-	generation, err := strconv.ParseInt(number, 10, 64)
-	if !found || err != nil || json.Unmarshal([]byte(rest), &t) != nil {
+// ReadTrouble is the inverse of [Trouble.Stored]. An invalid text is the zero Trouble.
+func ReadTrouble(stored module.Trouble) (t Trouble) {
+	if json.Unmarshal([]byte(stored.Text), &t) != nil {
 		return Trouble{}
 	}
-	t.Generation = generation
+	t.Generation = stored.Generation
 	return t
 }
 

@@ -2,7 +2,6 @@ package queuetest
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -39,7 +38,7 @@ func readAsAdded(t *testing.T, newQueue hosts, shard int) {
 	b := claim(t, q, shard, "a", long)
 	first := want[0]
 	first.Text = ""
-	if b.First != first || b.Waiting != len(want) || b.Trouble != "" {
+	if b.First != first || b.Trouble != none {
 		t.Errorf("claimed %+v", b)
 	}
 	if got := read(t, other, b.Claim); !slices.Equal(got, want) {
@@ -84,10 +83,10 @@ func ends(t *testing.T, newQueue hosts, shard int) {
 		}
 	}
 	// The call may have been repeated after a lost answer.
-	if err := answer(t, func() error { _, err := q.Complete(t.Context(), c, id(3), "", ""); return err }); err != nil {
+	if err := answer(t, func() error { _, err := q.Complete(t.Context(), c, id(3), module.Trouble{}, ""); return err }); err != nil {
 		wantFenced(t, "the end", err)
 	}
-	_, err := q.Complete(t.Context(), c, id(3), "", "")
+	_, err := q.Complete(t.Context(), c, id(3), module.Trouble{}, "")
 	wantFenced(t, "behind the end", err)
 	if _, found := tryClaim(t, q, shard, "a", long, 0); found {
 		t.Error("an empty backlog is due")
@@ -139,7 +138,7 @@ func addedOnce(t *testing.T, newQueue hosts, shard int) {
 	if got := texts(t, q, c); !slices.Equal(got, []string{"text 1"}) {
 		t.Errorf("got %q", got)
 	}
-	complete(t, q, c, id(1))
+	completeLast(t, q, c, id(1))
 	enqueue(t, q, first)
 	add(t, q, shard, "a", one(2))
 	if got := ids(t, q, claim(t, q, shard, "a", long).Claim); got != "2" {
@@ -153,7 +152,7 @@ func addedOnce(t *testing.T, newQueue hosts, shard int) {
 				break
 			}
 		}
-		if c, found := tryClaim(t, q, shard+1, "b", long, 0); found && c.Waiting > 1 {
+		if c, found := tryClaim(t, q, shard+1, "b", long, 0); found && len(read(t, q, c.Claim)) > 1 {
 			break
 		} else if found {
 			release(t, q, c.Claim)
@@ -205,7 +204,7 @@ func oneClaim(t *testing.T, newQueue hosts, shard int) {
 		claiming.Go(func() {
 			for t.Context().Err() == nil {
 				began := time.Now()
-				claimed, err := q.Claim(t.Context(), 7, lease)
+				claimed, err := q.Claim(t.Context(), 7, lease, anyGate)
 				if err != nil && fault.KindOf(err) != fault.Unavailable {
 					t.Error(err)
 				}
@@ -221,9 +220,9 @@ func oneClaim(t *testing.T, newQueue hosts, shard int) {
 				}
 				mu.Unlock()
 				for _, b := range claimed.Backlogs {
-					_, err := q.Complete(t.Context(), b.Claim, id(1), "", "")
+					_, err := q.Complete(t.Context(), b.Claim, id(1), module.Trouble{}, "")
 					for fault.KindOf(err) == fault.Unavailable && !errors.Is(err, module.ErrFenced) && t.Context().Err() == nil {
-						_, err = q.Complete(t.Context(), b.Claim, id(1), "", "")
+						_, err = q.Complete(t.Context(), b.Claim, id(1), module.Trouble{}, "")
 					}
 					mu.Lock()
 					if other := seen[b.Claim.Target]; other != 0 && err == nil {
@@ -257,15 +256,15 @@ func lapses(t *testing.T, newQueue hosts, shard int) {
 	if former.Token == latter.Token {
 		t.Fatal("two claims have one token")
 	}
-	trouble := "1 x"
+	trouble := module.Trouble{Generation: 1, Text: "x"}
 	ctx := t.Context()
 	for what, do := range map[string]func() error{
-		"complete": func() error { _, err := q.Complete(ctx, former, id(1), "", ""); return err },
-		"postpone": func() error { return q.Postpone(ctx, former, 0, &trouble) },
+		"complete": func() error { _, err := q.Complete(ctx, former, id(1), module.Trouble{}, ""); return err },
+		"postpone": func() error { return q.Postpone(ctx, former, former.Gate, 0, &trouble) },
 		"renew":    func() error { _, err := q.Renew(ctx, former, long); return err },
 		"drop":     func() error { _, err := q.Drop(ctx, former); return err },
 		"without": func() error {
-			_, err := q.Complete(ctx, module.Claim{Target: former.Target}, id(1), "", "")
+			_, err := q.Complete(ctx, module.Claim{Target: former.Target}, id(1), module.Trouble{}, "")
 			return err
 		},
 	} {
@@ -288,12 +287,12 @@ func renewed(t *testing.T, newQueue hosts, shard int) {
 		second, err = q.Renew(t.Context(), first, long)
 		return err
 	})
-	_, err := q.Complete(t.Context(), first, id(1), "", "")
+	_, err := q.Complete(t.Context(), first, id(1), module.Trouble{}, "")
 	wantFenced(t, "with the former token", err)
 	if _, found := tryClaim(t, q, shard, "a", long, 3*time.Second); found {
 		t.Error("a renewed claim has lapsed")
 	}
-	if left := complete(t, q, second, id(1)); left != 0 {
+	if left := completeLast(t, q, second, id(1)); left != 0 {
 		t.Errorf("%d are left", left)
 	}
 }
@@ -301,10 +300,10 @@ func renewed(t *testing.T, newQueue hosts, shard int) {
 func postponed(t *testing.T, newQueue hosts, shard int) {
 	q := newQueue(t)
 	add(t, q, shard, "a", one(1))
-	trouble := "7 some trouble"
-	postpone := func(c module.Claim, delay time.Duration, trouble *string) {
+	trouble := module.Trouble{Generation: 7, Text: "1 some trouble"}
+	postpone := func(c module.Claim, delay time.Duration, trouble *module.Trouble) {
 		t.Helper()
-		if err := answer(t, func() error { return q.Postpone(t.Context(), c, delay, trouble) }); err != nil {
+		if err := answer(t, func() error { return q.Postpone(t.Context(), c, c.Gate, delay, trouble) }); err != nil {
 			wantFenced(t, "repeated", err)
 		}
 	}
@@ -322,32 +321,34 @@ func postponed(t *testing.T, newQueue hosts, shard int) {
 	if b = claim(t, q, shard, "a", long); b.Trouble != trouble {
 		t.Errorf("got trouble %q", b.Trouble)
 	}
-	none := ""
-	postpone(b.Claim, 0, &none)
-	if b = claim(t, q, shard, "a", long); b.Trouble != "" {
+	postpone(b.Claim, 0, &module.Trouble{})
+	if b = claim(t, q, shard, "a", long); b.Trouble != none {
 		t.Errorf("got trouble %q", b.Trouble)
 	}
 	postpone(b.Claim, 0, &trouble)
-	complete(t, q, claim(t, q, shard, "a", long).Claim, id(1))
+	completeLast(t, q, claim(t, q, shard, "a", long).Claim, id(1))
 	add(t, q, shard, "a", one(2))
-	if b = claim(t, q, shard, "a", long); b.Trouble != "" {
+	if b = claim(t, q, shard, "a", long); b.Trouble != none {
 		t.Errorf("trouble outlives its backlog: %q", b.Trouble)
 	}
 }
 
+// none is no trouble.
+var none = module.Trouble{}
+
 // putOff leaves a backlog with one notification that is due in an hour.
-func putOff(t *testing.T, q module.DeliveryQueue, shard int, trouble string) {
+func putOff(t *testing.T, q module.DeliveryQueue, shard int, trouble module.Trouble) {
 	t.Helper()
 	add(t, q, shard, "a", one(1))
 	c := claim(t, q, shard, "a", long).Claim
-	if err := answer(t, func() error { return q.Postpone(t.Context(), c, time.Hour, &trouble) }); err != nil {
+	if err := answer(t, func() error { return q.Postpone(t.Context(), c, c.Gate, time.Hour, &trouble) }); err != nil {
 		wantFenced(t, "repeated", err)
 	}
 }
 
 func urgent(t *testing.T, newQueue hosts, shard int) {
 	q := newQueue(t)
-	putOff(t, q, shard, "5 x")
+	putOff(t, q, shard, module.Trouble{Generation: 5, Text: "x"})
 	add(t, q, shard, "a", one(2))
 	if _, found := tryClaim(t, q, shard, "a", long, 0); found {
 		t.Error("due too early")
@@ -356,7 +357,7 @@ func urgent(t *testing.T, newQueue hosts, shard int) {
 	additions[0].Urgent = true
 	enqueue(t, q, batch(shard, additions...))
 	b := claim(t, q, shard, "a", long)
-	if got := ids(t, q, b.Claim); got != "1 2 3" || b.Trouble != "5 x" {
+	if got := ids(t, q, b.Claim); got != "1 2 3" || b.Trouble != (module.Trouble{Generation: 5, Text: "x"}) {
 		t.Errorf("got %q, %q", got, b.Trouble)
 	}
 	// A claimed backlog stays claimed.
@@ -380,7 +381,7 @@ func urgent(t *testing.T, newQueue hosts, shard int) {
 
 func generation(t *testing.T, newQueue hosts, shard int) {
 	q := newQueue(t)
-	putOff(t, q, shard, `1700000000000001 {"x":1}`)
+	putOff(t, q, shard, module.Trouble{Generation: 1700000000000001, Text: "2 later"})
 	for n, setAt := range []int64{0, 1700000000000000, 1700000000000001} {
 		additions := to("a", one(n+2))
 		additions[0].Generation = setAt
@@ -392,7 +393,7 @@ func generation(t *testing.T, newQueue hosts, shard int) {
 	additions := to("a", one(5))
 	additions[0].Generation = 1700000000000002
 	enqueue(t, q, batch(shard, additions...))
-	if b := claim(t, q, shard, "a", long); b.Trouble != "" || b.Waiting != 5 {
+	if b := claim(t, q, shard, "a", long); b.Trouble != none || len(ids(t, q, b.Claim)) != 9 {
 		t.Errorf("got %+v", b)
 	}
 }
@@ -426,7 +427,7 @@ func counts(t *testing.T, newQueue hosts, shard int) {
 	}
 	// Counts in flight may be outdated.
 	complete(t, q, b.Claim, id(3))
-	complete(t, q, b.Claim, id(6))
+	completeLast(t, q, b.Claim, id(6))
 	alone(7, 0)
 	b = claim(t, q, shard, "a", long)
 	alone(8, 0)
@@ -561,7 +562,7 @@ func userBytes(t *testing.T, newQueue hosts, shard int) {
 		t.Errorf("another user: got %v, want %v", got, want)
 	}
 	complete(t, q, a, id(1))
-	complete(t, q, a, id(2))
+	completeLast(t, q, a, id(2))
 	add(t, q, shard, "a", large(8))
 	if got, want := lengths(a), []int{600, 600, 0, 0, 0, 600}; !slices.Equal(got, want) {
 		t.Errorf("when two were delivered: got %v, want %v", got, want)
@@ -610,7 +611,7 @@ func behind(t *testing.T, newQueue hosts, shard int) {
 		t.Errorf("got %q", got)
 	}
 	complete(t, q, c, id(1))
-	complete(t, q, c, id(2))
+	completeLast(t, q, c, id(2))
 	if e := enqueue(t, q, late); e.Behind {
 		t.Errorf("got %+v", e)
 	}
@@ -647,7 +648,7 @@ func fanOutBytes(t *testing.T, newQueue hosts, shard int) {
 		}
 	}
 	c := claim(t, q, shard, module.FanOut+"room0001", long).Claim
-	if left := complete(t, q, c, id(4)); left != 0 {
+	if left := completeLast(t, q, c, id(4)); left != 0 {
 		t.Errorf("%d are left", left)
 	}
 	c = claim(t, q, shard, module.FanOut+"room0003", long).Claim
@@ -668,7 +669,7 @@ func expanded(t *testing.T, newQueue hosts, shard int) {
 		b := batch(shard)
 		b.Of, b.From, b.To = c, from, to
 		for _, name := range names {
-			b.Additions = append(b.Additions, module.Addition{Target: name, User: "user0000", Notification: one(1)})
+			b.Additions = append(b.Additions, module.Addition{Target: name, Gate: gate, User: "user0000", Notification: one(1)})
 		}
 		return b
 	}
@@ -685,22 +686,22 @@ func expanded(t *testing.T, newQueue hosts, shard int) {
 	}
 	release(t, other, c)
 	b := claim(t, q, shard, fanOut, long)
-	if !strings.HasPrefix(b.Trouble, "2") {
-		t.Errorf("the position is not kept: %q", b.Trouble)
+	if b.From != 2 {
+		t.Errorf("the position is not kept: %d", b.From)
 	}
 	enqueue(t, q, part(b.Claim, 2, 3, "c"))
-	if left := complete(t, q, b.Claim, id(1)); left != 0 {
+	if left := completeLast(t, q, b.Claim, id(1)); left != 0 {
 		t.Errorf("%d are left", left)
 	}
 	for _, name := range []string{"a", "b", "c"} {
-		if b := claim(t, q, shard, name, long); b.Waiting != 1 {
-			t.Errorf("%s has %d", name, b.Waiting)
+		if got := ids(t, q, claim(t, q, shard, name, long).Claim); got != "1" {
+			t.Errorf("%s has %q", name, got)
 		}
 	}
 	enqueue(t, q, ofRoom(batch(shard, to(fanOut, one(2))...), "room0000"))
 	next := claim(t, q, shard, fanOut, long)
-	if next.Trouble != "" {
-		t.Errorf("the next one begins at %q", next.Trouble)
+	if next.From != 0 {
+		t.Errorf("the next one begins at %d", next.From)
 	}
 	enqueue(t, q, part(next.Claim, 0, 1, "d"))
 }
@@ -713,7 +714,7 @@ func dropped(t *testing.T, newQueue hosts, shard int) {
 	if err := answer(t, func() (err error) { n, err = q.Drop(t.Context(), c); return err }); err == nil && n != 2 {
 		t.Errorf("%d are dropped", n)
 	}
-	_, err := q.Complete(t.Context(), c, id(1), "", "")
+	_, err := q.Complete(t.Context(), c, id(1), module.Trouble{}, "")
 	wantFenced(t, "a dropped backlog", err)
 	add(t, q, shard, "a", one(3))
 	if got := ids(t, q, claim(t, q, shard, "a", long).Claim); got != "3" {
@@ -739,7 +740,7 @@ func sentLast(t *testing.T, newQueue hosts, shard int) {
 		t.Helper()
 		add(t, q, shard, "a", one(n))
 		c := claim(t, q, shard, "a", long).Claim
-		if err := answer(t, func() error { _, err := q.Complete(t.Context(), c, id(n), "", text); return err }); err != nil {
+		if err := answer(t, func() error { _, err := q.Complete(t.Context(), c, id(n), module.Trouble{}, text); return err }); err != nil {
 			wantFenced(t, "repeated", err)
 		}
 	}
@@ -760,7 +761,7 @@ func sentLast(t *testing.T, newQueue hosts, shard int) {
 
 func listed(t *testing.T, newQueue hosts, shard int) {
 	q := newQueue(t)
-	putOff(t, q, shard, "5 x")
+	putOff(t, q, shard, module.Trouble{Generation: 5, Text: "x"})
 	add(t, q, shard, "b", one(1), one(2))
 	claimed := claim(t, q, shard, "b", long)
 	var got map[string]module.Backlog
@@ -772,7 +773,7 @@ func listed(t *testing.T, newQueue hosts, shard int) {
 		})
 	})
 	a, b := got["a"], got["b"]
-	if a.Waiting != 1 || a.Trouble != "5 x" || a.Claim.Token != 0 || a.First.ID != id(1) || time.Until(a.Due) < time.Minute {
+	if a.Waiting != 1 || a.Trouble != (module.Trouble{Generation: 5, Text: "x"}) || a.Claim.Token != 0 || a.First.ID != id(1) || time.Until(a.Due) < time.Minute {
 		t.Errorf("got %+v", a)
 	}
 	if b.Waiting != 2 || b.Claim != claimed.Claim || len(got) != 2 {
@@ -783,17 +784,18 @@ func listed(t *testing.T, newQueue hosts, shard int) {
 func summarized(t *testing.T, newQueue hosts, shard int) {
 	q := newQueue(t)
 	gate := fmt.Sprintf("https://%d.example.org:443 a<pp", shard)
-	meta, _ := json.Marshal(map[string]any{"e": `"g":"no gate"`, "g": gate, "u": "@alice:example.org"})
-	at := func(n int) module.Notification {
-		other := one(n)
-		other.Meta = string(meta)
-		return other
+	put := func(target string, n int) {
+		t.Helper()
+		additions := to(target, one(n))
+		additions[0].Gate = gate
+		enqueue(t, q, batch(shard, additions...))
 	}
-	add(t, q, shard, "a", at(1), at(2))
-	add(t, q, shard, "b", at(1))
+	put("a", 1)
+	put("a", 2)
+	put("b", 1)
 	add(t, q, shard, "c", one(1))
 	claim(t, q, shard, "a", long)
-	putOff(t, q, shard+1, "5 x") // it waits, though it is not due
+	putOff(t, q, shard+1, module.Trouble{Generation: 5, Text: "x"}) // it waits, though it is not due
 	var s module.QueueSummary
 	persist(t.Context(), t, func() (err error) {
 		s, err = q.Summary(t.Context())
@@ -803,13 +805,130 @@ func summarized(t *testing.T, newQueue hosts, shard int) {
 		t.Errorf("got %+v", s)
 	}
 	drained := claim(t, q, shard, "b", long)
-	complete(t, q, drained.Claim, id(1))
+	completeLast(t, q, drained.Claim, id(1))
 	persist(t.Context(), t, func() (err error) {
 		s, err = q.Summary(t.Context())
 		return err
 	})
 	if s.Gates[gate] != 2 {
 		t.Errorf("after a completion: got %+v", s)
+	}
+}
+
+// byGate: a gate that a host leaves out keeps its backlogs as they are, and other hosts may
+// claim them.
+func byGate(t *testing.T, newQueue hosts, shard int) {
+	q, other := newQueue(t), newQueue(t)
+	for n := range 6 {
+		additions := to(fmt.Sprint("t", n), one(1))
+		additions[0].Gate = fmt.Sprint("gate", n%2)
+		enqueue(t, q, batch(shard, additions...))
+	}
+	take := func(q module.DeliveryQueue, may map[string]int) (taken map[string]int) {
+		t.Helper()
+		taken = map[string]int{}
+		persist(t.Context(), t, func() error {
+			claimed, err := q.Claim(t.Context(), 100, long, func(gate string) int { return may[gate] })
+			for _, b := range claimed.Backlogs {
+				taken[b.Claim.Gate]++
+			}
+			return err
+		})
+		return taken
+	}
+	if got := take(q, map[string]int{"gate0": 2}); got["gate0"] > 2 || got["gate1"] != 0 {
+		t.Errorf("claimed %v, of which 2 at gate0 were allowed", got)
+	}
+	for deadline := time.Now().Add(patience); ; {
+		got := take(other, map[string]int{"gate1": 2})
+		if got["gate1"] > 0 && got["gate1"] <= 2 && got["gate0"] == 0 {
+			break
+		}
+		if len(got) > 0 || time.Now().After(deadline) {
+			t.Fatalf("claimed %v, of which 2 at gate1 were allowed", got)
+		}
+	}
+}
+
+// moved: a pusher that is set again may have another gateway.
+func moved(t *testing.T, newQueue hosts, shard int) {
+	q := newQueue(t)
+	at := func(c module.Claim, gate string) {
+		t.Helper()
+		if c.Gate != gate {
+			t.Errorf("claimed at %q, want %q", c.Gate, gate)
+		}
+	}
+	put := func(n int, gate string, generation int64) {
+		t.Helper()
+		additions := to("a", one(n))
+		additions[0].Gate, additions[0].Generation = gate, generation
+		enqueue(t, q, batch(shard, additions...))
+	}
+	postpone := func(c module.Claim, gate string, delay time.Duration) {
+		t.Helper()
+		if err := answer(t, func() error {
+			return q.Postpone(t.Context(), c, gate, delay, &module.Trouble{Generation: 1, Text: "x"})
+		}); err != nil {
+			wantFenced(t, "repeated", err)
+		}
+	}
+	put(1, "gate0", 1)
+	c := claim(t, q, shard, "a", long).Claim
+	at(c, "gate0")
+	put(2, "gate1", 1) // a claimed one stays
+	if _, found := tryClaim(t, q, shard, "a", long, 0); found {
+		t.Error("claimed twice")
+	}
+	if left := complete(t, q, c, id(1)); left != 1 {
+		t.Errorf("%d are left", left)
+	}
+	postpone(c, "gate1", 0)
+	c = claim(t, q, shard, "a", long).Claim
+	at(c, "gate1")
+	postpone(c, "gate1", time.Hour)
+	put(3, "gate2", 2)
+	c = claim(t, q, shard, "a", long).Claim
+	at(c, "gate2")
+	if got := ids(t, q, c); got != "2 3" {
+		t.Errorf("got %q", got)
+	}
+	complete(t, q, c, id(2))
+	completeLast(t, q, c, id(3))
+	if _, found := tryClaim(t, q, shard, "a", long, 0); found {
+		t.Error("an empty backlog is due")
+	}
+}
+
+// manyGates: a user may invent gates that a host has closed.
+func manyGates(t *testing.T, newQueue hosts, shard int) {
+	const closed = 700
+	q := newQueue(t)
+	additions := make([]module.Addition, closed)
+	for n := range additions {
+		additions[n] = to(fmt.Sprint("t", n), one(1))[0]
+		additions[n].Gate = fmt.Sprint("closed", n)
+	}
+	enqueue(t, q, batch(shard, additions...))
+	additions = to("a", one(1))
+	additions[0].Gate = "open"
+	enqueue(t, q, batch(shard, additions...))
+	for deadline := time.Now().Add(patience); ; {
+		claimed, err := q.Claim(t.Context(), 10, long, func(name string) int {
+			if name != "open" {
+				return 0
+			}
+			return 10
+		})
+		if err != nil && fault.KindOf(err) != fault.Unavailable {
+			t.Fatal(err)
+		}
+		if len(claimed.Backlogs) == 1 && claimed.Backlogs[0].Claim.Target.Name == "a" {
+			return
+		}
+		if len(claimed.Backlogs) > 0 || time.Now().After(deadline) {
+			t.Fatalf("claimed %v", claimed.Backlogs)
+		}
 	}
 }
 
@@ -821,7 +940,7 @@ func endedContext(t *testing.T, newQueue hosts, shard int) {
 	for what, err := range map[string]error{
 		"open":    q.Open(ctx, Shards),
 		"enqueue": q.Enqueue(ctx, []module.DeliveryBatch{batch(shard, to("a", one(2))...)})[0].Err,
-		"claim":   func() error { _, err := q.Claim(ctx, 1, long); return err }(),
+		"claim":   func() error { _, err := q.Claim(ctx, 1, long, anyGate); return err }(),
 	} {
 		if fault.KindOf(err) != fault.Unavailable {
 			t.Errorf("%s: got error %v, want one of kind %s", what, err, fault.Unavailable)

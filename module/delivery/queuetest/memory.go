@@ -3,13 +3,9 @@ package queuetest
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"maps"
-	"regexp"
 	"slices"
-	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -51,11 +47,12 @@ func (s *memoryShard) release(target string, e memoryEntry) {
 }
 
 type memoryBacklog struct {
+	gate    string
 	entries []memoryEntry
 	token   int64 // 0 without a claim
 	due     time.Time
-	trouble string
-	from    int // of the backlog fanout
+	trouble module.Trouble
+	from    int // of a backlog of large events
 }
 
 type memoryEntry struct {
@@ -191,7 +188,8 @@ func (m *Memory) add(b module.DeliveryBatch) (module.Enqueued, error) {
 	}
 	if b.Of.Token != 0 {
 		for _, other := range s.backlogs {
-			if !other.due.After(now) {
+			isAdded := slices.ContainsFunc(b.Additions, func(a module.Addition) bool { return a.Gate == other.gate })
+			if isAdded && !other.due.After(now) {
 				e.Due++
 			}
 		}
@@ -203,14 +201,14 @@ func (m *Memory) addOne(s *memoryShard, batch module.DeliveryBatch, a module.Add
 	b := s.backlogs[a.Target]
 	begins := b == nil
 	if begins {
-		b = &memoryBacklog{}
+		b = &memoryBacklog{gate: a.Gate}
 		s.backlogs[a.Target] = b
 	} else if last := len(b.entries) - 1; b.entries[last].Priority == module.CountsOnly && (last > 0 || b.token == 0) {
 		if a.Notification.Priority == module.CountsOnly {
 			return c
 		}
 		b.entries = b.entries[:last]
-		begins = last == 0 && b.trouble == ""
+		begins = last == 0 && b.trouble == (module.Trouble{})
 	}
 	entry := memoryEntry{Notification: a.Notification, user: a.User, added: now}
 	if isFanOut(a.Target) {
@@ -226,8 +224,10 @@ func (m *Memory) addOne(s *memoryShard, batch module.DeliveryBatch, a module.Add
 		}
 	}
 	b.entries = append(b.entries, entry)
-	generation, _ := strconv.ParseInt(b.trouble[:len(b.trouble)-len(strings.TrimLeft(b.trouble, "0123456789"))], 10, 64)
-	isNew := b.trouble != "" && generation < a.Generation
+	isNew := b.trouble != (module.Trouble{}) && b.trouble.Generation < a.Generation
+	if begins || b.token == 0 {
+		b.gate = a.Gate
+	}
 	switch {
 	case begins && a.Claim:
 		c = m.claim(batch.Shard, a.Target, b, now.Add(batch.Lease))
@@ -236,7 +236,7 @@ func (m *Memory) addOne(s *memoryShard, batch module.DeliveryBatch, a module.Add
 	case b.token == 0 && b.due.After(now) && (isNew || a.Urgent):
 		b.due = now
 		if isNew {
-			b.trouble = ""
+			b.trouble = module.Trouble{}
 		}
 	}
 	if limit := batch.MaxBacklog; !isFanOut(a.Target) && len(b.entries) > limit+limit/5 {
@@ -285,17 +285,41 @@ func (s *memoryShard) trim(b *memoryBacklog, limit int, before time.Time) (dropp
 func (m *Memory) claim(shard int, name string, b *memoryBacklog, until time.Time) module.Claim {
 	m.token++
 	b.token, b.due = m.token, until
-	return module.Claim{Target: module.Target{Shard: shard, Name: name}, Token: b.token}
+	return module.Claim{Target: module.Target{Shard: shard, Name: name}, Gate: b.gate, Token: b.token}
 }
 
 // Claim implements [module.DeliveryQueue].
-func (m *Memory) Claim(ctx context.Context, limit int, lease time.Duration) (claimed module.Claimed, err error) {
+func (m *Memory) Claim(ctx context.Context, limit int, lease time.Duration, may func(gate string) int) (claimed module.Claimed, err error) {
 	if err := m.begin(ctx, "claim"); err != nil {
 		return claimed, err
 	}
 	defer m.mu.Unlock()
 	now := time.Now()
-	var due []module.Backlog
+	left := map[string]int{} // of what may be claimed of a gate
+	for _, b := range m.due(now) {
+		gate := b.Claim.Gate
+		if _, known := left[gate]; !known {
+			left[gate] = may(gate)
+		}
+		if left[gate] <= 0 {
+			continue
+		}
+		left[gate]--
+		claimed.Oldest = max(claimed.Oldest, now.Sub(b.Due))
+		if len(claimed.Backlogs) == limit {
+			claimed.More = true
+			break
+		}
+		b.Due, b.Waiting = now.Add(lease), 0
+		t := b.Claim.Target
+		b.Claim = m.claim(t.Shard, t.Name, m.data[t.Shard].backlogs[t.Name], b.Due)
+		claimed.Backlogs = append(claimed.Backlogs, b)
+	}
+	return claimed, nil
+}
+
+// due returns the due backlogs of all shards, in the order of their due times.
+func (m *Memory) due(now time.Time) (due []module.Backlog) {
 	for shard, s := range m.data {
 		for name, b := range s.backlogs {
 			if !b.due.After(now) {
@@ -306,34 +330,16 @@ func (m *Memory) Claim(ctx context.Context, limit int, lease time.Duration) (cla
 	slices.SortFunc(due, func(a, b module.Backlog) int {
 		return cmp.Or(a.Due.Compare(b.Due), cmp.Compare(a.Claim.Target.Name, b.Claim.Target.Name))
 	})
-	if len(due) > 0 {
-		claimed.Oldest = now.Sub(due[0].Due)
-	}
-	claimed.More = len(due) > limit
-	claimed.Backlogs = due[:min(limit, len(due))]
-	for i := range claimed.Backlogs {
-		b := &claimed.Backlogs[i]
-		t := b.Claim.Target
-		b.Due = now.Add(lease)
-		b.Claim = m.claim(t.Shard, t.Name, m.data[t.Shard].backlogs[t.Name], b.Due)
-	}
-	return claimed, nil
+	return due
 }
 
 func (b *memoryBacklog) view(shard int, name string) module.Backlog {
 	first := b.entries[0].Notification
 	first.Text = ""
 	return module.Backlog{
-		Claim: module.Claim{Target: module.Target{Shard: shard, Name: name}, Token: b.token}, Waiting: len(b.entries), First: first,
-		Trouble: b.shownTrouble(), Due: b.due,
+		Claim: module.Claim{Target: module.Target{Shard: shard, Name: name}, Gate: b.gate, Token: b.token}, Waiting: len(b.entries), First: first,
+		Trouble: b.trouble, From: b.from, Due: b.due,
 	}
-}
-
-func (b *memoryBacklog) shownTrouble() string {
-	if b.from > 0 {
-		return fmt.Sprint(b.from)
-	}
-	return b.trouble
 }
 
 // of returns a claimed backlog; the queue is locked if there is no error.
@@ -364,7 +370,7 @@ func (m *Memory) Read(ctx context.Context, c module.Claim, limit int) (all []mod
 }
 
 // Complete implements [module.DeliveryQueue].
-func (m *Memory) Complete(ctx context.Context, c module.Claim, id, trouble, sent string) (left int, err error) {
+func (m *Memory) Complete(ctx context.Context, c module.Claim, id string, trouble module.Trouble, sent string) (left int, err error) {
 	b, err := m.of(ctx, "complete", c)
 	if err != nil {
 		return 0, err
@@ -396,13 +402,13 @@ func (m *Memory) Sent(ctx context.Context, t module.Target) (string, error) {
 }
 
 // Postpone implements [module.DeliveryQueue].
-func (m *Memory) Postpone(ctx context.Context, c module.Claim, delay time.Duration, trouble *string) error {
+func (m *Memory) Postpone(ctx context.Context, c module.Claim, gate string, delay time.Duration, trouble *module.Trouble) error {
 	b, err := m.of(ctx, "postpone", c)
 	if err != nil {
 		return err
 	}
 	defer m.mu.Unlock()
-	b.token, b.due = 0, time.Now().Add(delay)
+	b.gate, b.token, b.due = gate, 0, time.Now().Add(delay)
 	if trouble != nil {
 		b.trouble = *trouble
 	}
@@ -468,8 +474,6 @@ func (m *Memory) HeldGateways(ctx context.Context) (names []string, err error) {
 	return names, nil
 }
 
-var gateMember = regexp.MustCompile(`"g":("[^"]*")`)
-
 // Summary implements [module.DeliveryQueue].
 func (m *Memory) Summary(ctx context.Context) (s module.QueueSummary, err error) {
 	if err := m.begin(ctx, "summary"); err != nil {
@@ -478,12 +482,11 @@ func (m *Memory) Summary(ctx context.Context) (s module.QueueSummary, err error)
 	defer m.mu.Unlock()
 	s.Gates = map[string]int{}
 	for _, shard := range m.data {
-		for _, b := range shard.backlogs {
+		for name, b := range shard.backlogs {
 			s.Notifications += len(b.entries)
 			s.Oldest = max(s.Oldest, time.Since(b.entries[0].added))
-			var gate string
-			if found := gateMember.FindStringSubmatch(b.entries[0].Meta); found != nil && json.Unmarshal([]byte(found[1]), &gate) == nil {
-				s.Gates[gate] += len(b.entries)
+			if !isFanOut(name) {
+				s.Gates[b.gate] += len(b.entries)
 			}
 		}
 	}

@@ -71,6 +71,9 @@ func Queue(t *testing.T, newQueue func(*testing.T) module.DeliveryQueue) {
 		{"what was sent last is kept", sentLast},
 		{"backlogs are listed", listed},
 		{"backlogs are summarized", summarized},
+		{"backlogs are claimed by gate", byGate},
+		{"a backlog moves to another gate", moved},
+		{"gates without a claim hide none", manyGates},
 		{"a context that has ended changes nothing", endedContext},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -110,10 +113,21 @@ func one(n int) module.Notification {
 
 func to(target string, all ...module.Notification) (additions []module.Addition) {
 	for _, n := range all {
-		additions = append(additions, module.Addition{Target: target, User: "user0000", Notification: n})
+		additions = append(additions, module.Addition{Target: target, Gate: gateOf(target), User: "user0000", Notification: n})
 	}
 	return additions
 }
+
+const gate = "https://push.example.org:443 im.example.app"
+
+func gateOf(target string) string {
+	if (module.Target{Name: target}).IsFanOut() {
+		return module.FanOut
+	}
+	return gate
+}
+
+func anyGate(string) int { return 1000 }
 
 func batch(shard int, additions ...module.Addition) module.DeliveryBatch {
 	return module.DeliveryBatch{
@@ -154,7 +168,7 @@ func claim(t *testing.T, q module.DeliveryQueue, shard int, target string, lease
 func tryClaim(t *testing.T, q module.DeliveryQueue, shard int, target string, lease, within time.Duration) (b module.Backlog, found bool) {
 	t.Helper()
 	for deadline := time.Now().Add(within); ; {
-		claimed, err := q.Claim(t.Context(), 100, lease)
+		claimed, err := q.Claim(t.Context(), 100, lease, anyGate)
 		if err != nil && fault.KindOf(err) != fault.Unavailable {
 			t.Fatal(err)
 		}
@@ -174,7 +188,7 @@ func tryClaim(t *testing.T, q module.DeliveryQueue, shard int, target string, le
 
 func release(t *testing.T, q module.DeliveryQueue, c module.Claim) {
 	t.Helper()
-	if err := answer(t, func() error { return q.Postpone(t.Context(), c, 0, nil) }); err != nil {
+	if err := answer(t, func() error { return q.Postpone(t.Context(), c, c.Gate, 0, nil) }); err != nil {
 		wantFenced(t, "repeated", err)
 	}
 }
@@ -208,9 +222,19 @@ func ids(t *testing.T, q module.DeliveryQueue, c module.Claim) string {
 func complete(t *testing.T, q module.DeliveryQueue, c module.Claim, id string) (left int) {
 	t.Helper()
 	persist(t.Context(), t, func() (err error) {
-		left, err = q.Complete(t.Context(), c, id, "", "")
+		left, err = q.Complete(t.Context(), c, id, module.Trouble{}, "")
 		return err
 	})
+	return left
+}
+
+// completeLast removes the only notification. The call may have been repeated after a lost
+// answer.
+func completeLast(t *testing.T, q module.DeliveryQueue, c module.Claim, id string) (left int) {
+	t.Helper()
+	if err := answer(t, func() (err error) { left, err = q.Complete(t.Context(), c, id, module.Trouble{}, ""); return err }); err != nil {
+		wantFenced(t, "repeated", err)
+	}
 	return left
 }
 

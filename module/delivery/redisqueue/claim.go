@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -17,30 +18,35 @@ import (
 	"github.com/pushfx/pushfx/module/stored"
 )
 
-type found struct {
-	shard  int
-	target string
-	late   time.Duration
+// maxGates is how many gates of a shard a look reads. The next look reads the next ones,
+// so that many closed gates hide none.
+const maxGates = 256
+
+// minClaims is how many backlogs of a gate in a shard a look claims, if it may.
+const minClaims = 4
+
+// dueGate is a gate with due backlogs in a shard.
+type dueGate struct {
+	shard int
+	gate  string
+	late  time.Duration
+	most  int // backlogs to claim
 }
 
-// Claim implements [module.DeliveryQueue]. It finds due backlogs of all shards in one
+// Claim implements [module.DeliveryQueue]. It finds the due gates of all shards in one
 // round trip, and claims in another.
-func (q *Queue) Claim(ctx context.Context, limit int, lease time.Duration) (module.Claimed, error) {
+func (q *Queue) Claim(ctx context.Context, limit int, lease time.Duration, may func(gate string) int) (module.Claimed, error) {
 	began, failing := time.Now(), map[int]error{}
-	all, more, err := q.findDue(ctx, limit, failing)
+	gates, more, err := q.findDue(ctx, failing)
 	if err != nil {
 		return module.Claimed{}, err
 	}
-	slices.SortFunc(all, func(a, b found) int { return cmp.Compare(b.late, a.late) })
-	claimed := module.Claimed{More: more || len(all) > limit}
-	if len(all) > 0 {
-		claimed.Oldest = all[0].late
+	chosen, rest := choose(gates, limit, may)
+	claimed := q.claimAll(ctx, chosen, lease, failing)
+	for _, g := range rest {
+		claimed.Oldest = max(claimed.Oldest, g.late)
 	}
-	byShard := map[int][]string{}
-	for _, f := range all[:min(limit, len(all))] {
-		byShard[f.shard] = append(byShard[f.shard], f.target)
-	}
-	claimed.Backlogs = q.claimAll(ctx, byShard, lease, failing)
+	claimed.More = claimed.More || more || len(rest) > 0
 	claimed.Oldest = max(claimed.Oldest, q.looks.note(began, failing))
 	if len(claimed.Backlogs) == 0 {
 		for _, err := range failing {
@@ -50,16 +56,43 @@ func (q *Queue) Claim(ctx context.Context, limit int, lease time.Duration) (modu
 	return claimed, nil
 }
 
-// looks has the time of the last look at each shard that had no error.
+// choose decides how many backlogs of each gate to claim. Rest are the gates for which the
+// limit has no place.
+func choose(gates []dueGate, limit int, may func(gate string) int) (chosen, rest []dueGate) {
+	allowed := map[string]int{}
+	gates = slices.DeleteFunc(gates, func(g dueGate) bool {
+		if _, known := allowed[g.gate]; !known {
+			allowed[g.gate] = may(g.gate)
+		}
+		return allowed[g.gate] <= 0
+	})
+	slices.SortFunc(gates, func(a, b dueGate) int { return cmp.Compare(b.late, a.late) })
+	share := max(minClaims, limit/max(1, len(gates)))
+	for _, g := range gates {
+		switch g.most = min(share, limit, allowed[g.gate]); {
+		case g.most > 0:
+			limit -= g.most
+			allowed[g.gate] -= g.most
+			chosen = append(chosen, g)
+		case limit == 0:
+			rest = append(rest, g)
+		}
+	}
+	return chosen, rest
+}
+
+// looks has, for each shard, the time of the last look that had no error, and how many
+// gates the next look passes over.
 type looks struct {
 	mu   sync.Mutex
-	good []time.Time // by shard
+	good []time.Time
+	over []int
 }
 
 func (l *looks) open(shards int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.good = slices.Repeat([]time.Time{time.Now()}, shards)
+	l.good, l.over = slices.Repeat([]time.Time{time.Now()}, shards), make([]int, shards)
 }
 
 // note adds a look, and returns the longest time without a good one.
@@ -76,90 +109,146 @@ func (l *looks) note(began time.Time, failing map[int]error) (longest time.Durat
 	return longest
 }
 
-func (q *Queue) findDue(ctx context.Context, limit int, failing map[int]error) (all []found, more bool, err error) {
-	shards := int(q.shards.Load())
-	if shards == 0 {
+// begin returns how many gates of each shard to pass over.
+func (l *looks) begin() []int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Clone(l.over)
+}
+
+// read notes how many gates of a shard were read, and reports whether there may be more.
+func (l *looks) read(shard, n int) (more bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if more = n == maxGates; more {
+		l.over[shard] += n
+	} else {
+		l.over[shard] = 0
+	}
+	return more
+}
+
+// findDue returns the due gates of all shards.
+func (q *Queue) findDue(ctx context.Context, failing map[int]error) (all []dueGate, more bool, err error) {
+	if q.shards.Load() == 0 {
 		return nil, false, unavailable("claim", errors.New("it was not opened"))
 	}
-	perShard := min(limit, max(8, 4*limit/shards)) + 1
-	calls := make([]*redisclient.Call, shards)
-	for shard := range shards {
-		calls[shard] = due.Call([]string{q.keys.ShardDue(shard)}, perShard)
+	over := q.looks.begin()
+	calls := make([]*redisclient.Call, len(over))
+	for shard, n := range over {
+		calls[shard] = due.Call([]string{q.keys.ShardGates(shard)}, n, maxGates)
 	}
 	for shard, failed := range q.run(ctx, calls...) {
-		var in []found
+		var in []dueGate
 		if failed == nil {
 			in, failed = readDue(shard, calls[shard].Reply)
 		}
 		if failed != nil { // the other shards go on
 			failing[shard] = failed
+			continue
 		}
-		all, more = append(all, in...), more || len(in) == perShard
+		more = q.looks.read(shard, len(in)) || more
+		all = append(all, in...)
 	}
 	return all, more, nil
 }
 
-func readDue(shard int, reply *redis.Cmd) ([]found, error) {
+func readDue(shard int, reply *redis.Cmd) ([]dueGate, error) {
 	parts, err := reply.Slice()
 	if err != nil || len(parts) != 2 {
 		return nil, unavailable("claim", fmt.Errorf("%d replies: %w", len(parts), err))
 	}
-	text, _ := parts[0].(string)
-	now, _ := strconv.ParseInt(text, 10, 64)
+	now := timeOf(parts[0])
 	pairs, _ := parts[1].([]any)
-	var all []found
+	var all []dueGate
 	for i := 0; i+1 < len(pairs); i += 2 {
-		target, _ := pairs[i].(string)
-		score, _ := pairs[i+1].(string)
-		at, err := strconv.ParseFloat(score, 64)
-		if err != nil {
-			continue
-		}
-		all = append(all, found{shard, target, max(0, time.Duration(now-int64(at))*time.Microsecond)})
+		gate, _ := pairs[i].(string)
+		all = append(all, dueGate{shard: shard, gate: gate, late: max(0, time.Duration(now-timeOf(pairs[i+1]))*time.Microsecond)})
 	}
 	return all, nil
 }
 
-func (q *Queue) claimAll(ctx context.Context, byShard map[int][]string, lease time.Duration, failing map[int]error) (all []module.Backlog) {
-	var shards []int
+// timeOf reads a time in microseconds, 0 if it is none.
+func timeOf(reply any) int64 {
+	text, _ := reply.(string)
+	at, _ := strconv.ParseFloat(text, 64)
+	return int64(at)
+}
+
+// claimAll claims due backlogs of gates, with a script for each shard.
+func (q *Queue) claimAll(ctx context.Context, gates []dueGate, lease time.Duration, failing map[int]error) (all module.Claimed) {
+	byShard := map[int][]dueGate{}
+	for _, g := range gates {
+		byShard[g.shard] = append(byShard[g.shard], g)
+	}
+	micros := microseconds(lease)
+	var claiming [][]dueGate
 	var calls []*redisclient.Call
-	for shard, targets := range byShard {
-		keys, args := []string{q.keys.ShardDue(shard), q.keys.ShardTrouble(shard)}, []any{microseconds(lease)}
-		for _, target := range targets {
-			keys, args = append(keys, q.keys.Backlog(shard, target)), append(args, target)
+	for shard, of := range byShard {
+		keys, args := []string{q.keys.ShardGates(shard), q.keys.ShardFirst(shard), q.keys.ShardTrouble(shard)}, []any{micros}
+		for _, g := range of {
+			keys, args = append(keys, q.keys.Due(shard, g.gate)), append(args, g.gate, g.most)
 		}
-		shards, calls = append(shards, shard), append(calls, claim.Call(keys, args...))
+		claiming, calls = append(claiming, of), append(calls, claim.Call(keys, args...))
 	}
 	for i, failed := range q.run(ctx, calls...) {
 		if failed != nil {
-			failing[shards[i]] = failed
+			failing[claiming[i][0].shard] = failed
 			continue
 		}
-		results, _ := calls[i].Reply.Slice()
-		for n, target := range byShard[shards[i]] {
-			if n < len(results) {
-				if b, ok := readClaim(module.Target{Shard: shards[i], Name: target}, results[n]); ok {
-					all = append(all, b)
-				}
-			}
-		}
+		readClaims(&all, claiming[i], calls[i].Reply, micros)
 	}
 	return all
 }
 
-// readClaim reads the reply of claimScript. Ok is false for an unclaimed backlog.
-func readClaim(target module.Target, reply any) (b module.Backlog, ok bool) {
-	parts, _ := reply.([]any)
-	if len(parts) != 4 {
-		return b, false
+// readClaims reads the reply of claimScript.
+func readClaims(all *module.Claimed, gates []dueGate, reply *redis.Cmd, lease int64) {
+	parts, _ := reply.Slice()
+	if len(parts) != 2 {
+		return
 	}
 	token, _ := parts[0].(int64)
-	waiting, _ := parts[1].(int64)
-	entry, _ := parts[2].(string)
-	b.Trouble, _ = parts[3].(string)
-	b.Claim, b.Waiting, b.Due = module.Claim{Target: target, Token: token}, int(waiting), time.UnixMicro(token)
-	b.First = notification(entry)
-	return b, token != 0
+	results, _ := parts[1].([]any)
+	for i, result := range results[:min(len(gates), len(results))] {
+		fields, _ := result.([]any)
+		if len(fields) != 4 {
+			continue
+		}
+		if earliest := timeOf(fields[0]); earliest > 0 {
+			all.Oldest = max(all.Oldest, time.Duration(token-lease-earliest)*time.Microsecond)
+		}
+		targets, records, troubles := textsIn(fields[1]), textsIn(fields[2]), textsIn(fields[3])
+		for n, name := range targets {
+			c := module.Claim{Target: module.Target{Shard: gates[i].shard, Name: name}, Gate: gates[i].gate, Token: token}
+			b := backlog(c, records[n], troubles[n])
+			b.Due = time.UnixMicro(token)
+			all.Backlogs = append(all.Backlogs, b)
+		}
+		all.More = all.More || len(targets) == gates[i].most
+	}
+}
+
+func textsIn(reply any) []string {
+	values, _ := reply.([]any)
+	texts := make([]string, len(values))
+	for i, value := range values {
+		texts[i], _ = value.(string)
+	}
+	return texts
+}
+
+// backlog returns a backlog from the records of its first notification and its trouble.
+func backlog(c module.Claim, record, trouble string) module.Backlog {
+	_, entry, _ := stored.ReadFirstEntry(record)
+	b := module.Backlog{Claim: c, First: notification(entry)}
+	number, text, _ := strings.Cut(trouble, " ")
+	if c.Target.IsFanOut() {
+		b.From, _ = strconv.Atoi(number)
+	} else {
+		b.Trouble.Text = text
+		b.Trouble.Generation, _ = strconv.ParseInt(number, 10, 64)
+	}
+	return b
 }
 
 // notification reads an entry, without its text. For an invalid entry, it returns only
@@ -174,45 +263,68 @@ func notification(entry string) module.Notification {
 
 // Read implements [module.DeliveryQueue].
 func (q *Queue) Read(ctx context.Context, c module.Claim, limit int) (all []module.Notification, err error) {
-	err = q.do(ctx, "read", func(ctx context.Context) error {
-		all = nil
-		entries, err := q.client.LRange(ctx, q.keys.Backlog(c.Target.Shard, c.Target.Name), 0, int64(limit-1)).Result()
-		if err != nil || len(entries) == 0 {
-			return err
-		}
-		ids := make([]string, len(entries))
-		for i, entry := range entries {
-			n := notification(entry)
-			ids[i], all = n.ID, append(all, n)
-		}
-		texts, err := q.client.HMGet(ctx, q.keys.Texts(c.Target.Shard, c.Target.Name), ids...).Result()
-		for i, text := range texts {
-			all[i].Text, _ = text.(string)
-		}
-		return err
-	})
-	return all, err
+	shard, target := c.Target.Shard, c.Target.Name
+	first, more, texts := q.keys.ShardFirst(shard), q.keys.More(shard, target), q.keys.ShardTexts(shard)
+	var record *redis.StringCmd
+	var others *redis.StringSliceCmd
+	if err := q.read(ctx, command(first, &record, func(ctx context.Context, to redisclient.Sender) *redis.StringCmd {
+		return to.HGet(ctx, first, target)
+	}), command(more, &others, func(ctx context.Context, to redisclient.Sender) *redis.StringSliceCmd {
+		return to.LRange(ctx, more, 0, int64(limit-2))
+	})); err != nil && !isWrongType(err) {
+		return nil, err
+	}
+	_, entry, found := stored.ReadFirstEntry(record.Val())
+	if !found && record.Val() == "" {
+		return nil, nil
+	}
+	var fields []string
+	for _, entry := range append([]string{entry}, others.Val()...)[:min(limit, 1+len(others.Val()))] {
+		n := notification(entry)
+		all, fields = append(all, n), append(fields, stored.TextField(target, n.ID))
+	}
+	var values *redis.SliceCmd
+	if err := q.read(ctx, command(texts, &values, func(ctx context.Context, to redisclient.Sender) *redis.SliceCmd {
+		return to.HMGet(ctx, texts, fields...)
+	})); err != nil && !isWrongType(err) {
+		return nil, err
+	}
+	for i, text := range textsIn(values.Val()) {
+		all[i].Text = text
+	}
+	return all, nil
 }
 
 // Postpone implements [module.DeliveryQueue].
-func (q *Queue) Postpone(ctx context.Context, c module.Claim, delay time.Duration, trouble *string) error {
+func (q *Queue) Postpone(ctx context.Context, c module.Claim, gate string, delay time.Duration, trouble *module.Trouble) error {
 	mode, text := "keep", ""
 	if trouble != nil {
-		mode, text = "set", *trouble
+		mode, text = "set", troubleText(*trouble)
 	}
-	keys := []string{q.keys.ShardDue(c.Target.Shard), q.keys.ShardTrouble(c.Target.Shard)}
-	done, err := q.number(ctx, postpone, keys, c.Target.Name, c.Token, max(0, delay.Microseconds()), mode, text)
+	shard := c.Target.Shard
+	keys := []string{
+		q.keys.ShardGates(shard), q.keys.ShardFirst(shard), q.keys.ShardTrouble(shard), q.keys.Due(shard, c.Gate), q.keys.Due(shard, gate),
+	}
+	done, err := q.number(ctx, postpone, keys, c.Target.Name, c.Token, max(0, delay.Microseconds()), mode, text, gate)
 	if err == nil && done == 0 {
 		err = module.ErrFenced
 	}
 	return err
 }
 
+// troubleText returns the stored form, which begins with the generation.
+func troubleText(t module.Trouble) string {
+	if t.Text == "" {
+		return ""
+	}
+	return strconv.FormatInt(t.Generation, 10) + " " + t.Text
+}
+
 // Renew implements [module.DeliveryQueue].
 func (q *Queue) Renew(ctx context.Context, c module.Claim, by time.Duration) (module.Claim, error) {
 	next := c
 	next.Token += max(2, by.Microseconds()/2*2)
-	done, err := q.number(ctx, renew, []string{q.keys.ShardDue(c.Target.Shard)}, c.Target.Name, c.Token, next.Token)
+	done, err := q.number(ctx, renew, []string{q.keys.Due(c.Target.Shard, c.Gate)}, c.Target.Name, c.Token, next.Token)
 	switch {
 	case err != nil:
 		return c, err
@@ -224,13 +336,13 @@ func (q *Queue) Renew(ctx context.Context, c module.Claim, by time.Duration) (mo
 
 // Drop implements [module.DeliveryQueue].
 func (q *Queue) Drop(ctx context.Context, c module.Claim) (dropped int, err error) {
-	return q.number(ctx, drop, q.allKeys(c.Target), c.Target.Name, c.Token)
+	return q.number(ctx, drop, q.dropKeys(c), c.Target.Name, c.Token, c.Gate)
 }
 
-// allKeys returns the keys with parts of a backlog.
-func (q *Queue) allKeys(t module.Target) []string {
+func (q *Queue) dropKeys(c module.Claim) []string {
+	shard, target := c.Target.Shard, c.Target.Name
 	return []string{
-		q.keys.ShardDue(t.Shard), q.keys.Backlog(t.Shard, t.Name), q.keys.Texts(t.Shard, t.Name),
-		q.keys.ShardTrouble(t.Shard), q.keys.ShardBytes(t.Shard), q.keys.Sent(t.Shard, t.Name),
+		q.keys.ShardFirst(shard), q.keys.ShardTexts(shard), q.keys.ShardTrouble(shard), q.keys.ShardBytes(shard), q.keys.Due(shard, c.Gate),
+		q.keys.More(shard, target), q.keys.Sent(shard, target), q.keys.ShardGates(shard),
 	}
 }

@@ -2,8 +2,11 @@ package redisqueue
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/redisclient"
@@ -13,44 +16,49 @@ import (
 // crash, such notifications are sent again.
 const completeDelay = 2 * time.Millisecond
 
+// maxCompletions bounds the completions of a script.
+const maxCompletions = 100
+
 // sentLasts is how long a pusher's last counts are kept.
 const sentLasts = 30 * 24 * time.Hour
 
-// completions are sent together, completeDelay after the first.
+// completions are sent together, completeDelay after the first: by one script for each
+// shard.
 type completions struct {
 	mu      sync.Mutex
 	waiting []*completion
 }
 
 type completion struct {
-	call *redisclient.Call
+	claim             module.Claim
+	id, trouble, sent string
+
+	left int
 	err  error
-	done chan struct{} // closed when err and the reply are set
+	done chan struct{} // closed when left and err are set
 }
 
 // Complete implements [module.DeliveryQueue].
-func (q *Queue) Complete(ctx context.Context, c module.Claim, id, trouble, sent string) (left int, err error) {
-	call := complete.Call(q.allKeys(c.Target), c.Target.Name, c.Token, id, trouble, sent, sentLasts.Milliseconds())
-	one := &completion{done: make(chan struct{}), call: call}
+func (q *Queue) Complete(ctx context.Context, c module.Claim, id string, trouble module.Trouble, sent string) (left int, err error) {
+	one := &completion{claim: c, id: id, trouble: troubleText(trouble), sent: sent, done: make(chan struct{})}
 	q.sendSoon(one)
 	select {
 	case <-one.done:
-		if one.err != nil {
-			return 0, one.err
-		}
-		return number(one.call.Reply)
+		return one.left, one.err
 	case <-ctx.Done():
 		return 0, unavailable("complete", ctx.Err())
 	}
 }
 
 // Sent implements [module.DeliveryQueue].
-func (q *Queue) Sent(ctx context.Context, t module.Target) (text string, err error) {
-	err = q.do(ctx, "read the last counts", func(ctx context.Context) (err error) {
-		text, err = q.client.Get(ctx, q.keys.Sent(t.Shard, t.Name)).Result()
-		return err
-	})
-	return text, err
+func (q *Queue) Sent(ctx context.Context, t module.Target) (string, error) {
+	key := q.keys.Sent(t.Shard, t.Name)
+	var text *redis.StringCmd
+	err := q.read(ctx, command(key, &text, func(ctx context.Context, to redisclient.Sender) *redis.StringCmd { return to.Get(ctx, key) }))
+	if err != nil {
+		return "", err
+	}
+	return text.Val(), nil
 }
 
 func (q *Queue) sendSoon(one *completion) {
@@ -69,12 +77,63 @@ func (q *Queue) sendCompletions() {
 	all := q.completions.waiting
 	q.completions.waiting = nil
 	q.completions.mu.Unlock()
-	calls := make([]*redisclient.Call, len(all))
-	for i, one := range all {
-		calls[i] = one.call
+	for len(all) > 0 {
+		all = q.sendOnce(all)
+	}
+}
+
+// sendOnce sends completions, and returns the rest: a script has each backlog once.
+func (q *Queue) sendOnce(all []*completion) (rest []*completion) {
+	seen, groups := map[module.Target]bool{}, map[int][]*completion{}
+	for _, one := range all {
+		shard := one.claim.Target.Shard
+		if seen[one.claim.Target] || len(groups[shard]) == maxCompletions {
+			rest = append(rest, one)
+			continue
+		}
+		seen[one.claim.Target], groups[shard] = true, append(groups[shard], one)
+	}
+	var sent [][]*completion
+	var calls []*redisclient.Call
+	for shard, group := range groups {
+		sent, calls = append(sent, group), append(calls, q.completeCall(shard, group))
 	}
 	for i, err := range q.run(context.Background(), calls...) {
-		all[i].err = err
-		close(all[i].done)
+		finish(sent[i], calls[i].Reply, err)
+	}
+	return rest
+}
+
+func (q *Queue) completeCall(shard int, group []*completion) *redisclient.Call {
+	keys := []string{q.keys.ShardFirst(shard), q.keys.ShardTexts(shard), q.keys.ShardTrouble(shard), q.keys.ShardBytes(shard)}
+	gates := map[string]int{}
+	for _, one := range group {
+		if gates[one.claim.Gate] == 0 {
+			gates[one.claim.Gate] = len(gates) + 1
+			keys = append(keys, q.keys.Due(shard, one.claim.Gate))
+		}
+	}
+	args := []any{len(gates), sentLasts.Milliseconds()}
+	for _, one := range group {
+		target := one.claim.Target.Name
+		keys = append(keys, q.keys.More(shard, target), q.keys.Sent(shard, target))
+		args = append(args, target, gates[one.claim.Gate], one.claim.Token, one.id, one.trouble, one.sent)
+	}
+	return complete.Call(keys, args...)
+}
+
+// finish passes the reply of a script to its completions.
+func finish(group []*completion, reply *redis.Cmd, err error) {
+	var left []int64
+	if err == nil {
+		if left, err = reply.Int64Slice(); err == nil && len(left) != len(group) {
+			err = unavailable("complete", fmt.Errorf("%d replies", len(left)))
+		}
+	}
+	for i, one := range group {
+		if one.err = err; err == nil {
+			one.left, one.err = unlessFenced(int(left[i]))
+		}
+		close(one.done)
 	}
 }

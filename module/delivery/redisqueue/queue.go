@@ -1,7 +1,8 @@
 // Package redisqueue is a [module.DeliveryQueue] on Redis; its API may change at any time.
-// It needs Redis 6.2 or later: a single node, sentinels or a cluster. Each backlog has a list, and
-// each shard a sorted set with the due times of its backlogs. All keys of a shard are in
-// one slot.
+// It needs Redis 6.2 or later: a single node, sentinels or a cluster. Each shard has a
+// hash with the oldest notification of each backlog, and a sorted set for each gate with
+// the due times of its backlogs. A backlog with more notifications has a list, too. All
+// keys of a shard are in one slot.
 //
 // Claims lapse by the clock of Redis. Only Enqueue waits for the configured
 // [rediscommit.Durability]: after a failover that loses claims and completions,
@@ -13,7 +14,6 @@ import (
 	"errors"
 	"fmt"
 	"sync/atomic"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -31,11 +31,10 @@ const name = "delivery queue" // in errors
 // Queue is a [module.DeliveryQueue] on Redis. It is safe for concurrent use, and needs
 // no closing.
 type Queue struct {
-	client  redis.UniversalClient
-	writer  *rediscommit.Writer
-	timeout time.Duration // of an operation
-	keys    stored.Keys
-	shards  atomic.Int64 // 0 before Open
+	writer   *rediscommit.Writer
+	observer observe.Observer
+	keys     stored.Keys
+	shards   atomic.Int64 // 0 before Open
 
 	completions completions
 	looks       looks
@@ -48,30 +47,28 @@ func New(client redis.UniversalClient, shared rediscommit.Config, o rediscommit.
 	if err != nil {
 		return nil, err
 	}
-	return &Queue{
-		client: client, writer: writer, timeout: shared.OperationTimeout, keys: stored.Keys{Prefix: shared.KeyPrefix},
-	}, nil
+	return &Queue{writer: writer, observer: observe.Or(o.Observer), keys: stored.Keys{Prefix: shared.KeyPrefix}}, nil
 }
 
 // Open implements [module.DeliveryQueue].
 func (q *Queue) Open(ctx context.Context, shards int) error {
-	want := stored.DeliveryFormatText(shards)
-	var found string
-	err := q.do(ctx, "open", func(ctx context.Context) (err error) {
-		if err = q.client.SetNX(ctx, q.keys.DeliveryFormat(), want, 0).Err(); err == nil {
-			found, err = q.client.Get(ctx, q.keys.DeliveryFormat()).Result()
-		}
-		return err
-	})
-	if err != nil {
+	want, key := stored.DeliveryFormatText(shards), q.keys.DeliveryFormat()
+	var set *redis.BoolCmd
+	if err := q.writer.Do(ctx, command(key, &set, func(ctx context.Context, to redisclient.Sender) *redis.BoolCmd {
+		return to.SetNX(ctx, key, want, 0)
+	}))[0]; err != nil {
 		return err
 	}
-	if found == want {
+	var found *redis.StringCmd
+	if err := q.read(ctx, command(key, &found, func(ctx context.Context, to redisclient.Sender) *redis.StringCmd { return to.Get(ctx, key) })); err != nil {
+		return err
+	}
+	if found.Val() == want {
 		q.looks.open(shards)
 		q.shards.Store(int64(shards))
 		return nil
 	}
-	others, err := stored.ReadDeliveryFormat(found)
+	others, err := stored.ReadDeliveryFormat(found.Val())
 	if err != nil {
 		return err
 	}
@@ -79,21 +76,59 @@ func (q *Queue) Open(ctx context.Context, shards int) error {
 }
 
 // HeldGateways implements [module.DeliveryQueue].
-func (q *Queue) HeldGateways(ctx context.Context) (names []string, err error) {
-	err = q.do(ctx, "read held gateways", func(ctx context.Context) (err error) {
-		names, err = q.client.HKeys(ctx, q.keys.DeliveryGateways()).Result()
-		return err
-	})
-	return names, err
+func (q *Queue) HeldGateways(ctx context.Context) ([]string, error) {
+	key := q.keys.DeliveryGateways()
+	var names *redis.StringSliceCmd
+	err := q.read(ctx, command(key, &names, func(ctx context.Context, to redisclient.Sender) *redis.StringSliceCmd {
+		return to.HKeys(ctx, key)
+	}))
+	if err != nil {
+		return nil, err
+	}
+	return names.Val(), nil
 }
 
-// run makes calls of scripts.
+// command returns a single command of Redis, which sets the reply.
+func command[C redis.Cmder](key string, reply *C, queue func(context.Context, redisclient.Sender) C) *redisclient.Command {
+	return &redisclient.Command{Key: key, IsSingle: true, Queue: func(ctx context.Context, to redisclient.Sender) func() error {
+		*reply = queue(ctx, to)
+		return (*reply).Err
+	}}
+}
+
+// read makes reads, which may find nothing.
+func (q *Queue) read(ctx context.Context, commands ...*redisclient.Command) error {
+	for _, err := range q.writer.Read(ctx, commands...) {
+		if err != nil && !errors.Is(err, redis.Nil) {
+			return err
+		}
+	}
+	return nil
+}
+
+// tryRead makes reads that find nothing in keys of another type.
+func (q *Queue) tryRead(ctx context.Context, commands ...*redisclient.Command) error {
+	for _, err := range q.writer.Read(ctx, commands...) {
+		if err != nil && !errors.Is(err, redis.Nil) && !isWrongType(err) {
+			return err
+		}
+	}
+	return nil
+}
+
+// run makes calls of scripts. It puts keys of another type aside, and repeats their calls.
 func (q *Queue) run(ctx context.Context, calls ...*redisclient.Call) []error {
 	commands := make([]*redisclient.Command, len(calls))
 	for i, call := range calls {
 		commands[i] = call.Command()
 	}
-	return q.writer.Do(ctx, commands...)
+	errs := q.writer.Do(ctx, commands...)
+	for i, err := range errs {
+		if isWrongType(err) && q.putAside(ctx, calls[i].Keys()) {
+			errs[i] = q.writer.Do(ctx, commands[i])[0]
+		}
+	}
+	return errs
 }
 
 // number runs a script that returns a number, or -1 if the claim is lost.
@@ -102,28 +137,18 @@ func (q *Queue) number(ctx context.Context, script *redisclient.Script, keys []s
 	if err := q.run(ctx, call)[0]; err != nil {
 		return 0, err
 	}
-	return number(call.Reply)
+	n, err := call.Reply.Int()
+	if err != nil {
+		return 0, unavailable("read a reply", err)
+	}
+	return unlessFenced(n)
 }
 
-func number(reply *redis.Cmd) (int, error) {
-	n, err := reply.Int()
-	switch {
-	case err != nil:
-		return 0, unavailable("read a reply", err)
-	case n < 0:
+func unlessFenced(n int) (int, error) {
+	if n < 0 {
 		return 0, module.ErrFenced
 	}
 	return n, nil
-}
-
-// do runs commands that the client may repeat.
-func (q *Queue) do(ctx context.Context, doing string, commands func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(ctx, q.timeout)
-	defer cancel()
-	if err := commands(ctx); err != nil && !errors.Is(err, redis.Nil) {
-		return unavailable(doing, err)
-	}
-	return nil
 }
 
 func unavailable(doing string, err error) error {

@@ -56,9 +56,12 @@ func TestContract(t *testing.T) {
 		queuetest.Queue(t, func(t *testing.T) module.DeliveryQueue {
 			proxy := redistest.NewProxy(t, server)
 			for n := range 100 {
-				proxy.CutReply(5*(n+1), "EVALSHA")
 				proxy.CutReply(4*(n+1), "EXEC")
+				proxy.CutReply(3*(n+1), "EVALSHA").With("}:sent:")      // completions and drops
+				proxy.CutReply(3*(n+1), "EVALSHA").With("\r\nkeep\r\n") // postponements
+				proxy.CutReply(3*(n+1), "EVALSHA").With("\r\nset\r\n")
 			}
+			proxy.CutReply(3, "EVALSHA") // looks; a claim whose reply is lost must lapse
 			return newQueue(t, proxy.Client(t))
 		})
 	})
@@ -67,7 +70,7 @@ func TestContract(t *testing.T) {
 func TestAQueueOfAnotherVersionIsNotOpened(t *testing.T) {
 	t.Parallel()
 	client := redistest.Single(t).Client(t)
-	for _, format := range []string{"2 8", "4 8"} {
+	for _, format := range []string{"2 8", "3 8", "5 8"} {
 		if err := client.Set(t.Context(), "delivery:format", format, 0).Err(); err != nil {
 			t.Fatal(err)
 		}
@@ -80,35 +83,41 @@ func TestAQueueOfAnotherVersionIsNotOpened(t *testing.T) {
 	}
 }
 
-// A key of another type stops its own pusher, but not the shard.
+// A key of another type costs its own pusher or gate, and not its shard: hosts put it aside,
+// or do without it.
 func TestAKeyOfAnotherType(t *testing.T) {
 	t.Parallel()
-	client := redistest.Single(t).Client(t)
+	const gate = "https://push.example.org:443 app"
+	server := redistest.Single(t)
+	client := server.Client(t)
 	ctx, keys := t.Context(), stored.Keys{}
 	for shard, test := range []struct {
-		key string
-		set func(key string) error
+		name      string
+		key       func(shard int) string
+		isAside   bool
+		isWithout bool // texts
 	}{
-		{keys.Backlog(0, "bad"), func(key string) error { return client.Set(ctx, key, "x", 0).Err() }},
-		{keys.Texts(1, "bad"), func(key string) error { return client.Set(ctx, key, "x", 0).Err() }},
-		{keys.ShardTrouble(2), func(key string) error { return client.Set(ctx, key, "x", 0).Err() }},
-		{keys.ShardBytes(3), func(key string) error { return client.Set(ctx, key, "x", 0).Err() }},
-		{keys.Texts(4, "none"), func(key string) error { return client.Set(ctx, key, "x", 0).Err() }}, // the control
+		{"a list", func(shard int) string { return keys.More(shard, "bad") }, false, false},
+		{"texts", keys.ShardTexts, true, true},
+		{"troubles", keys.ShardTrouble, true, false},
+		{"bytes", keys.ShardBytes, false, false},
+		{"gates", keys.ShardGates, true, false},
+		{"a gate", func(shard int) string { return keys.Due(shard, gate) }, true, false},
+		{"another gate", func(shard int) string { return keys.Due(shard, "bad") }, true, false},
+		{"first notifications", keys.ShardFirst, true, false},
+		{"the control", func(shard int) string { return keys.More(shard, "none") }, false, false},
 	} {
-		t.Run(test.key, func(t *testing.T) {
-			if err := test.set(test.key); err != nil {
+		t.Run(test.name, func(t *testing.T) {
+			if err := client.Set(ctx, test.key(shard), "x", 0).Err(); err != nil {
 				t.Fatal(err)
 			}
-			q := newQueue(t, client)
-			if err := q.Open(ctx, queuetest.Shards); err != nil {
-				t.Fatal(err)
-			}
+			q := openQueue(t, client)
 			for n := range 3 { // the second and third have texts that count for the user
 				b := module.DeliveryBatch{
 					Shard: shard, Key: fmt.Sprint("event", n), Window: time.Minute, Lease: time.Minute, MaxBacklog: 10, MaxUserBytes: 1000,
 				}
-				for _, target := range []string{"bad", "good"} {
-					b.Additions = append(b.Additions, module.Addition{Target: target, User: "user0000", Notification: module.Notification{
+				for target, gate := range map[string]string{"bad": "bad", "good": gate} {
+					b.Additions = append(b.Additions, module.Addition{Target: target, Gate: gate, User: "user0000", Notification: module.Notification{
 						ID: fmt.Sprintf("%016d", n), Priority: module.HighPriority, Room: "room0000", Text: "text",
 					}})
 				}
@@ -116,27 +125,73 @@ func TestAKeyOfAnotherType(t *testing.T) {
 					t.Fatalf("got %+v", e)
 				}
 			}
-			claimed, err := q.Claim(ctx, 100, time.Minute)
+			var claimed *module.Backlog
+			for range 3 { // a trouble of another type is found by the first one
+				found, err := q.Claim(ctx, 100, time.Minute, func(string) int { return 100 })
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, b := range found.Backlogs {
+					if b.Claim.Target == (module.Target{Shard: shard, Name: "good"}) {
+						claimed = &b
+					}
+				}
+			}
+			if claimed == nil {
+				t.Fatal("the other pusher's backlog is not due")
+			}
+			if all, err := q.Read(ctx, claimed.Claim, 10); err != nil || len(all) != 3 || all[2].Text != "text" || !test.isWithout && all[0].Text != "text" {
+				t.Errorf("got %v, %v", all, err)
+			}
+			trouble := module.Trouble{Generation: 1, Text: "x"}
+			if left, err := q.Complete(ctx, claimed.Claim, fmt.Sprintf("%016d", 0), trouble, ""); err != nil || left != 2 {
+				t.Errorf("%d are left, %v", left, err)
+			}
+			if err := q.Postpone(ctx, claimed.Claim, gate, time.Hour, &trouble); err != nil {
+				t.Error(err)
+			}
+			aside := client.Keys(ctx, keys.Aside(shard, "*")).Val()
+			if isAside := len(aside) == 1 && client.Get(ctx, aside[0]).Val() == "x"; isAside != test.isAside {
+				t.Errorf("put aside: %v, want %v", aside, test.isAside)
+			}
+		})
+	}
+}
+
+// A key that is overwritten while backlogs wait loses none that it does not hold.
+func TestBacklogsAreListedAgain(t *testing.T) {
+	t.Parallel()
+	client := redistest.Single(t).Client(t)
+	ctx, keys := t.Context(), stored.Keys{}
+	for shard, key := range []func(shard int) string{keys.ShardGates, func(shard int) string { return keys.Due(shard, "gate1") }} {
+		q := openQueue(t, client)
+		const backlogs = 300
+		b := module.DeliveryBatch{Shard: shard, Key: "event", Window: time.Minute, MaxBacklog: 10}
+		for n := range backlogs {
+			b.Additions = append(b.Additions, module.Addition{
+				Target: fmt.Sprint("t", n), Gate: fmt.Sprint("gate", n%2), User: "user0000",
+				Notification: module.Notification{ID: fmt.Sprintf("%016d", n), Priority: module.HighPriority, Room: "room0000"},
+			})
+		}
+		if e := q.Enqueue(ctx, []module.DeliveryBatch{b})[0]; e.Err != nil {
+			t.Fatal(e.Err)
+		}
+		client.Set(ctx, key(shard), "x", 0)
+		seen := map[string]bool{}
+		for range 20 {
+			claimed, err := q.Claim(ctx, 100, time.Minute, func(string) int { return 100 })
 			if err != nil {
 				t.Fatal(err)
 			}
-			for _, b := range claimed.Backlogs {
-				if b.Claim.Target != (module.Target{Shard: shard, Name: "good"}) {
-					continue
+			for _, c := range claimed.Backlogs {
+				if c.Claim.Target.Shard == shard && seen[c.Claim.Target.Name] {
+					t.Fatalf("%s was claimed twice", c.Claim.Target.Name)
 				}
-				trouble := "1 x"
-				if all, err := q.Read(ctx, b.Claim, 10); err != nil || len(all) != 3 || all[2].Text != "text" {
-					t.Errorf("got %v, %v", all, err)
-				}
-				if left, err := q.Complete(ctx, b.Claim, fmt.Sprintf("%016d", 0), trouble, ""); err != nil || left != 2 {
-					t.Errorf("%d are left, %v", left, err)
-				}
-				if err := q.Postpone(ctx, b.Claim, time.Hour, &trouble); err != nil {
-					t.Error(err)
-				}
-				return
+				seen[c.Claim.Target.Name] = true
 			}
-			t.Error("the other pusher's backlog is not due")
-		})
+		}
+		if len(seen) != backlogs {
+			t.Errorf("%s: %d of %d are claimed", key(shard), len(seen), backlogs)
+		}
 	}
 }

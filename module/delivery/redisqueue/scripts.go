@@ -2,13 +2,18 @@ package redisqueue
 
 import "github.com/pushfx/pushfx/module/redisclient"
 
-// The keys of a script are in one slot. Scripts are idempotent, because the client
-// repeats them after a lost answer. Redis hashes every byte that a script gets, so large
-// texts do not pass through scripts.
+// The keys of a script are declared, and in one slot. Scripts are idempotent, because the
+// client repeats them after a lost answer. Redis hashes every byte that a script gets, so
+// large texts do not pass through scripts.
 //
-// The score of a backlog in the sorted set of a shard is a time in microseconds. An even
+// The score of a backlog in the sorted set of its gate is a time in microseconds. An even
 // score is the token of a claim, and the time when it lapses. An odd score is the due
-// time of an unclaimed backlog.
+// time of an unclaimed backlog. The score of a gate is at or before the earliest of these,
+// so a completion leaves it alone, and a look at the gate corrects it.
+//
+// Scripts read the sets of gates and backlogs, and the hash of first notifications, before
+// they change anything. If such a key has another type, the script fails without an
+// effect, and the host puts the key aside; see [Queue.run].
 
 var (
 	enqueue  = redisclient.NewScript(enqueueScript)
@@ -19,6 +24,8 @@ var (
 	renew    = redisclient.NewScript(renewScript)
 	drop     = redisclient.NewScript(dropScript)
 	retry    = redisclient.NewScript(retryScript)
+	list     = redisclient.NewScript(listScript)
+	putAside = redisclient.NewScript(putAsideScript)
 )
 
 // now is the time of Redis in microseconds, made even.
@@ -28,25 +35,44 @@ local now = time[1] * 1000000 + time[2]
 now = now - now % 2
 `
 
-// try is redis.call with a default for a key of another type, which stops its own pusher
-// but not the shard.
-const try = `
+// calls has functions for calls. Try is redis.call with a default for a key of another
+// type, which costs its own pusher and not its shard. Fetch and send pass any number of
+// members.
+const calls = `
 local function try(default, ...)
 	local reply = redis.pcall(...)
 	if type(reply) ~= 'table' or not reply.err then return reply end
 	if string.find(reply.err, 'WRONGTYPE', 1, true) then return default end
 	return redis.call(...)
 end
+local function fetch(command, key, members)
+	if #members <= 2000 then return redis.call(command, key, unpack(members)) end
+	local all = {}
+	for i = 1, #members, 2000 do
+		for _, reply in ipairs(redis.call(command, key, unpack(members, i, math.min(i + 1999, #members)))) do all[#all + 1] = reply end
+	end
+	return all
+end
+local function send(command, key, members)
+	for i = 1, #members, 2000 do
+		redis.call(command, key, unpack(members, i, math.min(i + 1999, #members)))
+	end
+end
 `
 
-// removal has functions on the entries of a backlog; see stored.BacklogEntry.
-const removal = try + `
+// records has functions on the entries of backlogs; see stored.FirstEntry and
+// stored.BacklogEntry.
+const records = calls + `
+local function split(record)
+	local n = tonumber(string.sub(record, 1, 3)) or 0
+	return string.sub(record, 4, n + 3), string.sub(record, n + 4)
+end
+local function join(gate, entry) return string.format('%03d', #gate) .. gate .. entry end
 local function isFanOut(target) return string.sub(target, 1, 7) == 'fanout-' end
 local function count(bytes, field, by)
 	if try(0, 'HINCRBY', bytes, field, by) <= 0 then try(0, 'HDEL', bytes, field) end
 end
-local function forget(entry, target, texts, bytes)
-	try(0, 'HDEL', texts, string.sub(entry, 2, 17))
+local function uncount(entry, target, bytes)
 	local counted = tonumber(string.sub(entry, 34, 39)) or 0
 	if counted == 0 then return end
 	count(bytes, string.sub(entry, 26, 33), -counted)
@@ -55,105 +81,122 @@ local function forget(entry, target, texts, bytes)
 		count(bytes, 'fanout-n', -1)
 	end
 end
-local function finish(target, due, backlog, texts, trouble)
-	redis.call('ZREM', due, target)
-	redis.call('DEL', backlog, texts)
-	try(0, 'HDEL', trouble, target)
-end
 `
 
-// enqueueScript adds entries to backlogs, after other commands added their texts.
+// enqueueScript adds entries to backlogs, after another command added their texts.
 //
-// KEYS: seen, due, trouble, bytes, the fan-out of the room; of each addition the backlog,
-// its texts. ARGV: 1 a nonce, 2 the window in ms, 3 the lease in us (even), 4 the longest
+// KEYS: seen, gates, first, texts, trouble, bytes; due of each gate; of each addition the
+// list. ARGV: 1 a nonce, 2 the window in ms, 3 the lease in us (even), 4 the longest
 // backlog, 5 the bytes of a user, 6 the token of the fan-out or 0, 7 from, 8 to, 9 the
 // bytes of a room's fan-out, 10 of all, 11 the target of the token, 12 how many seconds an
-// entry is kept; of each addition the target, the first 33 bytes of the entry, the bytes of the text, the meta, flags ("c"
-// claims, "u" is urgent), the delay in us, the generation. The reply begins with a state:
-// 1 added, 0 again, -1 behind, -2 full, -3 fenced.
-const enqueueScript = now + removal + `
+// entry is kept, 13 the fan-out of the room, 14 how many gates, the gates; of each addition
+// the target, the index of its gate, the first 33 bytes of the entry, the bytes of the
+// text, the meta, flags ("c" claims, "u" is urgent), the delay in us, the generation. The
+// reply begins with a state: 1 added, 0 again, -1 behind, -2 full, -3 fenced; or -4, and
+// more gates whose keys it needs.
+const enqueueScript = now + records + `
 local lease, longest, share, of = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[11]
-local first, fields = 13, 7
+local gates = tonumber(ARGV[14])
+local first, fields = 15 + gates, 8
+local names, due, targets, missing = {}, {}, {}, {}
+for g = 1, gates do
+	names[g] = ARGV[14 + g]
+	due[names[g]] = KEYS[6 + g]
+end
+for i = first, #ARGV, fields do targets[#targets + 1] = ARGV[i] end
+local n = #targets
+targets[n + 1] = ARGV[13]
+local known = fetch('HMGET', KEYS[3], targets)
+for i = 1, n do
+	local gate = known[i] and split(known[i])
+	if gate and not due[gate] then missing[gate] = true end
+end
+if next(missing) then
+	local reply = {-4}
+	for gate in pairs(missing) do reply[#reply + 1] = gate end
+	return reply
+end
+redis.call('ZCARD', KEYS[2])
+for _, key in pairs(due) do redis.call('ZCARD', key) end
+
+local function textOf(i) return targets[i] .. string.sub(ARGV[first + (i - 1) * fields + 2], 2, 17) end
 -- keeps tells whether a backlog keeps a text: that of its first entry, or one that
 -- counts for its user.
-local function keeps(backlog, id)
-	local entries = redis.pcall('LRANGE', backlog, 0, -1)
-	for i, entry in ipairs(entries) do
-		if string.sub(entry, 2, 17) == id then return i == 1 or string.sub(entry, 34, 39) ~= '000000' end
+local function keeps(i, id)
+	if not known[i] then return false end
+	local _, entry = split(known[i])
+	if string.sub(entry, 2, 17) == id then return true end
+	for _, entry in ipairs(redis.pcall('LRANGE', KEYS[6 + gates + i], 0, -1)) do
+		if string.sub(entry, 2, 17) == id then return string.sub(entry, 34, 39) ~= '000000' end
 	end
 	return false
 end
 local function again(nonce, at)
-	local reply, k = {0, 0, 0}, 6
-	for i = first, #ARGV, fields do
-		local score = redis.call('ZSCORE', KEYS[2], ARGV[i])
+	local reply = {0, 0, 0}
+	for i = 1, n do
+		local score = known[i] and redis.call('ZSCORE', due[split(known[i])], targets[i])
 		local isOwn = nonce == ARGV[1] and score and tonumber(score) == tonumber(at) + lease
 		reply[#reply + 1] = isOwn and tonumber(score) or 0
-		local id = string.sub(ARGV[i + 1], 2, 17)
-		if not keeps(KEYS[k], id) then redis.pcall('HDEL', KEYS[k + 1], id) end
-		k = k + 2
+		if not keeps(i, string.sub(ARGV[first + (i - 1) * fields + 2], 2, 17)) then try(0, 'HDEL', KEYS[4], textOf(i)) end
 	end
 	return reply
 end
 -- isFull tells whether a room's fan-out must not have more.
 local function isFull(ahead)
-	local bytes = tonumber(ARGV[first + 2])
-	local room = (tonumber(try(false, 'HGET', KEYS[4], string.sub(ARGV[first + 1], 26, 33))) or 0) + bytes
-	local all, most = (tonumber(try(false, 'HGET', KEYS[4], 'fanout--')) or 0) + bytes, tonumber(ARGV[10])
-	return room > tonumber(ARGV[9]) or all > most and (ahead > 0 or all > 2 * most)
+	local bytes = tonumber(ARGV[first + 3])
+	local room = (tonumber(try(false, 'HGET', KEYS[6], string.sub(ARGV[first + 2], 26, 33))) or 0) + bytes
+	local all, most = (tonumber(try(false, 'HGET', KEYS[6], 'fanout--')) or 0) + bytes, tonumber(ARGV[10])
+	return room > tonumber(ARGV[9]) or all > most and (ahead or all > 2 * most)
 end
 
 local stamp = ARGV[1] .. ' ' .. string.format('%.0f', now)
 if ARGV[6] ~= '0' then
-	if redis.call('ZSCORE', KEYS[2], of) ~= ARGV[6] then return {-3} end
-	local position, nonce, at = string.match(try(false, 'HGET', KEYS[3], of) or '0 - 0', '(%d+) (%S+) (%d+)')
+	if redis.call('ZSCORE', due['fanout-'], of) ~= ARGV[6] then return {-3} end
+	local position, nonce, at = string.match(try(false, 'HGET', KEYS[5], of) or '0 - 0', '(%d+) (%S+) (%d+)')
 	if position == ARGV[8] and position ~= ARGV[7] then return again(nonce, at) end
 	if position ~= ARGV[7] then return {-3} end
-	redis.call('HSET', KEYS[3], of, ARGV[8] .. ' ' .. stamp)
+	redis.call('HSET', KEYS[5], of, ARGV[8] .. ' ' .. stamp)
 else
 	if not redis.call('SET', KEYS[1], stamp, 'PX', ARGV[2], 'NX') then
 		local nonce, at = string.match(redis.call('GET', KEYS[1]), '(%S+) (%d+)')
 		return again(nonce, at)
 	end
-	local ahead, state = try(0, 'LLEN', KEYS[5]), 0
-	if isFanOut(ARGV[first]) then
+	local ahead, state = known[n + 1], 0
+	if isFanOut(targets[1]) then
 		if isFull(ahead) then state = -2 end
-	elseif ahead > 0 then
+	elseif ahead then
 		state = -1
 	end
 	if state < 0 then
-		local k = 6
-		for i = first, #ARGV, fields do
-			redis.pcall('HDEL', KEYS[k + 1], string.sub(ARGV[i + 1], 2, 17))
-			k = k + 2
-		end
+		for i = 1, n do try(0, 'HDEL', KEYS[4], textOf(i)) end
 		redis.call('DEL', KEYS[1])
 		return {state}
 	end
 end
 
--- trim selects the least important entries: counts, then those of low priority, then the
--- oldest of the room with most. Of these it drops the old ones. It never selects the first
--- two, which may be in flight.
-local function trim(target, backlog, texts)
-	local entries = redis.call('LRANGE', backlog, 0, -1)
-	local left, rooms, dropped = #entries - longest, {}, 0
+-- trim chooses what is least important: counts, then what has low priority, then the
+-- oldest of the room with most. It drops what of that is old enough. The first two may be
+-- in flight: one is not in the list.
+local function trim(target, more)
+	local entries = redis.call('LRANGE', more, 0, -1)
+	local left, rooms, dropped = #entries + 1 - longest, {}, 0
 	local before = now / 1000000 - tonumber(ARGV[12])
-	if #entries > 10 * longest then before = math.huge end
+	if #entries + 1 > 10 * longest then before = math.huge end
 	local function choose(i)
 		if tonumber(string.sub(entries[i], 40, 49)) <= before then
-			forget(entries[i], target, texts, KEYS[4])
-			redis.call('LSET', backlog, i - 1, '')
+			try(0, 'HDEL', KEYS[4], target .. string.sub(entries[i], 2, 17))
+			uncount(entries[i], target, KEYS[6])
+			redis.call('LSET', more, i - 1, '')
 			dropped = dropped + 1
 		end
 		entries[i], left = false, left - 1
 	end
 	for _, priority in ipairs({'c', 'l'}) do
-		for i = 3, #entries do
+		for i = 2, #entries do
 			if left > 0 and entries[i] and string.sub(entries[i], 1, 1) == priority then choose(i) end
 		end
 	end
-	for i = 3, #entries do
+	for i = 2, #entries do
 		if entries[i] then
 			local room = string.sub(entries[i], 18, 25)
 			rooms[room] = rooms[room] or {}
@@ -167,181 +210,332 @@ local function trim(target, backlog, texts)
 		end
 		choose(table.remove(most, 1))
 	end
-	redis.call('LREM', backlog, 0, '')
+	if dropped > 0 then redis.call('LREM', more, 0, '') end
 	return dropped
 end
 
-local reply, k = {1, 0, 0}, 6
-for i = first, #ARGV, fields do
-	local target, head, bytes, flags = ARGV[i], ARGV[i + 1], tonumber(ARGV[i + 2]), ARGV[i + 4]
-	local backlog, texts, token = KEYS[k], KEYS[k + 1], 0
-	local priority, length = string.sub(head, 1, 1), redis.pcall('LLEN', backlog)
-	local skipped, begins = type(length) == 'table', length == 0
-	if skipped then -- the key has another type
+local reply, set, scores, earliest = {1, 0, 0}, {}, {}, {}
+local added = string.format('%010d', math.floor(now / 1000000))
+-- put lists a backlog.
+local function put(gate, target, score)
+	local of = scores[gate] or {}
+	scores[gate] = of
+	of[#of + 1] = score
+	of[#of + 1] = target
+	if not earliest[gate] or score < earliest[gate] then earliest[gate] = score end
+end
+-- entryOf returns an entry. That of a backlog that begins counts for no user.
+local function entryOf(i, begins)
+	local k = first + (i - 1) * fields
+	local target, head, bytes = targets[i], ARGV[k + 2], tonumber(ARGV[k + 3])
+	local user = string.sub(head, 26, 33)
+	if isFanOut(target) then
+		count(KEYS[6], user, bytes)
+		count(KEYS[6], 'fanout--', bytes)
+		count(KEYS[6], 'fanout-n', 1)
+	elseif begins then
+		bytes = 0
+	elseif bytes > 0 and try(0, 'HINCRBY', KEYS[6], user, bytes) > share then
+		try(0, 'HINCRBY', KEYS[6], user, -bytes)
+		try(0, 'HDEL', KEYS[4], textOf(i))
+		bytes = 0
+	end
+	return head .. string.format('%06d', bytes) .. added .. ARGV[k + 4]
+end
+-- begin adds the first entry of a backlog, and returns the token of a claim.
+local function begin(i)
+	local k, token = first + (i - 1) * fields, 0
+	local gate = names[tonumber(ARGV[k + 1])]
+	set[#set + 1] = targets[i]
+	set[#set + 1] = join(gate, entryOf(i, true))
+	local score = now + 1 + ARGV[k + 6]
+	if string.find(ARGV[k + 5], 'c', 1, true) then
+		token = now + lease
+		score = token
+	end
+	put(gate, targets[i], score)
+	return token
+end
+-- wake changes the due time and the gate of an unclaimed backlog, if it must. The first entry
+-- is given if it has changed.
+local function wake(i, gate, score, entry, isNewEntry)
+	local k, target = first + (i - 1) * fields, targets[i]
+	local to = names[tonumber(ARGV[k + 1])]
+	local isClaimed = score and score % 2 == 0
+	local at = score
+	if not score then
+		at = now + 1
+	elseif not isClaimed and score > now then
+		local trouble = try(false, 'HGET', KEYS[5], target)
+		local isNew = trouble and tonumber(string.match(trouble, '^%d+') or 0) < tonumber(ARGV[k + 7])
+		if isNew then try(0, 'HDEL', KEYS[5], target) end
+		if isNew or string.find(ARGV[k + 5], 'u', 1, true) then at = now + 1 end
+	end
+	if isClaimed then to = gate end
+	if to ~= gate then redis.call('ZREM', due[gate], target) end
+	if to ~= gate or isNewEntry then
+		set[#set + 1] = target
+		set[#set + 1] = join(to, entry)
+	end
+	if to ~= gate or at ~= score then put(to, target, at) end
+end
+-- append adds an entry to a backlog, and returns the token of a claim.
+local function append(i)
+	local k, target, more = first + (i - 1) * fields, targets[i], KEYS[6 + gates + i]
+	local gate, entry = split(known[i])
+	local isCounts = string.sub(ARGV[k + 2], 1, 1) == 'c'
+	local length = redis.pcall('LLEN', more)
+	if type(length) == 'table' then -- the key has another type
 		reply[2] = reply[2] + 1
-	elseif length > 0 then
-		local last = redis.call('LINDEX', backlog, -1)
-		if string.sub(last, 1, 1) == 'c' then
-			local score = tonumber(redis.call('ZSCORE', KEYS[2], target) or 1)
-			if length > 1 or score % 2 == 1 then
-				if priority == 'c' then
-					skipped = true
-				else -- which has counts, too
-					redis.call('RPOP', backlog)
-					length = length - 1
-					begins = length == 0 and try(0, 'HEXISTS', KEYS[3], target) == 0
-				end
-			end
-		end
+		try(0, 'HDEL', KEYS[4], textOf(i))
+		return 0
 	end
-	if not skipped then
-		local user = string.sub(head, 26, 33)
-		if isFanOut(target) then
-			count(KEYS[4], user, bytes)
-			count(KEYS[4], 'fanout--', bytes)
-			count(KEYS[4], 'fanout-n', 1)
-		elseif begins then
-			bytes = 0
-		elseif bytes > 0 and try(0, 'HINCRBY', KEYS[4], user, bytes) > share then
-			try(0, 'HINCRBY', KEYS[4], user, -bytes)
-			try(0, 'HDEL', texts, string.sub(head, 2, 17))
-			bytes = 0
-		end
-		redis.call('RPUSH', backlog, head .. string.format('%06d%010d', bytes, math.floor(now / 1000000)) .. ARGV[i + 3])
-		if begins then
-			local score = now + 1 + ARGV[i + 5]
-			if string.find(flags, 'c', 1, true) then
-				token = now + lease
-				score = token
-			end
-			redis.call('ZADD', KEYS[2], score, target)
+	local score = tonumber(redis.call('ZSCORE', due[gate], target) or nil)
+	local last = length > 0 and redis.call('LINDEX', more, -1) or entry
+	if string.sub(last, 1, 1) == 'c' and (length > 0 or not score or score % 2 == 1) then
+		if isCounts then return 0 end
+		if length > 0 then
+			redis.call('RPOP', more)
+			length = length - 1
+		elseif try(0, 'HEXISTS', KEYS[5], target) == 0 then
+			redis.call('ZREM', due[gate], target)
+			return begin(i)
 		else
-			local score = tonumber(redis.call('ZSCORE', KEYS[2], target) or 1)
-			if score % 2 == 1 and score > now then
-				local trouble = try(false, 'HGET', KEYS[3], target)
-				local isNew = trouble and tonumber(string.match(trouble, '^%d+') or 0) < tonumber(ARGV[i + 6])
-				if isNew then try(0, 'HDEL', KEYS[3], target) end
-				if isNew or string.find(flags, 'u', 1, true) then redis.call('ZADD', KEYS[2], now + 1, target) end
-			elseif score == 1 then
-				redis.call('ZADD', KEYS[2], now + 1, target)
-			end
-			if not isFanOut(target) and length + 1 > longest + longest / 5 then
-				reply[2] = reply[2] + trim(target, backlog, texts)
-			end
+			wake(i, gate, score, entryOf(i), true)
+			return 0
 		end
 	end
-	reply[#reply + 1] = token
-	k = k + 2
+	redis.call('RPUSH', more, entryOf(i))
+	wake(i, gate, score, entry)
+	if not isFanOut(target) and length + 2 > longest + longest / 5 then reply[2] = reply[2] + trim(target, more) end
+	return 0
 end
+
+for i = 1, n do reply[3 + i] = known[i] and append(i) or begin(i) end
+send('HSET', KEYS[3], set)
+local listed = {}
+for gate, members in pairs(scores) do
+	send('ZADD', due[gate], members)
+	listed[#listed + 1] = earliest[gate]
+	listed[#listed + 1] = gate
+end
+for i = 1, #listed, 2000 do redis.call('ZADD', KEYS[2], 'LT', unpack(listed, i, math.min(i + 1999, #listed))) end
 if ARGV[6] ~= '0' then
-	reply[3] = redis.call('ZCOUNT', KEYS[2], '-inf', now + 1)
+	for gate, key in pairs(due) do
+		if gate ~= 'fanout-' then reply[3] = reply[3] + redis.call('ZCOUNT', key, '-inf', now + 1) end
+	end
 end
 return reply`
 
-// dueScript finds due backlogs. KEYS: due. ARGV: a limit. It returns the time, and the
-// target and score of each.
+// dueScript finds gates that may have due backlogs. KEYS: gates. ARGV: how many to pass
+// over, a limit. It returns the time, and the name and score of each.
 const dueScript = now + `
-return {string.format('%.0f', now), redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now, 'WITHSCORES', 'LIMIT', 0, ARGV[1])}`
+return {string.format('%.0f', now), redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now, 'WITHSCORES', 'LIMIT', ARGV[1], ARGV[2])}`
 
-// claimScript claims due backlogs. It postpones a backlog of another type by a minute.
+// claimScript claims due backlogs of gates, and corrects the scores of the gates.
 //
-// KEYS: due, trouble, the backlogs. ARGV: the lease in us (even), the targets. It
-// returns for each the token, how many wait, the first entry and the trouble; or only 0.
-const claimScript = now + try + `
-local reply = {}
-for i = 2, #ARGV do
-	local score = tonumber(redis.call('ZSCORE', KEYS[1], ARGV[i]) or 'inf')
-	local result = {0}
-	if score <= now then
-		local entry = redis.pcall('LINDEX', KEYS[i + 1], 0)
-		if type(entry) == 'table' then
-			redis.call('ZADD', KEYS[1], now + 60000001, ARGV[i])
-		elseif not entry then
-			redis.call('ZREM', KEYS[1], ARGV[i])
-			try(0, 'HDEL', KEYS[2], ARGV[i])
+// KEYS: gates, first, trouble, due of each gate. ARGV: the lease in us (even), of each gate
+// the name and how many to claim. It returns the token, and for each gate the earliest due
+// time, the targets, their records and their troubles.
+const claimScript = now + calls + `
+local reply, token, due = {}, now + ARGV[1], {}
+for g = 1, #KEYS - 3 do
+	due[g] = redis.call('ZRANGEBYSCORE', KEYS[3 + g], '-inf', now, 'WITHSCORES', 'LIMIT', 0, ARGV[2 * g + 1])
+end
+for g, found in ipairs(due) do
+	local gate, key, members = ARGV[2 * g], KEYS[3 + g], {}
+	local result = {'', {}, {}, {}}
+	for i = 1, #found, 2 do members[#members + 1] = found[i] end
+	if #members > 0 then
+		local records = redis.call('HMGET', KEYS[2], unpack(members))
+		local troubles = redis.call('HMGET', KEYS[3], unpack(members))
+		result[1] = found[2]
+		local scores, gone = {}, {}
+		for i, target in ipairs(members) do
+			local record = records[i]
+			if record and string.sub(record, 4, 3 + (tonumber(string.sub(record, 1, 3)) or 0)) == gate then
+				scores[#scores + 1] = token
+				scores[#scores + 1] = target
+				table.insert(result[2], target)
+				table.insert(result[3], record)
+				table.insert(result[4], troubles[i] or '')
+			else
+				gone[#gone + 1] = target
+			end
+		end
+		send('ZADD', key, scores)
+		send('ZREM', key, gone)
+	end
+	local first = redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')
+	if first[2] then redis.call('ZADD', KEYS[1], first[2], gate) else redis.call('ZREM', KEYS[1], gate) end
+	reply[g] = result
+end
+return {token, reply}`
+
+// completeScript removes notifications of claimed backlogs, each one of the first 16.
+//
+// KEYS: first, texts, trouble, bytes; due of each gate; of each notification the list and
+// sent. ARGV: how many gates, how long what was sent is kept in ms; of each notification
+// the target, the index of its gate, the token, the id, the trouble (may be empty), what
+// was sent (may be empty). It returns for each how many are left, or -1 with another
+// token. A full Redis does not keep what was sent.
+const completeScript = records + `
+local gates, fields = tonumber(ARGV[1]), 6
+local targets, lists, members, scores = {}, {}, {}, {}
+for i = 3, #ARGV, fields do
+	local n, g = #targets + 1, tonumber(ARGV[i + 1])
+	targets[n], lists[n] = ARGV[i], KEYS[3 + gates + 2 * n]
+	members[g] = members[g] or {}
+	table.insert(members[g], ARGV[i])
+end
+for g, of in pairs(members) do
+	local found = redis.call('ZMSCORE', KEYS[4 + g], unpack(of))
+	for i, target in ipairs(of) do scores[target] = found[i] end
+end
+local known = redis.call('HMGET', KEYS[1], unpack(targets))
+local more = redis.call('EXISTS', unpack(lists))
+
+local texts, over, ended, reply = {}, {}, {}, {}
+-- remove removes an entry, and returns how many are left. Next is the new first one.
+local function remove(i, id)
+	local target, record = targets[i], known[i]
+	local gate, entry = split(record)
+	local left = more > 0 and try(0, 'LLEN', lists[i]) or 0
+	if string.sub(entry, 2, 17) == id then
+		local following = left > 0 and redis.call('LPOP', lists[i])
+		if following then redis.call('HSET', KEYS[1], target, join(gate, following)) end
+	else
+		local found
+		for _, other in ipairs(left > 0 and redis.call('LRANGE', lists[i], 0, 14) or {}) do
+			if not found and string.sub(other, 2, 17) == id then found = other end
+		end
+		if not found then return left + 1 end
+		redis.call('LREM', lists[i], 1, found)
+		entry = found
+	end
+	texts[#texts + 1] = target .. id
+	uncount(entry, target, KEYS[4])
+	return left
+end
+for i, target in ipairs(targets) do
+	local k = 3 + (i - 1) * fields
+	local left, g = -1, tonumber(ARGV[k + 1])
+	if scores[target] == ARGV[k + 2] then
+		left = known[i] and remove(i, ARGV[k + 3]) or 0
+		if ARGV[k + 5] ~= '' then redis.pcall('SET', KEYS[4 + gates + 2 * i], ARGV[k + 5], 'PX', ARGV[2]) end
+		if left == 0 then
+			over[#over + 1] = target
+			ended[g] = ended[g] or {}
+			table.insert(ended[g], target)
+		elseif ARGV[k + 4] == '' then
+			try(0, 'HDEL', KEYS[3], target)
 		else
-			result = {now + ARGV[1], redis.call('LLEN', KEYS[i + 1]), entry, try(false, 'HGET', KEYS[2], ARGV[i]) or ''}
-			redis.call('ZADD', KEYS[1], result[1], ARGV[i])
+			try(0, 'HSET', KEYS[3], target, ARGV[k + 4])
 		end
 	end
-	reply[#reply + 1] = result
+	reply[i] = left
+end
+if #texts > 0 then try(0, 'HDEL', KEYS[2], unpack(texts)) end
+if #over > 0 then
+	redis.call('HDEL', KEYS[1], unpack(over))
+	try(0, 'HDEL', KEYS[3], unpack(over))
+	for g, of in pairs(ended) do redis.call('ZREM', KEYS[4 + g], unpack(of)) end
 end
 return reply`
 
-// completeScript removes one of the first 16 entries of a claimed backlog.
-//
-// KEYS: due, backlog, texts, trouble, bytes, sent. ARGV: target, token, id, trouble (may
-// be empty), sent (may be empty), how long it is kept in ms. It returns how many are left,
-// or -1 with another token. A full Redis does not keep what was sent.
-const completeScript = removal + `
-local target = ARGV[1]
-if redis.call('ZSCORE', KEYS[1], target) ~= ARGV[2] then return -1 end
-if ARGV[5] ~= '' then redis.pcall('SET', KEYS[6], ARGV[5], 'PX', ARGV[6]) end
-local left = try(0, 'LLEN', KEYS[2])
-for at = 0, 15 do
-	local entry = try(false, 'LINDEX', KEYS[2], at)
-	if entry and string.sub(entry, 2, 17) == ARGV[3] then
-		left = left - 1
-		if left > 0 then
-			if at == 0 then redis.call('LPOP', KEYS[2]) else redis.call('LREM', KEYS[2], 1, entry) end
-		end
-		forget(entry, target, KEYS[3], KEYS[5])
-		break
+// postponeScript ends a claim. KEYS: gates, first, trouble, due of the gate, due of the next
+// gate. ARGV: target, token, delay in us, "keep" or "set", trouble (may be empty), the next
+// gate.
+const postponeScript = now + records + `
+if redis.call('ZSCORE', KEYS[4], ARGV[1]) ~= ARGV[2] then return 0 end
+local score = now + 1 + ARGV[3] - ARGV[3] % 2
+if KEYS[4] ~= KEYS[5] then
+	local record = redis.call('HGET', KEYS[2], ARGV[1])
+	if record then
+		local _, entry = split(record)
+		redis.call('HSET', KEYS[2], ARGV[1], join(ARGV[6], entry))
 	end
-end
-if left == 0 then
-	finish(target, KEYS[1], KEYS[2], KEYS[3], KEYS[4])
-elseif ARGV[4] == '' then
-	try(0, 'HDEL', KEYS[4], target)
+	redis.call('ZADD', KEYS[5], score, ARGV[1])
+	redis.call('ZREM', KEYS[4], ARGV[1])
 else
-	try(0, 'HSET', KEYS[4], target, ARGV[4])
+	redis.call('ZADD', KEYS[4], score, ARGV[1])
 end
-return left`
-
-// postponeScript ends a claim. KEYS: due, trouble. ARGV: target, token, delay in us,
-// "keep" or "set", trouble (may be empty).
-const postponeScript = now + try + `
-if redis.call('ZSCORE', KEYS[1], ARGV[1]) ~= ARGV[2] then return 0 end
-local delay = tonumber(ARGV[3])
-redis.call('ZADD', KEYS[1], now + 1 + delay - delay % 2, ARGV[1])
+redis.call('ZADD', KEYS[1], 'LT', score, ARGV[6])
 if ARGV[4] == 'set' and ARGV[5] == '' then
-	try(0, 'HDEL', KEYS[2], ARGV[1])
+	try(0, 'HDEL', KEYS[3], ARGV[1])
 elseif ARGV[4] == 'set' then
-	try(0, 'HSET', KEYS[2], ARGV[1], ARGV[5])
+	try(0, 'HSET', KEYS[3], ARGV[1], ARGV[5])
 end
 return 1`
 
-// renewScript extends a claim. KEYS: due. ARGV: target, token, next token.
+// renewScript extends a claim. KEYS: due of the gate. ARGV: target, token, next token.
 const renewScript = `
 local score = redis.call('ZSCORE', KEYS[1], ARGV[1])
 if score == ARGV[2] then redis.call('ZADD', KEYS[1], ARGV[3], ARGV[1]) end
 if score == ARGV[2] or score == ARGV[3] then return 1 end
 return 0`
 
-// dropScript removes a backlog. KEYS: due, backlog, texts, trouble, bytes, sent. ARGV: target,
-// token (empty to ignore claims). It returns the number of notifications, or -1 with
-// another token.
-const dropScript = removal + `
-if ARGV[2] ~= '' and redis.call('ZSCORE', KEYS[1], ARGV[1]) ~= ARGV[2] then return -1 end
-local entries = redis.pcall('LRANGE', KEYS[2], 0, -1)
-local dropped = 0
-for _, entry in ipairs(entries) do
-	forget(entry, ARGV[1], KEYS[3], KEYS[5])
-	dropped = dropped + 1
+// dropScript removes a backlog. KEYS: first, texts, trouble, bytes, due of the gate, the list,
+// sent, gates. ARGV: target, token (empty to ignore claims), gate. It returns the number of
+// notifications, or -1 with another token.
+const dropScript = records + `
+local target = ARGV[1]
+if ARGV[2] ~= '' and redis.call('ZSCORE', KEYS[5], target) ~= ARGV[2] then return -1 end
+local record = redis.call('HGET', KEYS[1], target)
+local entries = try({}, 'LRANGE', KEYS[6], 0, -1)
+if record then
+	local _, entry = split(record)
+	entries[#entries + 1] = entry
 end
-finish(ARGV[1], KEYS[1], KEYS[2], KEYS[3], KEYS[4])
-redis.call('DEL', KEYS[6])
-return dropped`
+for _, entry in ipairs(entries) do
+	try(0, 'HDEL', KEYS[2], target .. string.sub(entry, 2, 17))
+	uncount(entry, target, KEYS[4])
+end
+redis.call('ZREM', KEYS[5], target)
+if redis.call('EXISTS', KEYS[5]) == 0 then redis.call('ZREM', KEYS[8], ARGV[3]) end
+redis.call('HDEL', KEYS[1], target)
+try(0, 'HDEL', KEYS[3], target)
+redis.call('DEL', KEYS[6], KEYS[7])
+return #entries`
 
-// retryScript makes unclaimed backlogs due. KEYS: due. ARGV: the targets. It returns how
-// many were unclaimed.
+// retryScript makes unclaimed backlogs of a gate due. KEYS: gates, due of the gate. ARGV: the
+// gate, the targets. It returns how many were unclaimed.
 const retryScript = now + `
 local retried = 0
-for _, target in ipairs(ARGV) do
-	local score = tonumber(redis.call('ZSCORE', KEYS[1], target) or 0)
+for i = 2, #ARGV do
+	local score = tonumber(redis.call('ZSCORE', KEYS[2], ARGV[i]) or 0)
 	if score % 2 == 1 then
-		redis.call('ZADD', KEYS[1], now + 1, target)
+		redis.call('ZADD', KEYS[2], now + 1, ARGV[i])
 		retried = retried + 1
 	end
 end
+if retried > 0 then redis.call('ZADD', KEYS[1], 'LT', now + 1, ARGV[1]) end
 return retried`
+
+// listScript makes a backlog due that is not listed, or lost its first notification. KEYS:
+// gates, first, due of the gate, the list. ARGV: the target, the gate.
+const listScript = records + `
+local record = redis.call('HGET', KEYS[2], ARGV[1])
+if record then
+	if split(record) ~= ARGV[2] then return 0 end
+else
+	local entry = redis.call('LPOP', KEYS[4])
+	if not entry then return 0 end
+	redis.call('HSET', KEYS[2], ARGV[1], join(ARGV[2], entry))
+end
+redis.call('ZADD', KEYS[3], 'NX', 1, ARGV[1])
+redis.call('ZADD', KEYS[1], 'LT', redis.call('ZRANGE', KEYS[3], 0, 0, 'WITHSCORES')[2], ARGV[2])
+return 1`
+
+// putAsideScript renames keys of another type. KEYS: of each a key, and its next name. ARGV:
+// of each the type that it should have. It returns how many it has renamed.
+const putAsideScript = `
+local renamed = 0
+for i, want in ipairs(ARGV) do
+	local is = redis.call('TYPE', KEYS[2 * i - 1]).ok
+	if is ~= want and is ~= 'none' then
+		redis.call('RENAME', KEYS[2 * i - 1], KEYS[2 * i])
+		renamed = renamed + 1
+	end
+end
+return renamed`

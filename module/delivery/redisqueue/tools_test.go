@@ -26,7 +26,7 @@ func (m *meanwhile) DialHook(next redis.DialHook) redis.DialHook          { retu
 func (m *meanwhile) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
 func (m *meanwhile) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return func(ctx context.Context, commands []redis.Cmder) error {
-		if !slices.ContainsFunc(commands, func(c redis.Cmder) bool { return c.Name() == "lindex" }) { // a new connection
+		if !slices.ContainsFunc(commands, func(c redis.Cmder) bool { return c.Name() == "zscore" }) { // a new connection
 			return next(ctx, commands)
 		}
 		m.pipelines++
@@ -50,60 +50,56 @@ func TestBacklogsThatChangeAreReadAgain(t *testing.T) {
 			t.Fatal(args, err)
 		}
 	}
-	add := func(name string) {
-		do("RPUSH", keys.Backlog(shard, name), entry)
-		do("ZADD", keys.ShardDue(shard), 1001, name)
+	add := func(name, gate string) {
+		do("HSET", keys.ShardFirst(shard), name, stored.FirstEntry(gate, entry))
+		do("ZADD", keys.Due(shard, gate), 1001, name)
 	}
-	remove := func(name string) {
-		do("DEL", keys.Backlog(shard, name))
-		do("ZREM", keys.ShardDue(shard), name)
+	remove := func(name, gate string) {
+		do("HDEL", keys.ShardFirst(shard), name)
+		do("ZREM", keys.Due(shard, gate), name)
 	}
 	hook := &meanwhile{before: func(int) {}, after: func([]redis.Cmder) {}}
 	client.AddHook(hook)
 	q := newQueue(t, client)
-	read := func() (readable, empty []string, err error) {
+	read := func() (listed, unlisted string, err error) {
 		hook.pipelines = 0
+		var with, without []string
 		err = q.Backlogs(t.Context(), shard, func(b module.Backlog) bool {
-			if b.First.Meta == "meta" && b.Waiting == 1 {
-				readable = append(readable, b.Claim.Target.Name)
+			if b.Due.IsZero() {
+				without = append(without, b.Claim.Target.Name)
 			} else {
-				empty = append(empty, b.Claim.Target.Name)
+				with = append(with, b.Claim.Target.Name+" at "+b.Claim.Gate)
 			}
 			return true
 		})
-		slices.Sort(readable)
-		return readable, empty, err
+		slices.Sort(with)
+		return strings.Join(with, ", "), strings.Join(without, ", "), err
 	}
 
-	for _, name := range []string{"stays", "is sent", "is sent and comes again"} {
-		add(name)
+	for _, name := range []string{"stays", "is sent", "moves"} {
+		add(name, "a")
 	}
-	do("ZADD", keys.ShardDue(shard), 1001, "has no list")
-	do("SET", keys.Backlog(shard, "is a text"), "x")
-	do("ZADD", keys.ShardDue(shard), 1001, "is a text")
+	do("HSET", keys.ShardFirst(shard), "is not listed", stored.FirstEntry("a", entry))
 	hook.before = func(number int) {
-		switch number {
-		case 1:
-			remove("is sent")
-			do("DEL", keys.Backlog(shard, "is sent and comes again"))
-		case 2:
-			add("is sent and comes again")
+		if number == 1 {
+			remove("is sent", "a")
+			remove("moves", "a")
+			add("moves", "b")
 		}
 	}
-	readable, empty, err := read()
-	slices.Sort(empty)
-	if want := "is sent and comes again, stays"; strings.Join(readable, ", ") != want || err != nil {
-		t.Errorf("read %q, %v, want %s", readable, err, want)
+	listed, unlisted, err := read()
+	if want := "moves at b, stays at a"; listed != want || err != nil {
+		t.Errorf("read %q, %v, want %s", listed, err, want)
 	}
-	if want := "has no list, is a text"; strings.Join(empty, ", ") != want || hook.pipelines > 4 {
-		t.Errorf("unreadable after %d reads: %q, want %s", hook.pipelines, empty, want)
+	if want := "is not listed"; unlisted != want || hook.pipelines > 4 {
+		t.Errorf("not listed after %d reads: %q, want %s", hook.pipelines, unlisted, want)
 	}
 
 	// A timeout after the first replies.
 	timeout := errors.New("i/o timeout")
 	hook.before = func(int) {}
 	hook.after = func(commands []redis.Cmder) { commands[len(commands)-3].SetErr(timeout) }
-	if _, empty, err := read(); !errors.Is(err, timeout) {
-		t.Errorf("without an answer: read %q, %v", empty, err)
+	if _, unlisted, err := read(); !errors.Is(err, timeout) {
+		t.Errorf("without an answer: read %q, %v", unlisted, err)
 	}
 }

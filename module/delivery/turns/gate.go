@@ -19,6 +19,7 @@ const (
 	maxProbeDelay = 5 * time.Second
 	tryEvery      = time.Second // interval of probes by users without failures
 	maxClosedLine = 64          // of such users
+	probeClaims   = 4           // backlogs of which one is the probe
 	rampFirst     = 64          // requests in the first second after an outage; it doubles
 	rampSeconds   = 6
 	blockedLasts  = time.Hour
@@ -42,7 +43,6 @@ type gate struct {
 	isSilent  bool             // a request hangs, and none was answered since
 	usedAt    time.Time
 	answers   answers
-	putOff    waiters // while it is closed
 
 	limit     int           // of young
 	busy      time.Duration // of the answers since settledAt
@@ -57,7 +57,6 @@ type gate struct {
 	isBlocked bool
 	probes    int
 	probeAt   time.Time
-	booked    bool      // a request that was put off will be the probe
 	triedAt   time.Time // the last probe by a user without failures
 	opened    time.Time
 	ramp      int // requests in the second that began at rampAt
@@ -88,11 +87,19 @@ func (g *gate) hasPlace(c class, now time.Time) bool {
 	if now.Sub(g.rampAt) >= time.Second {
 		g.rampAt, g.ramp = now, 0
 	}
-	seconds := int(now.Sub(g.opened) / time.Second)
 	isFull := g.inFlight() >= g.limit ||
 		c != known && g.young[unknown]+g.young[hangs] >= max(1, g.limit*3/4) ||
 		c == hangs && g.young[hangs] >= max(1, g.limit/4)
-	return !isFull && (g.opened.IsZero() || seconds >= rampSeconds || g.ramp < rampFirst<<seconds)
+	return !isFull && g.ramp < g.rampLimit(now)
+}
+
+// rampLimit returns how many requests may begin in this second.
+func (g *gate) rampLimit(now time.Time) int {
+	seconds := int(now.Sub(g.opened) / time.Second)
+	if g.opened.IsZero() || seconds >= rampSeconds {
+		return math.MaxInt32
+	}
+	return rampFirst << seconds
 }
 
 // takes opens the gate, and adapts its limit by Little's law: answers per second, times
@@ -103,7 +110,7 @@ func (g *gate) takes(now time.Time, took time.Duration, most int) {
 		g.opened = now
 	}
 	g.answered, g.failing, g.failedAt = now, nil, time.Time{}
-	g.closedAt, g.isBlocked, g.probes, g.booked = time.Time{}, false, 0, false
+	g.closedAt, g.isBlocked, g.probes = time.Time{}, false, 0
 	g.busy += took
 	g.limit++
 	if passed := now.Sub(g.settledAt); passed >= settle {
@@ -156,12 +163,11 @@ func (g *gate) close(now time.Time, probeIn time.Duration) {
 	if g.closedAt.IsZero() {
 		g.closedAt, g.probes = now, 0
 	}
-	g.probeAt, g.booked = now.Add(probeIn), false
+	g.probeAt = now.Add(probeIn)
 }
 
 func (g *gate) beginProbe(now time.Time) {
 	g.probeAt = now.Add(maxProbeDelay) // another one, if this one hangs
-	g.booked = false
 }
 
 func (g *gate) endProbe(now time.Time, r Result) {
@@ -174,29 +180,6 @@ func (g *gate) endProbe(now time.Time, r Result) {
 	default:
 		g.probeAt = now.Add(min(time.Second<<min(g.probes, 8), maxProbeDelay))
 	}
-}
-
-// waiters counts requests by the second in which their delay ends.
-type waiters struct {
-	n    int
-	ends map[int64]int
-	from int64 // no delay ends earlier
-}
-
-func (w *waiters) count(now time.Time) int {
-	for ; w.n > 0 && w.from < now.Unix(); w.from++ {
-		w.n -= w.ends[w.from]
-		delete(w.ends, w.from)
-	}
-	return w.n
-}
-
-func (w *waiters) add(now time.Time, delay time.Duration) {
-	if w.n == 0 {
-		w.ends, w.from = map[int64]int{}, now.Unix()
-	}
-	w.ends[now.Add(delay).Unix()]++
-	w.n++
 }
 
 // A host is cut off if it failed to reach this many gates of as many users lately, and

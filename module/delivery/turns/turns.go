@@ -30,19 +30,15 @@ const maxWaiting = 4096
 
 // How long a request that may not wait here is put off.
 const (
-	shortDelay  = 100 * time.Millisecond // without a place; at random up to three times as long
-	closedDelay = 2 * time.Second        // behind a closed gate; at random up to three times as long
-	cutOffDelay = time.Second            // behind a closed gate, at a host that is cut off
-	longDelay   = 10 * time.Minute
+	shortDelay = 100 * time.Millisecond // without a place; at random up to three times as long
+	longDelay  = 10 * time.Minute
 )
 
-// Above these numbers of requests, delays grow in proportion, which bounds the load on
-// the queue.
+// Above these numbers of requests within a second, delays grow in proportion, which bounds
+// the load on the queue.
 const (
-	manyOfUser    = 8    // within a second
-	manyOfAll     = 1000 // within a second
-	manyClosed    = 5_000
-	manyAllClosed = 15_000 // behind all closed gates
+	manyOfUser = 8
+	manyOfAll  = 1000
 )
 
 // Config bounds a [Scheduler].
@@ -70,7 +66,6 @@ type Scheduler struct {
 	starved []*gate // with requests in line that wait for a place of the host
 
 	refused refusals
-	closed  waiters // requests behind all closed gates
 
 	tookAny   time.Time              // the last success of any gate
 	unreached map[string]unreachable // by gate
@@ -168,16 +163,17 @@ func (s *Scheduler) isHeld(gate string) bool {
 }
 
 // Admit gives a request its turn, which the caller must [Scheduler.End]. The turn may
-// wait for its place; see [Turn.Ready]. If turn is nil, the request is put off for delay.
+// wait for its place; see [Turn.Ready]. If turn is nil, the request is put off for delay;
+// at a closed gate, that is 0, and [Scheduler.Claimable] says when the next one may try.
 func (s *Scheduler) Admit(now time.Time, userName, gateName string) (turn *Turn, delay time.Duration) {
 	s.sweep(now)
 	s.age(now)
 	g, u := s.gate(gateName), s.user(userName)
 	g.usedAt = now
 	g.closeIfSilent(now)
-	isProbe, delay := s.passes(g, userName, gateName, now)
-	if delay > 0 {
-		return nil, delay
+	isProbe, passes := s.passes(g, userName, gateName, now)
+	if !passes {
+		return nil, 0
 	}
 	t := &Turn{User: userName, Gate: gateName, user: u, gate: g, isProbe: isProbe}
 	switch {
@@ -202,38 +198,47 @@ func (s *Scheduler) Admit(now time.Time, userName, gateName string) (turn *Turn,
 }
 
 // PutOff returns how long to put off a request that has waited for its place in vain.
-func (s *Scheduler) PutOff(now time.Time, t *Turn) time.Duration {
+func (s *Scheduler) PutOff(t *Turn) time.Duration {
 	if t.gate.closedAt.IsZero() {
 		return s.putOff(shortDelay, 1)
 	}
-	return s.putOffClosed(t.gate, now)
+	return 0
 }
 
-// passes returns a delay if the gate is held or closed.
-func (s *Scheduler) passes(g *gate, userName, name string, now time.Time) (isProbe bool, delay time.Duration) {
+// passes reports whether a gate is open for a request, or the request tries the gate.
+func (s *Scheduler) passes(g *gate, userName, name string, now time.Time) (isProbe, passes bool) {
 	switch {
 	case s.isHeld(name):
-		return false, s.putOffClosed(g, now)
+		return false, false
 	case g.closedAt.IsZero():
-		return false, 0
+		return false, true
 	case !now.Before(g.probeAt):
-		return true, 0
-	case !g.isBlocked && !g.failing.has(s.hash(userName)):
-		if now.Sub(g.triedAt) >= tryEvery {
-			g.triedAt = now
-			return true, 0
-		}
-		if g.waiting() < maxClosedLine { // the probe may open the gate
-			return false, 0
-		}
-	case !g.booked && g.probeAt.Sub(now) <= maxProbeDelay:
-		g.booked = true
-		return false, max(g.probeAt.Sub(now), time.Millisecond)
+		return true, true
+	case g.isBlocked || g.failing.has(s.hash(userName)):
+		return false, false
+	case now.Sub(g.triedAt) >= tryEvery:
+		g.triedAt = now
+		return true, true
 	}
-	if s.IsCutOff(now) { // other hosts may reach the gate
-		return false, cutOffDelay
+	return false, g.waiting() < maxClosedLine // the probe may open the gate
+}
+
+// Claimable returns how many backlogs of a gate to claim.
+func (s *Scheduler) Claimable(now time.Time, gate string) int {
+	g := s.gates[gate]
+	switch {
+	case s.isHeld(gate):
+		return 0
+	case g == nil:
+		return maxClaims
 	}
-	return false, s.putOffClosed(g, now)
+	if g.closeIfSilent(now); g.closedAt.IsZero() {
+		return max(0, min(maxClaims, 2*g.rampLimit(now))-g.waiting())
+	}
+	if now.Before(g.probeAt) {
+		return 0
+	}
+	return probeClaims
 }
 
 func (s *Scheduler) hash(user string) uint64 { return maphash.String(s.seed, user) }
@@ -242,14 +247,6 @@ func (s *Scheduler) hash(user string) uint64 { return maphash.String(s.seed, use
 func (s *Scheduler) putOff(d time.Duration, load float64) time.Duration {
 	random := 1 + 2*s.cfg.Random()
 	return min(time.Duration(float64(d)*random*max(1, load)), longDelay)
-}
-
-func (s *Scheduler) putOffClosed(g *gate, now time.Time) time.Duration {
-	load := max(float64(g.putOff.count(now))/manyClosed, float64(s.closed.count(now))/manyAllClosed)
-	delay := s.putOff(closedDelay, load)
-	g.putOff.add(now, delay)
-	s.closed.add(now, delay)
-	return delay
 }
 
 // advance moves a user's waiting requests to the lines of their gates, so that no user has
@@ -554,6 +551,14 @@ type Stats struct {
 
 // Waiting returns how many requests wait for a place.
 func (s *Scheduler) Waiting() int { return s.waiting }
+
+// WaitingAt returns how many requests are in the line of a gate.
+func (s *Scheduler) WaitingAt(gate string) int {
+	if g := s.gates[gate]; g != nil {
+		return g.waiting()
+	}
+	return 0
+}
 
 // Stats returns the current state.
 func (s *Scheduler) Stats() (stats Stats) {
