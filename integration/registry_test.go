@@ -104,7 +104,7 @@ func (u usedListener) PushRulesChanged(context.Context, mxid.UserID, int64) { u.
 type usedPusherListener struct{ use }
 
 func (u usedPusherListener) PushersChanged(context.Context, mxid.UserID) { u.count() }
-func (u usedPusherListener) PushersMissed(context.Context)               {}
+func (u usedPusherListener) PushersMissed(context.Context)               { u.count() } // the set may precede the watch
 
 type usedPusherWatcher struct {
 	module.PusherStore
