@@ -142,3 +142,32 @@ func TestAFirstSyncRepairsCounts(t *testing.T) {
 		}
 	}
 }
+
+// Counts are by the rules at the time of the event: neither a rule nor an ignored user changes them later. Encrypted
+// events count by their own rule.
+func TestCountsStayWhenRulesChange(t *testing.T) {
+	t.Parallel()
+	d := startDemo(t)
+	expect := func(want string) {
+		t.Helper()
+		if got := d.unread("demo-alice", ""); got != want+" map[]" {
+			t.Errorf("got %s, want %s", got, want)
+		}
+	}
+	d.send("demo-bob", "$1", "")
+	d.send("demo-bob", "$2", `,"m.mentions":{"user_ids":["@alice:localhost"]}`)
+	expect("{2 1}")
+	d.expect("PUT", rulesPath+"global/room/"+teaRoom, "demo-alice", `{"actions":[]}`, 200, "{}")
+	expect("{2 1}")
+	d.send("demo-bob", "$3", "") // in a muted room
+	expect("{2 1}")
+	d.expect("DELETE", rulesPath+"global/room/"+teaRoom, "demo-alice", "", 200, "{}")
+	d.expect("POST", "/_demo/send", "demo-bob", `{"event_id":"$4","room_id":"`+teaRoom+`","members":["@alice:localhost"],`+
+		`"type":"m.room.encrypted","content":{"algorithm":"m.megolm.v1.aes-sha2","ciphertext":"x"}}`, 200, "")
+	expect("{3 1}")
+	d.expect("PUT", v3+"/user/@alice:localhost/account_data/m.ignored_user_list", "demo-alice", `{"ignored_users":{"@bob:localhost":{}}}`, 200, "{}")
+	d.send("demo-bob", "$5", "")
+	expect("{3 1}")
+	d.expect("POST", v3+"/rooms/"+teaRoom+"/receipt/m.read/$5", "demo-alice", "{}", 200, "{}")
+	expect("{0 0}")
+}
