@@ -3,6 +3,7 @@ package delivery
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -83,7 +84,8 @@ func readRetryAfter(header http.Header, now time.Time) time.Duration {
 	if text == "" {
 		return 0
 	}
-	if seconds, err := strconv.ParseUint(text, 10, 63); err == nil {
+	seconds, err := strconv.ParseUint(text, 10, 64)
+	if err == nil || errors.Is(err, strconv.ErrRange) { // then it is the largest number
 		return time.Duration(min(max(seconds, 1), uint64(maxRetryAfter/time.Second))) * time.Second
 	}
 	at, err := http.ParseTime(text)

@@ -1,6 +1,7 @@
 package delivery
 
 import (
+	"fmt"
 	"io"
 	"net/http"
 	"slices"
@@ -43,7 +44,12 @@ func TestARetryWaitsAsTheAnswerSays(t *testing.T) {
 			return http.Header{"Date": {now.Format(http.TimeFormat)}, "Retry-After": {now.Add(wait).Format(http.TimeFormat)}}
 		}
 	}
-	const second = time.Second
+	noDate := func(wait time.Duration) func(time.Time) http.Header {
+		return func(now time.Time) http.Header {
+			return http.Header{"Retry-After": {now.Add(wait).UTC().Format(http.TimeFormat)}}
+		}
+	}
+	const second, century = time.Second, 100 * 365 * 24 * time.Hour
 	for name, test := range map[string]struct {
 		status      int
 		header      func(time.Time) http.Header
@@ -52,14 +58,28 @@ func TestARetryWaitsAsTheAnswerSays(t *testing.T) {
 		"429, in 90 seconds":      {429, seconds("90"), 90 * second, 92 * second},
 		"429, at a time":          {429, date(90 * second), 90 * second, 92 * second},
 		"429, at no time":         {429, none, 0, 2 * second},
+		"429, at once":            {429, seconds("0"), second, 3 * second},
+		"429, at a time that was": {429, date(-time.Minute), second, 3 * second},
+		"429, in a day":           {429, seconds("86400"), time.Hour, time.Hour + 2*second},
+		"429, in a century":       {429, date(century), time.Hour, time.Hour + 2*second},
+		"429, in an age":          {429, seconds("99999999999999999999999"), time.Hour, time.Hour + 2*second},
+		"429, by its own clock":   {429, noDate(90 * second), 89 * second, 92 * second},
+		"429, before":             {429, seconds("-90"), 0, 2 * second},
+		"429, soon":               {429, seconds("soon"), 0, 2 * second},
 		"503, in 90 seconds":      {503, seconds("90"), 90 * second, 92 * second},
 		"503, at a time":          {503, date(90 * second), 90 * second, 92 * second},
 		"503, at no time":         {503, none, 0, 2 * second},
 		"503, at once":            {503, seconds("0"), second, 3 * second},
 		"503, at a time that was": {503, date(-time.Minute), second, 3 * second},
 		"503, in a day":           {503, seconds("86400"), time.Hour, time.Hour + 2*second},
+		"503, in a century":       {503, date(century), time.Hour, time.Hour + 2*second},
+		"503, in an age":          {503, seconds("99999999999999999999999"), time.Hour, time.Hour + 2*second},
+		"503, by its own clock":   {503, noDate(90 * second), 89 * second, 92 * second},
+		"503, before":             {503, seconds("-90"), 0, 2 * second},
+		"503, in a part":          {503, seconds("1.5"), 0, 2 * second},
 		"503, nobody knows when":  {503, seconds("soon"), 0, 2 * second},
 		"502, in 90 seconds":      {502, seconds("90"), 0, 2 * second},
+		"404, in 90 seconds":      {404, seconds("90"), 0, 2 * second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(w *world) {
@@ -79,6 +99,46 @@ func TestARetryWaitsAsTheAnswerSays(t *testing.T) {
 					t.Errorf("tried again after %v, want at least %v", waited, test.least)
 				}
 				t.Logf("%s: tried again after %v", name, waited.Round(time.Millisecond))
+			})
+		})
+	}
+}
+
+// A 404 is about its pusher: the gateway is not asked every few seconds for a day.
+func TestAPusherThatIsNotFoundIsAskedForRarely(t *testing.T) {
+	for _, status := range []int{404, 410, 403, 507} {
+		t.Run(fmt.Sprint(status), func(t *testing.T) {
+			inBubble(t, func(w *world) {
+				d, stop := w.host()
+				defer stop()
+				const pushers = 20
+				for n := range pushers {
+					w.answer(fmt.Sprint("gw", n), always(status))
+					w.set(name2(n), key(n), fmt.Sprint("gw", n))
+					w.notify(d, n, "!r:h", name2(n))
+				}
+				time.Sleep(100 * time.Second)
+				asked := map[string]int{}
+				for _, s := range w.all() {
+					asked[s.pushkey]++
+				}
+				for pushkey, n := range asked {
+					if n > 14 {
+						t.Errorf("%s: asked %d times", pushkey, n)
+					}
+				}
+				if n := len(w.all()); n > 11*pushers {
+					t.Errorf("asked %d times for each, want at most 11", n/pushers)
+				}
+				for n := range pushers {
+					w.answer(fmt.Sprint("gw", n), always(200))
+				}
+				time.Sleep(9 * time.Minute)
+				for n := range pushers {
+					if got := w.got(key(n)); len(got) == 0 || w.queue.Waiting() != 0 {
+						t.Errorf("%s was never served", key(n))
+					}
+				}
 			})
 		})
 	}

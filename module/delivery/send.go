@@ -361,7 +361,7 @@ func (s *sending) notDelivered(life context.Context, p posted, first, of string)
 		return false
 	}
 	failing := now.Sub(time.UnixMilli(trouble.Since))
-	s.postpone(content.RetryIn(p.verdict, p.answer.RetryAfter, trouble.Attempts, failing, rand.Float64()), s.kept())
+	s.postpone(content.RetryIn(p.verdict, p.answer, trouble.Attempts, failing, rand.Float64()), s.kept())
 	return false
 }
 

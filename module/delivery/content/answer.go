@@ -79,12 +79,13 @@ const (
 
 // RetryIn returns how long a pusher waits: a random part of a limit that doubles with
 // each attempt, so that pushers do not retry together. Random is from 0 to 1.
-func RetryIn(v Verdict, retryAfter time.Duration, attempts int, failingFor time.Duration, random float64) time.Duration {
+func RetryIn(v Verdict, answer module.GatewayAnswer, attempts int, failingFor time.Duration, random float64) time.Duration {
 	if v == Throttled {
-		return min(max(retryAfter, minRetryAfter), maxRetryAfter)
+		return min(max(answer.RetryAfter, minRetryAfter), maxRetryAfter)
 	}
 	longest := maxWait
-	if v == Busy || failingFor > aloneAfter {
+	isAboutPusher := answer.Status >= 400 && answer.Status < 500 // like 404, while others of the gateway are served
+	if v == Busy || isAboutPusher || failingFor > aloneAfter {
 		longest = maxWaitAlone
 	}
 	return time.Duration(random * float64(min(firstWait<<min(max(attempts-1, 0), 16), longest)))

@@ -22,6 +22,9 @@ func TestWaitsAfterAnswers(t *testing.T) {
 		{"502, the tenth", 502, 0, 10, time.Minute, 16 * time.Second},
 		{"502 for two hours", 502, 0, 200, 2 * time.Hour, 10 * time.Minute},
 		{"no answer", 0, 0, 3, 2 * time.Second, 4 * time.Second},
+		{"404, the first", 404, 0, 1, 0, time.Second},
+		{"404, the tenth", 404, 0, 10, time.Minute, 512 * time.Second},
+		{"404, the twentieth", 404, 0, 20, 30 * time.Minute, 10 * time.Minute},
 		{"507, the first", 507, 0, 1, 0, time.Second},
 		{"507, the twentieth", 507, 0, 20, 30 * time.Minute, 10 * time.Minute},
 		{"429 without Retry-After, the twentieth", 429, 0, 20, 30 * time.Minute, 10 * time.Minute},
@@ -37,10 +40,10 @@ func TestWaitsAfterAnswers(t *testing.T) {
 			}
 			answer := module.GatewayAnswer{Status: c.status, RetryAfter: c.retryAfter}
 			verdict := Judge(answer, class, "pushkey")
-			if got := RetryIn(verdict, c.retryAfter, c.attempts, c.failingFor, 1); got != c.want {
+			if got := RetryIn(verdict, answer, c.attempts, c.failingFor, 1); got != c.want {
 				t.Errorf("got %v, want %v", got, c.want)
 			}
-			half := RetryIn(verdict, c.retryAfter, c.attempts, c.failingFor, 0.5)
+			half := RetryIn(verdict, answer, c.attempts, c.failingFor, 0.5)
 			if want := c.want / 2; verdict != Throttled && half != want {
 				t.Errorf("with 0.5, got %v, want %v", half, want)
 			}
