@@ -11,13 +11,16 @@ import (
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/delivery/content"
 	"github.com/pushfx/pushfx/module/delivery/turns"
+	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/pusher"
 	"github.com/pushfx/pushfx/module/strictjson"
 )
 
 const (
 	fanOutItem  = 1000      // recipients of one entry of a fan-out
 	fanOutBytes = 256 << 10 // bytes of an entry's recipients and outcomes
-	fanOutStep  = 500       // recipients that are expanded at once
+	fanOutStep  = 500       // notifications of a shard that are added at once; a recipient's stay together
+	fanOutRead  = 100       // recipients whose pushers are read at once, at first
 	fanOutAhead = 200       // a fan-out pauses while its shard has more due backlogs
 	fanOutPause = 200 * time.Millisecond
 	expansions  = 8 // steps of a host at once
@@ -149,18 +152,18 @@ func (d *Delivery) expandOne(life context.Context, c *claimed, n module.Notifica
 		d.dropped(DropExpired, len(text.Recipients)-min(from, len(text.Recipients)))
 		return true
 	}
-	for from < len(text.Recipients) {
+	for read := fanOutRead; from < len(text.Recipients); {
 		if !d.beginExpansion(life, c) {
 			return false
 		}
-		to := min(from+fanOutStep, len(text.Recipients))
-		due, err := d.expandPart(life, c, h, text.Recipients, from, to)
+		to, due, err := d.expandPart(life, c, h, text.Recipients, from, min(from+read, len(text.Recipients)))
 		<-d.expanding
 		if err != nil {
 			d.failed("add a large event", err)
 			c.postpone(time.Second, nil)
 			return false
 		}
+		read = min(2*(to-from), fanOutStep)
 		if from = to; d.isStopping() {
 			c.release(nil)
 			return false
@@ -190,27 +193,42 @@ func (d *Delivery) beginExpansion(life context.Context, c *claimed) bool {
 	return false
 }
 
-// expandPart adds an event to the backlogs of some recipients, and returns the number
-// of due backlogs in the shard.
-func (d *Delivery) expandPart(ctx context.Context, c *claimed, h *handover, recipients []recipient, from, to int) (due int, err error) {
-	lists, err := d.pushersOf(ctx, recipients[from:to])
+// expandPart adds an event to the backlogs of some recipients: from the first one to the
+// returned one, at most to the last one. It returns the number of due backlogs in the
+// shard.
+func (d *Delivery) expandPart(ctx context.Context, c *claimed, h *handover, recipients []recipient, from, last int) (to, due int, err error) {
+	lists, err := d.pushersOf(ctx, recipients[from:last])
 	if err != nil {
-		return 0, err
+		return from, 0, err
 	}
 	if err := c.keep(ctx); err != nil {
-		return 0, err
+		return from, 0, err
 	}
+	to = from + fitting(recipients[from:last], lists)
 	a := d.addingTo(h, c.claim.Target.Shard, recipients[from:to], lists)
 	a.batch.Of, a.batch.From, a.batch.To = c.claim, from, to
 	claimedAt := time.Now()
 	result := d.queue.Enqueue(ctx, []module.DeliveryBatch{a.batch})[0]
 	if result.Err != nil {
 		d.withdraw([]*adding{a})
-		return 0, result.Err
+		return from, 0, result.Err
 	}
 	d.dropped(DropCoalesced, result.Value.Coalesced)
 	d.sendClaimed(a, result.Value.Claims, claimedAt)
-	return result.Value.Due, nil
+	return to, result.Value.Due, nil
+}
+
+// fitting returns how many of the first recipients have at most fanOutStep pushers
+// together, and at least one.
+func fitting(recipients []recipient, lists map[mxid.UserID]pusher.List) int {
+	pushers := 0
+	for n, r := range recipients {
+		list := lists[r.User]
+		if pushers += list.Len(); n > 0 && pushers > fanOutStep {
+			return n
+		}
+	}
+	return len(recipients)
 }
 
 func (t fanOutText) isValid() bool {

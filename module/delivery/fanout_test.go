@@ -1,9 +1,12 @@
 package delivery
 
 import (
+	"context"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/match"
@@ -140,4 +143,68 @@ func TestLargeEventsHaveTheSameNotifications(t *testing.T) {
 			}
 		})
 	}
+}
+
+// watchedQueue has the largest number of additions in a batch. Forget replaces what Enqueue
+// has added.
+type watchedQueue struct {
+	module.DeliveryQueue
+	mu      sync.Mutex
+	largest int
+	forget  bool
+}
+
+func (q *watchedQueue) Enqueue(ctx context.Context, batches []module.DeliveryBatch) []module.Result[module.Enqueued] {
+	results := q.DeliveryQueue.Enqueue(ctx, batches)
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for _, b := range batches {
+		q.largest = max(q.largest, len(b.Additions))
+		for i := range b.Additions {
+			if q.forget {
+				b.Additions[i].Notification.Meta = "unreadable"
+			}
+		}
+	}
+	return results
+}
+
+// Users with a hundred pushers keep the queue no longer busy than other users.
+func TestBatchesAreBoundedByNotifications(t *testing.T) {
+	for _, test := range []struct{ users, pushers int }{{40, 100}, {fanOutAbove + 10, 100}, {300, 1}, {30, 1}} {
+		t.Run(fmt.Sprint(test), func(t *testing.T) {
+			inBubble(t, func(w *world) {
+				w.cfg.Shards = 1
+				var members []mxid.UserID
+				for i := range test.users {
+					members = append(members, name(i))
+					for n := range test.pushers {
+						w.set(name(i), fmt.Sprintf("%d-%d", i, n), fmt.Sprint("gw", i))
+					}
+				}
+				queue := &watchedQueue{DeliveryQueue: w.queue}
+				d, stop := w.hostOn(queue, w)
+				defer stop()
+				w.notify(d, 1, "!r:h", members...)
+				w.wait(time.Minute, func() bool { return w.queue.Waiting() == 0 })
+				if n := len(w.all()); n != test.users*test.pushers || queue.largest > fanOutStep {
+					t.Errorf("%d of %d were sent, %d in a batch", n, test.users*test.pushers, queue.largest)
+				}
+			})
+		})
+	}
+}
+
+// What a host sends at once needs no second look at what it has stored.
+func TestTheMetaIsHandedOn(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.set(name1, "key", "gw")
+		d, stop := w.hostOn(&watchedQueue{DeliveryQueue: w.queue, forget: true}, w)
+		defer stop()
+		w.notify(d, 1, "!r:h", name1)
+		w.wait(time.Minute, func() bool { return w.queue.Waiting() == 0 })
+		if got := w.got("key"); len(got) != 1 || got[0] != "$1" {
+			t.Errorf("got %v", got)
+		}
+	})
 }

@@ -101,7 +101,11 @@ func (d *Delivery) handOver(ctx context.Context, h *handover, recipients map[int
 		return err
 	}
 	for shard, some := range recipients {
-		if len(some) <= fanOutAbove {
+		switch {
+		case len(some) > fanOutAbove:
+		case fitting(some, lists) < len(some):
+			batches = append(batches, d.fanOut(h, shard, some)...)
+		default:
 			if a := d.addingTo(h, shard, some, lists); len(a.batch.Additions) > 0 {
 				a.batch.Key, a.batch.Window, a.batch.Room = h.key, d.cfg.DedupWindow, content.RoomDigest(h.ev.Room)
 				batches = append(batches, a)
