@@ -135,7 +135,7 @@ func (d *Delivery) begin(b module.Backlog, claimedAt time.Time) bool {
 	if err != nil { // run drops it, and reads the next one
 		return d.startOrRelease(b.Claim, s.run)
 	}
-	s.user = m.User
+	s.user, s.meta, s.metaOf = m.User, m, b.First.ID
 	turn, delay := d.admit(m.User, b.Claim.Gate)
 	if turn == nil {
 		d.start(func(context.Context) {

@@ -272,7 +272,7 @@ func (d *Delivery) sendClaimed(a *adding, claims []module.Claim, claimedAt time.
 		}
 		s := &sending{
 			claimed: d.newClaimed(claim, claimedAt), turn: a.turns[i], user: a.metas[i].User, target: a.targets[i], readAt: a.readAt,
-			known: []module.Notification{a.batch.Additions[i].Notification},
+			known: []module.Notification{a.batch.Additions[i].Notification}, meta: a.metas[i], metaOf: a.batch.Additions[i].Notification.ID,
 		}
 		if !d.startOrRelease(claim, s.run) {
 			d.endTurn(s.turn, turns.Unused, 0)

@@ -33,6 +33,8 @@ type sending struct {
 	turn    *turns.Turn     // of the next request, nil until it has one
 	trouble content.Trouble
 	known   []module.Notification // the first notifications of the backlog
+	meta    content.Meta          // of the notification metaOf, for which it is parsed once
+	metaOf  string
 }
 
 // run sends until the backlog is empty or has to wait.
@@ -72,7 +74,7 @@ func (s *sending) readMore(life context.Context) bool {
 // on.
 func (s *sending) sendFirst(life context.Context) bool {
 	n := s.known[0]
-	m, err := content.ReadMeta(n.Meta)
+	m, err := s.readMeta(n)
 	if err != nil {
 		return s.drop(life, n.ID, DropUnreadable)
 	}
@@ -98,6 +100,16 @@ func (s *sending) sendFirst(life context.Context) bool {
 		return false
 	}
 	return s.sendNow(life, n, m, s.countsFor(life))
+}
+
+func (s *sending) readMeta(n module.Notification) (m content.Meta, err error) {
+	if n.ID != s.metaOf {
+		if m, err = content.ReadMeta(n.Meta); err != nil {
+			return m, err
+		}
+		s.meta, s.metaOf = m, n.ID
+	}
+	return s.meta, nil
 }
 
 // readTarget reads the pusher, unless it is fresh, and reports whether to go on.

@@ -232,3 +232,18 @@ func TestOnlyRingingEventsAreCalls(t *testing.T) {
 		}
 	}
 }
+
+func TestAMetaIsReadAsItWasWritten(t *testing.T) {
+	t.Parallel()
+	for _, want := range []Meta{
+		{User: "@alice:example.org"},
+		{
+			User: "@alice:example.org", Event: `$<&>"\`, Room: "!é\u2028:h", Position: 1 << 60, Thread: "$t", Added: 1, Expires: -2,
+			Call: true, Trace: "00-1-2-01",
+		},
+	} {
+		if got, err := ReadMeta(want.Text()); err != nil || got != want {
+			t.Errorf("got %+v, %v", got, err)
+		}
+	}
+}
