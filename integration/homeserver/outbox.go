@@ -233,7 +233,7 @@ func (o *outbox) run(ctx context.Context, log *zap.Logger) {
 	defer every.Stop()
 	for {
 		if err := o.handOverRest(ctx, outboxAge); err != nil && ctx.Err() == nil {
-			log.Warn("events wait in the outbox", zap.Error(err))
+			log.Warn("events wait in the outbox", zap.String("error", fault.Details(err)))
 		}
 		select {
 		case <-ctx.Done():

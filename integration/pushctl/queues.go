@@ -201,8 +201,8 @@ func queuesShowCommand() command {
 	return command{
 		name: "queues show", args: "USER",
 		summary: "shows what waits for a user's pushers, and why",
-		about: "Shows each pusher of a user by a digest: its gateway, the waiting notifications, since when it\n" +
-			"fails, the status of the last answer or why there was none (dns, tls, refused, timeout, blocked),\n" +
+		about: "Shows each pusher of a user by a digest: its gateway, the waiting notifications, since when they\n" +
+			"wait and it fails, the status of the last answer or why there was none (dns, tls, refused, timeout, blocked),\n" +
 			"the next try, and its generation, which changes when the pusher is set. Exit status 1: a pusher is\n" +
 			"late, so no host sends, or there is no such user.",
 		setup: forDelivery(func(f *flags, c *deliveryCall) { c.json = f.json() }, func(ctx context.Context, c *deliveryCall) error {
@@ -234,6 +234,7 @@ type shownQueue struct {
 	Gateway       string    `json:"gateway,omitempty"`
 	State         string    `json:"state"`
 	Notifications int       `json:"notifications"`
+	Oldest        time.Time `json:"oldest,omitzero"` // when Notify got the oldest one
 	Since         time.Time `json:"failing_since,omitzero"`
 	Attempts      int       `json:"attempts"`
 	Last          string    `json:"last,omitempty"` // the status, or why there was no answer
@@ -307,7 +308,7 @@ func newShownQueue(user mxid.UserID, p pusher.Pusher) shownQueue {
 }
 
 func (q *shownQueue) fill(b backlog, now time.Time, gates map[string]*gate) {
-	q.Notifications, q.Since, q.Attempts, q.Last = b.Notifications, b.Since, b.Attempts, lastOf(b.Waiting)
+	q.Notifications, q.Oldest, q.Since, q.Attempts, q.Last = b.Notifications, b.Oldest, b.Since, b.Attempts, lastOf(b.Waiting)
 	if !b.Claimed {
 		q.Due = b.Due
 	}
@@ -346,19 +347,22 @@ func writeQueues(w io.Writer, all []shownQueue, now time.Time) error {
 	}
 	var rows [][]string
 	for _, q := range all {
-		failing, next := "-", "-"
-		if !q.Since.IsZero() {
-			failing = now.Sub(q.Since).Round(time.Second).String()
+		since := func(t time.Time) string {
+			if t.IsZero() {
+				return "-"
+			}
+			return now.Sub(t).Round(time.Second).String()
 		}
+		next := "-"
 		if !q.Due.IsZero() {
 			next = max(0, q.Due.Sub(now)).Round(time.Second).String()
 		}
 		rows = append(rows, []string{
-			printable(q.Pusher), printable(cmp.Or(q.Gateway, "-")), q.State, strconv.Itoa(q.Notifications), failing,
+			printable(q.Pusher), printable(cmp.Or(q.Gateway, "-")), q.State, strconv.Itoa(q.Notifications), since(q.Oldest), since(q.Since),
 			printable(cmp.Or(q.Last, "-")), strconv.Itoa(q.Attempts), next, strconv.FormatInt(q.Generation, 10),
 		})
 	}
-	head := []string{"PUSHER", "GATEWAY", "STATE", "NOTIFICATIONS", "FAILING FOR", "LAST", "ATTEMPTS", "NEXT TRY IN", "GENERATION"}
+	head := []string{"PUSHER", "GATEWAY", "STATE", "NOTIFICATIONS", "WAITING FOR", "FAILING FOR", "LAST", "ATTEMPTS", "NEXT TRY IN", "GENERATION"}
 	return writeTable(w, head, rows)
 }
 

@@ -55,6 +55,8 @@ type Delivery struct {
 	own         map[module.Target]*claimed // claims of this host
 	summary     module.QueueSummary        // of the queue, at summaryAt
 	summaryAt   time.Time
+	lateSince   time.Time // since then there are lateReports
+	lateReports int
 }
 
 // Seams are the dependencies of a [Delivery].

@@ -3,6 +3,7 @@ package delivery
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -40,6 +41,7 @@ type world struct {
 	dropped   map[DropReason]int
 	counts    map[string]int // by event and label
 	reports   []observe.Problem
+	late      []*LateError
 	sets      int64
 	expected  map[mxid.UserID][]string
 	failing   atomic.Pointer[error]
@@ -270,9 +272,12 @@ func (o worldObserver) Count(event observe.Event, reason string, n int) {
 	o.w.dropped[DropReason(reason)] += n
 }
 
-func (o worldObserver) Report(problem observe.Problem, _ error) {
+func (o worldObserver) Report(problem observe.Problem, err error) {
 	o.w.mu.Lock()
 	defer o.w.mu.Unlock()
+	if late := new(LateError); errors.As(err, &late) {
+		o.w.late = append(o.w.late, late)
+	}
 	o.w.reports = append(o.w.reports, problem)
 }
 

@@ -20,6 +20,7 @@ type posted struct {
 	class   content.Class
 	verdict content.Verdict
 	isLost  bool // another host has the claim
+	took    time.Duration
 }
 
 // post sends a request, and renews the claim while it is in flight. It cancels the
@@ -30,8 +31,9 @@ func (s *sending) post(life context.Context, body []byte, trace string) (p poste
 	defer cancel()
 	r := &renewal{s: s, life: life, cutOff: cancel}
 	r.begin()
+	began := time.Now()
 	answer, err := s.gateway.Post(ctx, s.target.URL, body)
-	p = posted{answer: answer, class: classOf(err), isLost: r.end()}
+	p = posted{answer: answer, class: classOf(err), took: time.Since(began), isLost: r.end()}
 	p.verdict = content.Judge(answer, p.class, s.target.Key.Pushkey)
 	end(string(outcomeOf(p.verdict, p.class)), answer.Status)
 	return p

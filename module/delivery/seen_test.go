@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"slices"
 	"syscall"
 	"testing"
 	"time"
@@ -135,4 +136,86 @@ func TestReasonsOfFailures(t *testing.T) {
 			t.Errorf("no error has the reason %s", reason)
 		}
 	}
+}
+
+// A notification that arrives late says why, and so do those that waited behind it.
+func TestALateNotificationSaysWhy(t *testing.T) {
+	after := func(d time.Duration, first func(context.Context, sent) (module.GatewayAnswer, error)) func(context.Context, sent) (module.GatewayAnswer, error) {
+		var start time.Time // of the bubble
+		return func(ctx context.Context, s sent) (module.GatewayAnswer, error) {
+			if start.IsZero() {
+				start = time.Now()
+			}
+			if time.Since(start) < d {
+				return first(ctx, s)
+			}
+			return module.GatewayAnswer{Status: 200}, nil
+		}
+	}
+	told := func(context.Context, sent) (module.GatewayAnswer, error) {
+		return module.GatewayAnswer{Status: 429, RetryAfter: 40 * time.Second}, nil
+	}
+	hang := func(ctx context.Context, _ sent) (module.GatewayAnswer, error) {
+		<-ctx.Done()
+		return module.GatewayAnswer{}, ctx.Err()
+	}
+	slow := func(context.Context, sent) (module.GatewayAnswer, error) {
+		time.Sleep(15 * time.Second)
+		return module.GatewayAnswer{Status: 200}, nil
+	}
+	for _, test := range []struct {
+		name      string
+		gateway   func(context.Context, sent) (module.GatewayAnswer, error)
+		attention module.Attention
+		outage    bool
+		want      map[LateCause]int
+		last      string
+	}{
+		{"429", after(time.Second, told), nil, false, map[LateCause]int{LateThrottled: 3}, "429"},
+		{"502", after(30*time.Second, always(502)), nil, false, map[LateCause]int{LateFailed: 3}, "502"},
+		{"it hangs", after(30*time.Second, hang), nil, false, map[LateCause]int{LateFailed: 3}, "timeout"},
+		{"it is slow", slow, nil, false, map[LateCause]int{LateSlow: 1, LateWaited: 2}, ""},
+		{"the user is active", always(200), delayAll(20 * time.Second), false, map[LateCause]int{LateDelayed: 3}, ""},
+		{"Redis is away", always(200), nil, true, map[LateCause]int{LateWaited: 3}, ""},
+		{"well", always(200), nil, false, map[LateCause]int{}, ""},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			inBubble(t, func(w *world) {
+				w.answer("gw", test.gateway)
+				w.attention = test.attention
+				w.set(name1, "key", "gw")
+				sender := w.stopped()
+				if !test.outage {
+					d, stop := w.host()
+					defer stop()
+					sender = d
+				}
+				for n := range 3 {
+					w.notify(sender, n, "!r:h", name1)
+				}
+				if test.outage {
+					time.Sleep(40 * time.Second)
+					_, stop := w.host()
+					defer stop()
+				}
+				time.Sleep(4 * time.Minute)
+				for _, cause := range LateCauses() {
+					if n := w.counted(observe.NotificationLate, FailReason(cause)); n != test.want[cause] {
+						t.Errorf("%s: %d, want %d", cause, n, test.want[cause])
+					}
+				}
+				for _, late := range w.late {
+					if late.Last != test.last || late.Age < lateAfter || late.Pusher == "" {
+						t.Errorf("got %+v", late)
+					}
+				}
+			})
+		})
+	}
+}
+
+type delayAll time.Duration
+
+func (d delayAll) Delay(_ context.Context, devices []module.UserDevice) []time.Duration {
+	return slices.Repeat([]time.Duration{time.Duration(d)}, len(devices))
 }

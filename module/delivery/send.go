@@ -35,6 +35,7 @@ type sending struct {
 	known   []module.Notification // the first notifications of the backlog
 	meta    content.Meta          // of the notification metaOf, for which it is parsed once
 	metaOf  string
+	wait    pastWait
 }
 
 // run sends until the backlog is empty or has to wait.
@@ -321,7 +322,7 @@ func (s *sending) sendNow(life context.Context, n module.Notification, m content
 	s.endTurnAfter(p.verdict, p.class, p.answer.RetryAfter)
 	switch p.verdict {
 	case content.Delivered:
-		return s.delivered(life, n, m, first, counts)
+		return s.delivered(life, n, m, first, counts, p.took)
 	case content.Unsent:
 		if !p.isLost {
 			s.postpone(0, s.kept())
@@ -331,12 +332,13 @@ func (s *sending) sendNow(life context.Context, n module.Notification, m content
 	return s.notDelivered(life, p, first, n.ID)
 }
 
-func (s *sending) delivered(life context.Context, n module.Notification, m content.Meta, first string, counts *module.Counts) bool {
+func (s *sending) delivered(life context.Context, n module.Notification, m content.Meta, first string, counts *module.Counts, took time.Duration) bool {
 	sent := ""
 	if counts != nil {
 		sent = s.target.Sent(*counts)
 	}
 	if m.Event != "" {
+		s.checkAge(time.UnixMilli(m.Added), took)
 		s.observer.Took(observe.DeliveryAge, "", max(0, s.clock().Sub(time.UnixMilli(m.Added))), true)
 	}
 	if n.ID != first {

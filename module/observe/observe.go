@@ -124,6 +124,10 @@ const (
 	// package delivery names it.
 	NotificationDropped
 
+	// NotificationLate is a notification that a gateway accepted more than 10 s after Notify.
+	// Its label is the cause as package delivery names it.
+	NotificationLate
+
 	// HandoverFailed is a call of Notify with a valid event that failed, DeliveryFailed a
 	// failure of delivery's background work, such as to look for what is due. Their label is
 	// the reason as package delivery names it.
@@ -152,8 +156,11 @@ func (e Event) String() string {
 	if e < 0 || e >= events {
 		return "unknown"
 	}
-	return [...]string{"lost_race", "unknown_outcome", "stale_cache", "whole_read", "rule_set_created", "rule_set_imported", "rule_set_repaired",
-		"notification_dropped", "handover_failed", "delivery_failed", "rules_kept", "rules_read", "unread_appended", "unread_compacted", "unread_long", "unread_unreadable"}[e]
+	return [...]string{
+		"lost_race", "unknown_outcome", "stale_cache", "whole_read", "rule_set_created", "rule_set_imported",
+		"rule_set_repaired", "notification_dropped", "notification_late", "handover_failed", "delivery_failed",
+		"rules_kept", "rules_read", "unread_appended", "unread_compacted", "unread_long", "unread_unreadable",
+	}[e]
 }
 
 // Events returns all events.
@@ -222,6 +229,10 @@ const (
 	// PusherRemoved is a removed pusher whose pushkey its gateway has rejected. The error
 	// is its digest.
 	PusherRemoved
+
+	// DeliveredLate is a NotificationLate, reported at most ten times in half a minute. The
+	// error is a delivery.LateError.
+	DeliveredLate
 )
 
 var problems = [...]string{
@@ -237,6 +248,7 @@ var problems = [...]string{
 	DeliveryDelayed:   "notifications are delayed",
 	TooManyRejections: "a push gateway rejects too many pushkeys of an app, no more are removed",
 	PusherRemoved:     "pusher removed, its gateway has rejected the pushkey",
+	DeliveredLate:     "notification delivered late",
 }
 
 // String returns the log message.
@@ -261,7 +273,7 @@ func (p Problem) IsFault() bool { return p == ListenerPanicked || p == TooManyRe
 
 // IsRoutine reports whether the problem needs no operator and is only logged for
 // information.
-func (p Problem) IsRoutine() bool { return p == PusherRemoved }
+func (p Problem) IsRoutine() bool { return p == PusherRemoved || p == DeliveredLate }
 
 // None is an observer that does nothing.
 var None Observer = none{}

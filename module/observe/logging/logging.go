@@ -8,6 +8,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/delivery"
 	"github.com/pushfx/pushfx/module/fault"
 	"github.com/pushfx/pushfx/module/observe"
 	"github.com/pushfx/pushfx/module/redisclient"
@@ -39,12 +40,16 @@ func (o Observer) Report(problem observe.Problem, err error) {
 func fields(problem observe.Problem, err error) []zap.Field {
 	var refused *module.ImportRefused
 	var setting *redisclient.SettingError
+	var late *delivery.LateError
 	switch {
 	case err == nil:
 		return nil
 	case errors.As(err, &refused):
 		return []zap.Field{zap.String("user_id", string(refused.User)),
 			zap.Int("rules", len(refused.Result.Rules.Refused)), zap.Int("pushers", len(refused.Result.Pushers.Refused))}
+	case errors.As(err, &late):
+		return []zap.Field{zap.String("pusher", late.Pusher), zap.Duration("age", late.Age), zap.String("cause", string(late.Cause)),
+			zap.Int("failures", late.Attempts), zap.String("last", late.Last)}
 	case errors.As(err, &setting):
 		return []zap.Field{zap.String("option", setting.Option), zap.String("why", setting.String()), zap.String("redis", setting.Address)}
 	case problem == observe.PusherRemoved:

@@ -11,6 +11,7 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/delivery"
 	"github.com/pushfx/pushfx/module/observe"
 	"github.com/pushfx/pushfx/module/observe/logging"
 	"github.com/pushfx/pushfx/module/pushrule"
@@ -56,6 +57,9 @@ func TestEachProblemHasOneLine(t *testing.T) {
 			"a push gateway rejects too many pushkeys of an app, no more are removed", map[string]any{}},
 		{observe.PusherRemoved, errors.New("I0rGUzqbEPAr7oXUSnlEDg"), zapcore.InfoLevel,
 			"pusher removed, its gateway has rejected the pushkey", map[string]any{"pusher": "I0rGUzqbEPAr7oXUSnlEDg"}},
+		{observe.DeliveredLate, &delivery.LateError{Pusher: "I0rGUzqbEPAr7oXUSnlEDg", Age: 40 * time.Second, Cause: delivery.LateThrottled, Attempts: 1, Last: "429"},
+			zapcore.InfoLevel, "notification delivered late",
+			map[string]any{"pusher": "I0rGUzqbEPAr7oXUSnlEDg", "age": 40 * time.Second, "cause": "throttled", "failures": 1, "last": "429"}},
 	} {
 		core, logs := observer.New(zapcore.DebugLevel)
 		logging.New(zap.New(core), observe.None).Report(test.problem, test.err)

@@ -46,6 +46,7 @@ const (
 const (
 	gatewayLabel = "gateway" // one of NamedGateways, or other
 	reasonLabel  = "reason"
+	causeLabel   = "cause"
 	stateLabel   = "state"
 )
 
@@ -62,6 +63,7 @@ type forDelivery struct {
 	durations     *prometheus.HistogramVec
 	ages          prometheus.Histogram
 	dropped       *prometheus.CounterVec
+	late          *prometheus.CounterVec
 	audience      *prometheus.CounterVec
 }
 
@@ -89,6 +91,9 @@ func newForDelivery(cfg DeliveryConfig) *forDelivery {
 		dropped: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "pushfx_delivery_dropped_total", Help: "Notifications that are not sent.",
 		}, []string{reasonLabel}),
+		late: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "pushfx_delivery_late_total", Help: "Notifications that a gateway accepted more than 10 s after Notify, by cause.",
+		}, []string{causeLabel}),
 		audience: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "pushfx_rule_cache_users_total", Help: "Users for whom an event was decided, with rules from memory (hit) or from the store (miss).",
 		}, []string{outcomeLabel}),
@@ -103,6 +108,9 @@ func newForDelivery(cfg DeliveryConfig) *forDelivery {
 	}
 	for _, reason := range delivery.DropReasons() {
 		m.dropped.WithLabelValues(string(reason))
+	}
+	for _, cause := range delivery.LateCauses() {
+		m.late.WithLabelValues(string(cause))
 	}
 	for _, reason := range delivery.FailReasons() {
 		m.notHandedOver.WithLabelValues(string(reason))
@@ -156,7 +164,7 @@ func (m *Metrics) BeginPost(ctx context.Context, gateway, _ string) (context.Con
 // Delivery returns the collectors of a host with delivery. Stats returns its current state.
 func (m *Metrics) Delivery(stats func() delivery.Stats) []prometheus.Collector {
 	d := m.delivery
-	all := []prometheus.Collector{d.handedOver, d.notHandedOver, d.failures, d.posts, d.durations, d.ages, d.dropped, d.audience}
+	all := []prometheus.Collector{d.handedOver, d.notHandedOver, d.failures, d.posts, d.durations, d.ages, d.dropped, d.late, d.audience}
 	gauge := func(name, help string, value func(delivery.Stats) float64) {
 		all = append(all, prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "pushfx_delivery_" + name, Help: help},
 			func() float64 { return value(stats()) }))

@@ -1,0 +1,69 @@
+package integration
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/fx"
+
+	"github.com/pushfx/pushfx"
+	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/pusher"
+	"github.com/pushfx/pushfx/module/redistest"
+)
+
+// A Redis that refuses what delivery needs moves a metric within a minute, by reason, also if the host hands no event
+// over.
+func TestARedisThatRefusesDeliveryIsSeen(t *testing.T) {
+	t.Parallel()
+	const background, handover = "pushfx_delivery_failures_total{reason=", "pushfx_delivery_handover_failures_total{reason="
+	for name, test := range map[string]struct {
+		reason       string
+		refuse, undo []any
+	}{
+		"its memory is full": {"oom", []any{"CONFIG", "SET", "maxmemory", "1"}, []any{"CONFIG", "SET", "maxmemory", "0"}},
+		"it lacks replicas":  {"readonly", []any{"CONFIG", "SET", "min-replicas-to-write", "1"}, []any{"CONFIG", "SET", "min-replicas-to-write", "0"}},
+		"it is a replica":    {"readonly", []any{"REPLICAOF", "127.0.0.1", "1"}, []any{"REPLICAOF", "NO", "ONE"}},
+		"the ACL lacks SET":  {"noperm", []any{"ACL", "SETUSER", "default", "-set"}, []any{"ACL", "SETUSER", "default", "+set"}},
+		"the control":        {"", []any{"PING"}, []any{"PING"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server := redistest.Single(t)
+			admin := server.Client(t)
+			var notifier module.Notifier
+			var pushers module.PusherService
+			_, registry := startMeasured(t, server.Client(t), pushfx.Delivery, fx.Decorate(allowLoopback), fx.Populate(&notifier, &pushers))
+			gateway := newTestGateway(t)
+			if err := pushers.Set(t.Context(), alice, pusherAt(gateway.url, "key"), pusher.KeepOthers); err != nil {
+				t.Fatal(err)
+			}
+			if err := admin.Do(t.Context(), test.refuse...).Err(); err != nil {
+				t.Fatal(err)
+			}
+			count := func(metric string) float64 { return scrape(t, registry)[metric+test.reason+"}"] }
+			if test.reason == "" {
+				time.Sleep(20 * time.Second)
+				for name, value := range scrape(t, registry) {
+					if value != 0 && (strings.HasPrefix(name, background) || strings.HasPrefix(name, handover)) {
+						t.Errorf("%s is %v", name, value)
+					}
+				}
+				return
+			}
+			eventually(t, "a failure is counted without an event", func() bool { return count(background) > 0 })
+			if err := sendEvent(t.Context(), notifier, message(1), alice); err == nil {
+				t.Error("the event was handed over")
+			}
+			if count(handover) != 1 {
+				t.Errorf("handovers that failed: %v", count(handover))
+			}
+			if err := admin.Do(t.Context(), test.undo...).Err(); err != nil {
+				t.Fatal(err)
+			}
+			eventually(t, "events are handed over again", func() bool { return sendEvent(t.Context(), notifier, message(1), alice) == nil })
+			gateway.wait(t, atLeast(1))
+		})
+	}
+}

@@ -1,0 +1,101 @@
+package delivery
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/pushfx/pushfx/module/delivery/content"
+	"github.com/pushfx/pushfx/module/observe"
+)
+
+// lateAfter is the age of a notification above which its delivery is late.
+const lateAfter = 10 * time.Second
+
+// LateCause is why a notification was delivered late.
+type LateCause string
+
+// The causes.
+const (
+	LateThrottled LateCause = "throttled" // the gateway answered 429, 507 or another 4xx
+	LateFailed    LateCause = "failed"    // the gateway answered otherwise, did not answer, or could not be reached
+	LateSlow      LateCause = "slow"      // the gateway took most of the time to accept it
+	LateDelayed   LateCause = "delayed"   // by module.Attention
+
+	// LateWaited is for no failed request of the pusher: its gateway was closed or held, a
+	// host died or was paused, no host ran, Redis failed, or hosts had no place.
+	LateWaited LateCause = "waited"
+)
+
+// LateCauses returns all causes.
+func LateCauses() []LateCause {
+	return []LateCause{LateThrottled, LateFailed, LateSlow, LateDelayed, LateWaited}
+}
+
+// LateError describes a late notification. Its text has no pushkey and no user.
+type LateError struct {
+	Pusher   string // see [PusherID]
+	Age      time.Duration
+	Cause    LateCause
+	Attempts int    // failures before
+	Last     string // the last failure: a status, or why there was no answer; empty for none
+}
+
+// Error returns the description.
+func (e *LateError) Error() string {
+	return fmt.Sprintf("%s after %v: %s, %d failures, the last: %q", e.Pusher, e.Age, e.Cause, e.Attempts, e.Last)
+}
+
+// pastWait is why the notifications of a backlog waited, for those behind the first one, too.
+type pastWait struct {
+	trouble content.Trouble // of the last failure
+	until   time.Time       // when it ended; later notifications did not wait for it
+}
+
+// checkAge reports a delivered notification that is late. Took is the duration of its
+// request.
+func (s *sending) checkAge(added time.Time, took time.Duration) {
+	now := s.clock()
+	if s.trouble.Attempts > 0 || s.trouble.Delayed != "" {
+		s.wait = pastWait{s.trouble, now}
+	}
+	age := now.Sub(added)
+	if age < lateAfter {
+		return
+	}
+	e := &LateError{Pusher: s.claim.Target.Name, Age: age.Round(time.Second), Cause: LateWaited}
+	t := s.wait.trouble
+	if added.After(s.wait.until) {
+		t = content.Trouble{}
+	}
+	e.Attempts = t.Attempts
+	switch {
+	case t.Attempts > 0 && t.Class == content.ClassStatus:
+		e.Last, e.Cause = fmt.Sprint(t.Status), LateFailed
+		if t.Status >= 400 && t.Status < 500 || t.Status == 507 {
+			e.Cause = LateThrottled
+		}
+	case t.Attempts > 0:
+		e.Last, e.Cause = string(t.Class), LateFailed
+	case took > age/2:
+		e.Cause = LateSlow
+	case t.Delayed != "":
+		e.Cause = LateDelayed
+	}
+	s.observer.Count(observe.NotificationLate, string(e.Cause), 1)
+	if s.mayReportLate() {
+		s.observer.Report(observe.DeliveredLate, e)
+	}
+}
+
+// maxLateReports is how many late notifications are reported in reportEvery.
+const maxLateReports = 10
+
+func (d *Delivery) mayReportLate() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if time.Since(d.lateSince) >= reportEvery {
+		d.lateSince, d.lateReports = time.Now(), 0
+	}
+	d.lateReports++
+	return d.lateReports <= maxLateReports
+}
