@@ -34,20 +34,20 @@ var outboxMembers = []mxid.UserID{"@alice:localhost", "@bob:localhost", "@carol:
 // second into the outbox.
 type death struct {
 	step   string
-	stalls func(*redistest.Proxy) *redistest.Fault // the command that the host waits for; nil after the answer
+	stalls func(*redistest.Proxy) *redistest.Fault // the command that the host waits for
 	row    bool                                    // the outbox has the event
+	after  bool                                    // the event is answered before
 	lost   bool                                    // the outbox never had the event, so no host sends it
 }
 
 var deaths = []death{
-	{"the row is not written", func(p *redistest.Proxy) *redistest.Fault { return p.HoldRequest(2, "EVAL", "EVALSHA") }, false, true},
-	{"the row is written", func(p *redistest.Proxy) *redistest.Fault { return p.StallReply(2, "EVAL", "EVALSHA") }, true, false},
-	{"nothing is handed over", func(p *redistest.Proxy) *redistest.Fault { return p.HoldRequest(1, "HSET") }, true, false},
-	{"a part is handed over", func(p *redistest.Proxy) *redistest.Fault { return p.HoldRequest(2, "HSET") }, true, false},
-	{"all is handed over", func(p *redistest.Proxy) *redistest.Fault { return p.StallReply(3, "EVAL", "EVALSHA") }, true, false},
-	{"the row is not deleted", func(p *redistest.Proxy) *redistest.Fault { return p.HoldRequest(1, "HDEL") }, true, false},
-	{"the row is deleted", func(p *redistest.Proxy) *redistest.Fault { return p.StallReply(1, "HDEL") }, false, false},
-	{"the event is answered", nil, false, false},
+	{"the row is not written", func(p *redistest.Proxy) *redistest.Fault { return p.HoldRequest(2, "EVAL", "EVALSHA") }, false, false, true},
+	{"the row is written", func(p *redistest.Proxy) *redistest.Fault { return p.StallReply(2, "EVAL", "EVALSHA") }, true, false, false},
+	{"nothing is handed over", func(p *redistest.Proxy) *redistest.Fault { return p.HoldRequest(1, "HSET") }, true, false, false},
+	{"a part is handed over", func(p *redistest.Proxy) *redistest.Fault { return p.HoldRequest(2, "HSET") }, true, false, false},
+	{"all is handed over", func(p *redistest.Proxy) *redistest.Fault { return p.StallReply(3, "EVAL", "EVALSHA") }, true, false, false},
+	{"the row is not deleted", func(p *redistest.Proxy) *redistest.Fault { return p.HoldRequest(1, "HDEL") }, true, true, false},
+	{"the row is deleted", func(p *redistest.Proxy) *redistest.Fault { return p.StallReply(1, "HDEL") }, false, true, false},
 }
 
 // bounds limit how often an event may arrive at each member.
@@ -136,13 +136,15 @@ func (o *outboxDeaths) die(event string, at death) {
 	o.t.Helper()
 	proxy := redistest.NewProxy(o.t, o.server)
 	host := o.start(proxy.Addr())
-	if at.stalls == nil {
+	stalled := at.stalls(proxy).With(event)
+	if at.after {
 		if err := o.send(host, event); err != nil {
 			o.t.Fatal(err)
 		}
+		<-stalled.Struck()
 		host.kill()
 	} else {
-		stalled, answered := at.stalls(proxy).With(event), make(chan error, 1)
+		answered := make(chan error, 1)
 		go func() { answered <- o.send(host, event) }()
 		select {
 		case <-stalled.Struck():

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -38,14 +39,19 @@ type outbox struct {
 	notifier module.Notifier
 	unread   module.UnreadService
 	waker    *waker
+	done     chan string // rows to delete
 }
+
+// maxDone is how many rows can wait to be deleted. Further rows are handed over again, which
+// does nothing.
+const maxDone = 1000
 
 func newOutbox(
 	cfg config, client redis.UniversalClient, users *sessions.Store, rooms *rooms.Store, notifier module.Notifier,
 	unread module.UnreadService, waker *waker,
 ) *outbox {
 	redis := cfg.module.Redis
-	return &outbox{client, redis.KeyPrefix + "demo:outbox", redis.OperationTimeout, users, rooms, notifier, unread, waker}
+	return &outbox{client, redis.KeyPrefix + "demo:outbox", redis.OperationTimeout, users, rooms, notifier, unread, waker, make(chan string, maxDone)}
 }
 
 // row is an event to hand over. A host with rooms would write it in the transaction that
@@ -80,27 +86,45 @@ func (o *outbox) commit(ctx context.Context, r row) error {
 	return nil
 }
 
-// handOver hands an event over and deletes its row. The row stays after an error that may
-// end.
-func (o *outbox) handOver(ctx context.Context, r row) error {
-	err := o.notify(ctx, r)
-	if err != nil && !module.IsPermanent(err) {
+// send stores an event and hands it over. Meanwhile it reads which members ignore the
+// sender, to save a round trip.
+func (o *outbox) send(ctx context.Context, r row) error {
+	var members []match.Member
+	var failed error
+	var reading sync.WaitGroup
+	reading.Go(func() { members, failed = o.toDecide(ctx, r) })
+	err := o.commit(ctx, r)
+	reading.Wait()
+	if err = errors.Join(err, failed); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, o.timeout)
-	defer cancel()
-	_ = o.client.HDel(ctx, o.key, r.ID).Err() // if that fails, the event is handed over again, which does nothing
+	return o.handOver(r, o.notify(ctx, r, members))
+}
+
+// sendAgain hands over an event of an earlier time, unless it was redacted since then.
+func (o *outbox) sendAgain(ctx context.Context, r row) error {
+	if e, _, err := o.rooms.Event(ctx, r.Room, r.ID); err != nil || e.Redacted {
+		return o.handOver(r, err)
+	}
+	members, err := o.toDecide(ctx, r)
+	if err == nil {
+		err = o.notify(ctx, r, members)
+	}
+	return o.handOver(r, err)
+}
+
+// handOver lets run delete the row. The row stays after an error that may end.
+func (o *outbox) handOver(r row, err error) error {
+	if err == nil || module.IsPermanent(err) {
+		select {
+		case o.done <- r.ID:
+		default:
+		}
+	}
 	return err
 }
 
-func (o *outbox) notify(ctx context.Context, r row) error {
-	if e, _, err := o.rooms.Event(ctx, r.Room, r.ID); err != nil || e.Redacted {
-		return err
-	}
-	members, err := o.toDecide(ctx, r)
-	if err != nil {
-		return err
-	}
+func (o *outbox) notify(ctx context.Context, r row, members []match.Member) error {
 	decisions, err := o.notifier.Decide(ctx, r.Event, members)
 	if err != nil {
 		return err
@@ -108,17 +132,17 @@ func (o *outbox) notify(ctx context.Context, r row) error {
 	if err := o.count(ctx, r, decisions); err != nil {
 		return err
 	}
-	if err := o.show(ctx, r); err != nil {
-		return err
-	}
-	if err := o.notifier.Notify(ctx, r.Event, "", decisions); err != nil {
-		return err
-	}
 	changed := []mxid.UserID{r.Sender} // their badges change without a notification
 	if r.Reads != "" && r.Reads != r.Sender {
 		changed = append(changed, r.Reads)
 	}
-	return o.notifier.UpdateBadges(ctx, changed...)
+	var shown, notified, updated error
+	var all sync.WaitGroup
+	all.Go(func() { shown = o.show(ctx, r) })
+	all.Go(func() { updated = o.notifier.UpdateBadges(ctx, changed...) })
+	notified = o.notifier.Notify(ctx, r.Event, "", decisions)
+	all.Wait()
+	return errors.Join(shown, updated, notified) // the first one decides whether the row stays
 }
 
 // count counts the event before a sync can show it.
@@ -180,11 +204,7 @@ func (o *outbox) redact(ctx context.Context, room string, e, redaction rooms.Eve
 	if err := o.rooms.Redact(ctx, room, e, redaction.JSON); err != nil {
 		return err
 	}
-	redaction, err := o.rooms.Add(ctx, room, redaction, rooms.Change{})
-	if err != nil {
-		return err
-	}
-	members, err := o.rooms.Members(ctx, room)
+	redaction, members, err := o.rooms.Add(ctx, room, redaction, rooms.Change{})
 	if err != nil {
 		return err
 	}
@@ -200,7 +220,7 @@ func (o *outbox) redact(ctx context.Context, room string, e, redaction rooms.Eve
 func (o *outbox) handOverRest(ctx context.Context, age time.Duration) error {
 	rows, err := o.olderThan(ctx, age)
 	for _, r := range rows {
-		if again := o.handOver(ctx, r); err == nil {
+		if again := o.sendAgain(ctx, r); err == nil {
 			err = again
 		}
 	}
@@ -227,18 +247,39 @@ func (o *outbox) olderThan(ctx context.Context, age time.Duration) (rows []row, 
 	return rows, nil
 }
 
-// run scans the outbox at once and then every minute.
+// deleteRows deletes the rows of events that were handed over. If that fails, the events are
+// handed over again, which does nothing.
+func (o *outbox) deleteRows(ctx context.Context, ids ...string) {
+	for len(o.done) > 0 {
+		ids = append(ids, <-o.done)
+	}
+	if len(ids) == 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), o.timeout)
+	defer cancel()
+	_ = o.client.HDel(ctx, o.key, ids...).Err()
+}
+
+// run scans the outbox at once and then every minute, and deletes rows.
 func (o *outbox) run(ctx context.Context, log *zap.Logger) {
 	every := time.NewTicker(outboxEvery)
 	defer every.Stop()
-	for {
-		if err := o.handOverRest(ctx, outboxAge); err != nil && ctx.Err() == nil {
-			log.Warn("events wait in the outbox", zap.String("error", fault.Details(err)))
+	for isTime := true; ; {
+		if isTime {
+			if err := o.handOverRest(ctx, outboxAge); err != nil && ctx.Err() == nil {
+				log.Warn("events wait in the outbox", zap.String("error", fault.Details(err)))
+			}
 		}
 		select {
 		case <-ctx.Done():
+			o.deleteRows(ctx)
 			return
 		case <-every.C:
+			isTime = true
+		case id := <-o.done:
+			isTime = false
+			o.deleteRows(ctx, id)
 		}
 	}
 }

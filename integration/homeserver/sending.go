@@ -143,23 +143,17 @@ func (s *sending) send(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	e, err := s.rooms.Add(ctx, request.RoomID, rooms.Event{ID: request.EventID, JSON: text}, request.change())
+	e, members, err := s.rooms.Add(ctx, request.RoomID, rooms.Event{ID: request.EventID, JSON: text}, request.change())
 	if errors.Is(err, rooms.ErrTooManyMembers) {
 		return badRequest("M_INVALID_PARAM", "The room has too many members.")
 	}
 	if err != nil {
 		return err
 	}
-	members, err := s.rooms.Members(ctx, request.RoomID)
-	if err != nil {
-		return err
-	}
-	r := request.row(e, sender, members)
-	if err := s.outbox.commit(ctx, r); err != nil {
-		return err
-	}
-	if err := s.outbox.handOver(ctx, r); err != nil {
-		return err
+	if !e.Redacted {
+		if err := s.outbox.send(ctx, request.row(e, sender, members)); err != nil {
+			return err
+		}
 	}
 	return c.JSON(http.StatusOK, map[string]any{"event_id": e.ID, "position": e.Position})
 }

@@ -98,12 +98,12 @@ func (s *Store) do(ctx context.Context, operation func(ctx context.Context) erro
 }
 
 // addEvent gives the event a position, unless the room has it already, and returns it with
-// its position before it. The order has the ids of all events, so that the oldest can go.
+// its position before it, and the fields of the room. The order has the ids of all events, so that the oldest can go.
 var addEvent = redis.NewScript(`
 local old = redis.call('HGET', KEYS[2], ARGV[1])
-if old then return old end
+if old then return {old, redis.call('HGETALL', KEYS[1])} end
 if ARGV[5] ~= '' then
-	if redis.call('HLEN', KEYS[1]) >= tonumber(ARGV[7]) and redis.call('HEXISTS', KEYS[1], 'is:' .. ARGV[5]) == 0 then return '' end
+	if redis.call('HLEN', KEYS[1]) >= tonumber(ARGV[7]) and redis.call('HEXISTS', KEYS[1], 'is:' .. ARGV[5]) == 0 then return {''} end
 	redis.call('HSET', KEYS[1], 'is:' .. ARGV[5], ARGV[6])
 end
 if ARGV[4] ~= '' then redis.call('HSET', KEYS[1], 'members', ARGV[4]) end
@@ -115,42 +115,54 @@ for _, id in ipairs(redis.call('ZRANGE', KEYS[3], 0, -1 - tonumber(ARGV[3]))) do
 	redis.call('ZREM', KEYS[3], id)
 	redis.call('ZREM', KEYS[4], id)
 end
-return position .. ' ' .. ARGV[2]`)
+return {position .. ' ' .. ARGV[2], redis.call('HGETALL', KEYS[1])}`)
 
-// Add adds an event, finds its thread, and returns it with its position. An event with the id
-// of an earlier one changes nothing: Add returns the earlier one.
-func (s *Store) Add(ctx context.Context, room string, e Event, change Change) (Event, error) {
+// Add adds an event, finds its thread, and returns it with its position, and the members of
+// the room. An event with the id of an earlier one changes nothing: Add returns the earlier
+// one.
+func (s *Store) Add(ctx context.Context, room string, e Event, change Change) (Event, Members, error) {
 	var err error
 	var inThread bool
 	e.Parent, inThread = parentOf(e.JSON)
 	if e.Thread, e.Hops, err = s.threadOf(ctx, room, e.Parent, inThread); err != nil {
-		return Event{}, err
+		return Event{}, nil, err
 	}
 	text, err := json.Marshal(e)
 	if err != nil {
-		return Event{}, err
+		return Event{}, nil, err
 	}
 	members := ""
 	if change.Members != nil {
 		list, err := json.Marshal(change.Members)
 		if err != nil {
-			return Event{}, err
+			return Event{}, nil, err
 		}
 		members = string(list)
 	}
-	var stored string
+	var reply []any
 	err = s.do(ctx, func(ctx context.Context) (err error) {
-		stored, err = addEvent.Run(ctx, s.client, s.roomKeys(room), e.ID, text, keptEvents, members,
-			string(change.User), string(change.Is), maxFields).Text()
+		reply, err = addEvent.Run(ctx, s.client, s.roomKeys(room), e.ID, text, keptEvents, members,
+			string(change.User), string(change.Is), maxFields).Slice()
 		return err
 	})
-	if err == nil && stored == "" {
-		return Event{}, ErrTooManyMembers
+	switch {
+	case err != nil:
+		return Event{}, nil, err
+	case len(reply) < 2:
+		return Event{}, nil, ErrTooManyMembers
 	}
-	if err != nil {
-		return Event{}, err
+	added, err := readEvent(fmt.Sprint(reply[0]))
+	return added, readMembers(pairs(reply[1])), err
+}
+
+// pairs reads a reply to HGETALL in a script.
+func pairs(reply any) map[string]string {
+	list, _ := reply.([]any)
+	fields := map[string]string{}
+	for i := 1; i < len(list); i += 2 {
+		fields[fmt.Sprint(list[i-1])] = fmt.Sprint(list[i])
 	}
-	return readEvent(stored)
+	return fields
 }
 
 func readEvent(stored string) (e Event, err error) {

@@ -28,7 +28,7 @@ func add(t *testing.T, s *Store, id, relation, to string) Event {
 	if to != "" {
 		content = fmt.Sprintf(`{"m.relates_to":{"rel_type":%q,"event_id":%q}}`, relation, to)
 	}
-	e, err := s.Add(t.Context(), room, Event{ID: id, JSON: `{"content":` + content + `}`}, Change{})
+	e, _, err := s.Add(t.Context(), room, Event{ID: id, JSON: `{"content":` + content + `}`}, Change{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -95,7 +95,7 @@ func TestMembershipEventsWin(t *testing.T) {
 	change := func(c Change, want ...mxid.UserID) {
 		t.Helper()
 		e := Event{ID: fmt.Sprint("$", time.Now().UnixNano()), JSON: "{}"}
-		if _, err := s.Add(t.Context(), room, e, c); err != nil {
+		if _, _, err := s.Add(t.Context(), room, e, c); err != nil {
 			t.Fatal(err)
 		}
 		if got, err := s.Members(t.Context(), room); err != nil || !slices.Equal(got.Users(Joined), want) {
@@ -117,7 +117,7 @@ func TestARoomHasABoundedNumberOfMembers(t *testing.T) {
 	t.Parallel()
 	s := open(t)
 	join := func(n int) error {
-		_, err := s.Add(t.Context(), room, Event{ID: fmt.Sprint("$", n), JSON: "{}"}, Change{User: mxid.UserID(fmt.Sprintf("@%d:x", n)), Is: Joined})
+		_, _, err := s.Add(t.Context(), room, Event{ID: fmt.Sprint("$", n), JSON: "{}"}, Change{User: mxid.UserID(fmt.Sprintf("@%d:x", n)), Is: Joined})
 		return err
 	}
 	n := 0
@@ -126,7 +126,7 @@ func TestARoomHasABoundedNumberOfMembers(t *testing.T) {
 	if n > maxFields || n < maxFields-5 {
 		t.Errorf("%d users joined", n)
 	}
-	_, err := s.Add(t.Context(), room, Event{ID: "$leave", JSON: "{}"}, Change{User: "@1:x", Is: Left})
+	_, _, err := s.Add(t.Context(), room, Event{ID: "$leave", JSON: "{}"}, Change{User: "@1:x", Is: Left})
 	if err != nil {
 		t.Errorf("a member cannot leave: %v", err)
 	}
