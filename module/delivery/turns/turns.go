@@ -182,11 +182,11 @@ func (s *Scheduler) Admit(now time.Time, userName, gateName string) (turn *Turn,
 		s.begin(t, now)
 		return t, 0
 	case isProbe: // another user's request will be the probe
-		return nil, s.putOff(shortDelay, 1)
+		return nil, s.putOff(1)
 	case u.inLine+len(u.waiting) >= maxUserWaiting:
-		return nil, s.putOff(shortDelay, float64(u.refused.add(now, time.Second))/manyOfUser)
+		return nil, s.putOff(float64(u.refused.add(now, time.Second))/manyOfUser)
 	case s.waiting >= maxWaiting:
-		return nil, s.putOff(shortDelay, float64(s.refused.add(now, time.Second))/manyOfAll)
+		return nil, s.putOff(float64(s.refused.add(now, time.Second))/manyOfAll)
 	}
 	u.waiting = append(u.waiting, t)
 	s.waiting++
@@ -200,7 +200,7 @@ func (s *Scheduler) Admit(now time.Time, userName, gateName string) (turn *Turn,
 // PutOff returns how long to put off a request that has waited for its place in vain.
 func (s *Scheduler) PutOff(t *Turn) time.Duration {
 	if t.gate.closedAt.IsZero() {
-		return s.putOff(shortDelay, 1)
+		return s.putOff(1)
 	}
 	return 0
 }
@@ -243,10 +243,10 @@ func (s *Scheduler) Claimable(now time.Time, gate string) int {
 
 func (s *Scheduler) hash(user string) uint64 { return maphash.String(s.seed, user) }
 
-// putOff returns a delay from d to three times d, multiplied by a load above 1.
-func (s *Scheduler) putOff(d time.Duration, load float64) time.Duration {
+// putOff returns a delay for work without a place. A load above 1 makes it longer.
+func (s *Scheduler) putOff(load float64) time.Duration {
 	random := 1 + 2*s.cfg.Random()
-	return min(time.Duration(float64(d)*random*max(1, load)), longDelay)
+	return min(time.Duration(float64(shortDelay)*random*max(1, load)), longDelay)
 }
 
 // advance moves a user's waiting requests to the lines of their gates, so that no user has
