@@ -155,12 +155,9 @@ if ARGV[6] ~= '0' then
 	local position, nonce, at = string.match(try(false, 'HGET', KEYS[5], of) or '0 - 0', '(%d+) (%S+) (%d+)')
 	if position == ARGV[8] and position ~= ARGV[7] then return again(nonce, at) end
 	if position ~= ARGV[7] then return {-3} end
-	redis.call('HSET', KEYS[5], of, ARGV[8] .. ' ' .. stamp)
 else
-	if not redis.call('SET', KEYS[1], stamp, 'PX', ARGV[2], 'NX') then
-		local nonce, at = string.match(redis.call('GET', KEYS[1]), '(%S+) (%d+)')
-		return again(nonce, at)
-	end
+	local nonce, at = string.match(redis.call('GET', KEYS[1]) or '', '(%S+) (%d+)')
+	if nonce then return again(nonce, at) end
 	local ahead, state = known[n + 1], 0
 	if isFanOut(targets[1]) then
 		if isFull(ahead) then state = -2 end
@@ -169,7 +166,6 @@ else
 	end
 	if state < 0 then
 		for i = 1, n do try(0, 'HDEL', KEYS[4], textOf(i)) end
-		redis.call('DEL', KEYS[1])
 		return {state}
 	end
 end
@@ -283,6 +279,11 @@ end
 local function append(i)
 	local k, target, more = first + (i - 1) * fields, targets[i], KEYS[6 + gates + i]
 	local gate, entry = split(known[i])
+	local score = tonumber(redis.call('ZSCORE', due[gate], target) or nil)
+	if string.sub(entry, 2, 17) == string.sub(ARGV[k + 2], 2, 17) then -- Redis refused the rest of an earlier try
+		wake(i, gate, score, entry)
+		return 0
+	end
 	local isCounts = string.sub(ARGV[k + 2], 1, 1) == 'c'
 	local length = redis.pcall('LLEN', more)
 	if type(length) == 'table' then -- the key has another type
@@ -290,7 +291,6 @@ local function append(i)
 		try(0, 'HDEL', KEYS[4], textOf(i))
 		return 0
 	end
-	local score = tonumber(redis.call('ZSCORE', due[gate], target) or nil)
 	local last = length > 0 and redis.call('LINDEX', more, -1) or entry
 	if string.sub(last, 1, 1) == 'c' and (length > 0 or not score or score % 2 == 1) then
 		if isCounts then return 0 end
@@ -320,7 +320,11 @@ for gate, members in pairs(scores) do
 	listed[#listed + 1] = gate
 end
 for i = 1, #listed, 2000 do redis.call('ZADD', KEYS[2], 'LT', unpack(listed, i, math.min(i + 1999, #listed))) end
-if ARGV[6] ~= '0' then
+-- Only now: if Redis refuses a command before this, the next try adds the rest.
+if ARGV[6] == '0' then
+	redis.call('SET', KEYS[1], stamp, 'PX', ARGV[2])
+else
+	redis.call('HSET', KEYS[5], of, ARGV[8] .. ' ' .. stamp)
 	for gate, key in pairs(due) do
 		if gate ~= 'fanout-' then reply[3] = reply[3] + redis.call('ZCOUNT', key, '-inf', now + 1) end
 	end

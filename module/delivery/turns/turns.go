@@ -184,9 +184,9 @@ func (s *Scheduler) Admit(now time.Time, userName, gateName string) (turn *Turn,
 	case isProbe: // another user's request will be the probe
 		return nil, s.putOff(1)
 	case u.inLine+len(u.waiting) >= maxUserWaiting:
-		return nil, s.putOff(float64(u.refused.add(now, time.Second))/manyOfUser)
+		return nil, s.putOff(float64(u.refused.add(now, time.Second)) / manyOfUser)
 	case s.waiting >= maxWaiting:
-		return nil, s.putOff(float64(s.refused.add(now, time.Second))/manyOfAll)
+		return nil, s.putOff(float64(s.refused.add(now, time.Second)) / manyOfAll)
 	}
 	u.waiting = append(u.waiting, t)
 	s.waiting++
