@@ -91,7 +91,7 @@ func (d *Delivery) lookOnce(ctx context.Context) (wait time.Duration) {
 	case isCutOff: // other hosts send what is due
 		return wait
 	case found.More && began > 0:
-		return 0
+		return lookGap
 	case found.More:
 		return lookAgain
 	case time.Now().Before(d.putOffUntil):
