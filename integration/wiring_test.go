@@ -217,15 +217,10 @@ func startable(client redis.UniversalClient, options ...fx.Option) *fx.App {
 
 func TestAStoppedRedisStopsTheStart(t *testing.T) {
 	t.Parallel()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	address := listener.Addr().String()
-	listener.Close()
+	const address = "127.0.0.1:1" // no server of another test takes it
 	client := redis.NewClient(&redis.Options{Addr: address})
 	defer client.Close()
-	err = startable(client).Start(t.Context())
+	err := startable(client).Start(t.Context())
 	if err == nil || !strings.Contains(err.Error(), "Redis at "+address+" does not answer") ||
 		!strings.Contains(err.Error(), "connection refused") {
 		t.Errorf("got error %v, want one with the address and the cause", err)
