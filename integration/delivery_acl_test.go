@@ -82,7 +82,7 @@ func useQueue(ctx context.Context, client redis.UniversalClient, prefix string) 
 	}
 	claims := map[string]module.Claim{}
 	for range 2 {
-		claimed, err := q.Claim(ctx, 10, time.Minute, func(string) int { return 10 })
+		claimed, err := q.Claim(ctx, module.Look{Limit: 10, Lease: time.Minute, Gate: func(string) (int, bool) { return 10, false }})
 		failures = append(failures, err)
 		for _, b := range claimed.Backlogs {
 			claims[b.Claim.Target.Name] = b.Claim

@@ -166,10 +166,9 @@ type DeliveryQueue interface {
 	// returns a result for each batch. After an error, some batches may have been added.
 	Enqueue(ctx context.Context, batches []DeliveryBatch) []Result[Enqueued]
 
-	// Claim claims at most limit due backlogs, about in the order of their due times. May
-	// returns how many backlogs of a gate to claim at most, 0 for a gate that this host has
-	// closed. A call may pass over some gates, but several calls pass over none.
-	Claim(ctx context.Context, limit int, lease time.Duration, may func(gate string) int) (Claimed, error)
+	// Claim claims due backlogs, about in the order of their due times. A call may pass
+	// over some gates, but several calls pass over none.
+	Claim(ctx context.Context, look Look) (Claimed, error)
 
 	// Read returns at most limit notifications of a claimed backlog, the oldest first.
 	Read(ctx context.Context, c Claim, limit int) ([]Notification, error)
@@ -337,10 +336,22 @@ type Claim struct {
 	Token  int64  // 0 is no claim
 }
 
-// Claimed is the result of [DeliveryQueue.Claim].
+// Look says what [DeliveryQueue.Claim] may claim.
+type Look struct {
+	Shards []int // all if it is nil
+	Limit  int   // backlogs
+	Lease  time.Duration
+
+	// Gate returns how many backlogs of a gate to claim at most, and whether the host has
+	// closed the gate and only tries it. It is 0 for a gate that is left out.
+	Gate func(name string) (most int, isClosed bool)
+}
+
+// Claimed is the result of [DeliveryQueue.Claim]. Backlogs at closed gates are neither
+// more nor old, because they have to wait.
 type Claimed struct {
 	Backlogs []Backlog
-	More     bool          // more backlogs may be due at gates that were not left out
+	More     []int         // shards in which more backlogs may be due
 	Oldest   time.Duration // since their earliest due time, or since a failing shard was last seen
 }
 

@@ -44,6 +44,9 @@ func TestClosedGatesCostTheirProbes(t *testing.T) {
 				if calls > 25 {
 					t.Errorf("%d calls of the queue in a second", calls)
 				}
+				if late := d.Stats().Late; late > time.Second {
+					t.Errorf("late by %v", late)
+				}
 			})
 		})
 	}

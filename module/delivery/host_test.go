@@ -425,11 +425,11 @@ func (m *mortal) Enqueue(ctx context.Context, batches []module.DeliveryBatch) []
 	return m.DeliveryQueue.Enqueue(ctx, batches)
 }
 
-func (m *mortal) Claim(ctx context.Context, limit int, lease time.Duration, may func(string) int) (module.Claimed, error) {
+func (m *mortal) Claim(ctx context.Context, look module.Look) (module.Claimed, error) {
 	if err := m.err(); err != nil {
 		return module.Claimed{}, err
 	}
-	return m.DeliveryQueue.Claim(ctx, limit, lease, may)
+	return m.DeliveryQueue.Claim(ctx, look)
 }
 
 func (m *mortal) Complete(ctx context.Context, c module.Claim, id string, trouble module.Trouble, sent string) (int, error) {

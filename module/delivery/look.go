@@ -21,21 +21,31 @@ const (
 	retryQueue = time.Second           // after an error of the queue or the host
 )
 
-// look claims due backlogs and sends them, until ctx ends.
+// look claims due backlogs and sends them, until ctx ends. After a look that left due
+// backlogs, it looks again at their shards alone, until lookEvery is over.
 func (d *Delivery) look(ctx context.Context) {
-	var heldAt time.Time
+	var heldAt, allAt time.Time
+	var shards []int // nil: all
 	for ctx.Err() == nil {
 		if time.Since(heldAt) >= lookEvery {
 			heldAt = time.Now()
 			d.readHeld(ctx)
 		}
 		began := time.Now()
-		wait := d.lookOnce(ctx)
+		if began.Sub(allAt) >= lookEvery {
+			shards = nil
+		}
+		if shards == nil {
+			allAt = began
+		}
+		wait, more := d.lookOnce(ctx, shards)
+		shards = more
 		timer := time.NewTimer(wait)
 		select {
 		case <-ctx.Done():
 		case <-timer.C:
 		case <-d.wake:
+			shards = nil
 		}
 		timer.Stop()
 		_ = retry.Sleep(ctx, time.Until(began.Add(lookGap)))
@@ -55,26 +65,31 @@ func (d *Delivery) readHeld(ctx context.Context) {
 	d.turns.Hold(names)
 }
 
-// lookOnce claims and sends due backlogs.
-func (d *Delivery) lookOnce(ctx context.Context) (wait time.Duration) {
+// lookOnce claims and sends due backlogs of shards, and returns when to look again, and at
+// which shards.
+func (d *Delivery) lookOnce(ctx context.Context, shards []int) (wait time.Duration, more []int) {
 	wait = lookEvery/2 + rand.N(lookEvery/2)
 	d.mu.Lock()
 	capacity := d.turns.Capacity(time.Now())
 	d.mu.Unlock()
 	claimedAt := time.Now()
 	allowed := map[string]int{}
-	found, err := d.queue.Claim(ctx, capacity, lease, func(gate string) int {
-		allowed[gate] = d.claimable(gate)
-		return allowed[gate]
-	})
+	found, err := d.queue.Claim(ctx, module.Look{Shards: shards, Limit: capacity, Lease: lease, Gate: func(gate string) (int, bool) {
+		most, isClosed := d.claimable(gate)
+		allowed[gate] = most
+		return most, isClosed
+	}})
 	if err != nil {
 		if ctx.Err() == nil {
 			d.failed("look for what is due", err)
 		}
-		return wait
+		return wait, nil
 	}
 	d.mu.Lock()
-	d.hasMore, d.late, d.lookedAt = found.More || d.mayHaveMore(found, allowed), found.Oldest, claimedAt
+	d.hasMore = len(found.More) > 0 || d.mayHaveMore(found, allowed)
+	if shards == nil {
+		d.late, d.lookedAt = found.Oldest, claimedAt
+	}
 	isCutOff := d.turns.IsCutOff(claimedAt)
 	d.mu.Unlock()
 	// A closed gate is tried by a pusher that has not failed, if there is one.
@@ -89,21 +104,21 @@ func (d *Delivery) lookOnce(ctx context.Context) (wait time.Duration) {
 	defer d.mu.Unlock()
 	switch {
 	case isCutOff: // other hosts send what is due
-		return wait
-	case found.More && began > 0:
-		return lookGap
-	case found.More:
-		return lookAgain
+		return wait, nil
+	case len(found.More) > 0 && began > 0:
+		return lookGap, found.More
+	case len(found.More) > 0:
+		return lookAgain, found.More
 	case time.Now().Before(d.putOffUntil):
-		return lookSoon
+		return lookSoon, nil
 	}
-	return wait
+	return wait, nil
 }
 
-// claimable returns how many backlogs of a gate to claim.
-func (d *Delivery) claimable(gate string) int {
+// claimable returns how many backlogs of a gate to claim, and whether the gate is closed.
+func (d *Delivery) claimable(gate string) (most int, isClosed bool) {
 	if gate == module.FanOut {
-		return expansions
+		return expansions, false
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -77,7 +77,7 @@ func TestAnswers(t *testing.T) {
 				d, stop := w.host()
 				defer stop()
 				w.notify(d, 1, "!r:h", name1)
-				w.wait(test.most+2*lookGap, func() bool { return w.queue.Waiting() == 0 }) // the host may have just looked
+				w.wait(test.most+lookGap, func() bool { return w.queue.Waiting() == 0 }) // the host may have just looked
 				all := w.all()
 				if len(all) != test.attempts {
 					t.Errorf("sent %d times, want %d", len(all), test.attempts)

@@ -195,7 +195,7 @@ func oneClaim(t *testing.T, newQueue hosts, shard int) {
 		claiming.Go(func() {
 			for t.Context().Err() == nil {
 				began := time.Now()
-				claimed, err := q.Claim(t.Context(), 7, lease, anyGate)
+				claimed, err := q.Claim(t.Context(), look(7, lease))
 				if err != nil && fault.KindOf(err) != fault.Unavailable {
 					t.Error(err)
 				}
@@ -819,7 +819,9 @@ func byGate(t *testing.T, newQueue hosts, shard int) {
 		t.Helper()
 		taken = map[string]int{}
 		persist(t.Context(), t, func() error {
-			claimed, err := q.Claim(t.Context(), 100, long, func(gate string) int { return may[gate] })
+			of := look(100, long)
+			of.Gate = func(gate string) (int, bool) { return may[gate], false }
+			claimed, err := q.Claim(t.Context(), of)
 			for _, b := range claimed.Backlogs {
 				taken[b.Claim.Gate]++
 			}
@@ -905,12 +907,12 @@ func manyGates(t *testing.T, newQueue hosts, shard int) {
 	additions[0].Gate = "open"
 	enqueue(t, q, batch(shard, additions...))
 	for deadline := time.Now().Add(patience); ; {
-		claimed, err := q.Claim(t.Context(), 10, long, func(name string) int {
+		claimed, err := q.Claim(t.Context(), module.Look{Limit: 10, Lease: long, Gate: func(name string) (int, bool) {
 			if name != "open" {
-				return 0
+				return 0, true
 			}
-			return 10
-		})
+			return 10, false
+		}})
 		if err != nil && fault.KindOf(err) != fault.Unavailable {
 			t.Fatal(err)
 		}
@@ -923,6 +925,41 @@ func manyGates(t *testing.T, newQueue hosts, shard int) {
 	}
 }
 
+// closedGate: a host that tries a closed gate neither hurries nor is late for its backlogs.
+func closedGate(t *testing.T, newQueue hosts, shard int) {
+	q := newQueue(t)
+	for n := range 20 {
+		add(t, q, shard, fmt.Sprint("t", n), one(1))
+	}
+	time.Sleep(10 * time.Millisecond) // they are at least that old
+	for _, isClosed := range []bool{true, false} {
+		of := look(1, long)
+		of.Shards, of.Gate = []int{shard}, func(string) (int, bool) { return 1, isClosed }
+		var claimed module.Claimed
+		persist(t.Context(), t, func() (err error) {
+			claimed, err = q.Claim(t.Context(), of)
+			return err
+		})
+		if len(claimed.Backlogs) != 1 {
+			t.Fatalf("claimed %v", claimed.Backlogs)
+		}
+		if hasMore := slices.Contains(claimed.More, shard); hasMore == isClosed || claimed.Oldest > 0 == isClosed {
+			t.Errorf("closed %t: more in %v, %v old", isClosed, claimed.More, claimed.Oldest)
+		}
+	}
+}
+
+func someShards(t *testing.T, newQueue hosts, shard int) {
+	q := newQueue(t)
+	add(t, q, shard, "a", one(1))
+	of := look(10, long)
+	of.Shards = []int{(shard + 1) % Shards}
+	if claimed, err := q.Claim(t.Context(), of); len(claimed.Backlogs) > 0 || len(claimed.More) > 0 {
+		t.Errorf("of another shard: got %+v, %v", claimed, err)
+	}
+	claim(t, q, shard, "a", long)
+}
+
 func endedContext(t *testing.T, newQueue hosts, shard int) {
 	q := newQueue(t)
 	add(t, q, shard, "a", one(1))
@@ -931,7 +968,7 @@ func endedContext(t *testing.T, newQueue hosts, shard int) {
 	for what, err := range map[string]error{
 		"open":    q.Open(ctx, Shards),
 		"enqueue": q.Enqueue(ctx, []module.DeliveryBatch{batch(shard, to("a", one(2))...)})[0].Err,
-		"claim":   func() error { _, err := q.Claim(ctx, 1, long, anyGate); return err }(),
+		"claim":   func() error { _, err := q.Claim(ctx, look(1, long)); return err }(),
 	} {
 		if fault.KindOf(err) != fault.Unavailable {
 			t.Errorf("%s: got error %v, want one of kind %s", what, err, fault.Unavailable)

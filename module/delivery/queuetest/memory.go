@@ -289,28 +289,40 @@ func (m *Memory) claim(shard int, name string, b *memoryBacklog, until time.Time
 }
 
 // Claim implements [module.DeliveryQueue].
-func (m *Memory) Claim(ctx context.Context, limit int, lease time.Duration, may func(gate string) int) (claimed module.Claimed, err error) {
+func (m *Memory) Claim(ctx context.Context, look module.Look) (claimed module.Claimed, err error) {
 	if err := m.begin(ctx, "claim"); err != nil {
 		return claimed, err
 	}
 	defer m.mu.Unlock()
 	now := time.Now()
-	left := map[string]int{} // of what may be claimed of a gate
+	type share struct {
+		most, left int
+		isClosed   bool
+	}
+	gates := map[string]*share{}
 	for _, b := range m.due(now) {
-		gate := b.Claim.Gate
-		if _, known := left[gate]; !known {
-			left[gate] = may(gate)
+		gate, shard := b.Claim.Gate, b.Claim.Target.Shard
+		of := gates[gate]
+		if of == nil {
+			most, isClosed := look.Gate(gate)
+			of = &share{most, most, isClosed}
+			gates[gate] = of
 		}
-		if left[gate] <= 0 {
+		if of.most <= 0 || look.Shards != nil && !slices.Contains(look.Shards, shard) {
 			continue
 		}
-		left[gate]--
-		claimed.Oldest = max(claimed.Oldest, now.Sub(b.Due))
-		if len(claimed.Backlogs) == limit {
-			claimed.More = true
-			break
+		isFull := of.left == 0 || len(claimed.Backlogs) == look.Limit
+		if !of.isClosed {
+			claimed.Oldest = max(claimed.Oldest, now.Sub(b.Due))
+			if isFull {
+				claimed.More = append(claimed.More, shard)
+			}
 		}
-		b.Due, b.Waiting = now.Add(lease), 0
+		if isFull {
+			continue
+		}
+		of.left--
+		b.Due, b.Waiting = now.Add(look.Lease), 0
 		t := b.Claim.Target
 		b.Claim = m.claim(t.Shard, t.Name, m.data[t.Shard].backlogs[t.Name], b.Due)
 		claimed.Backlogs = append(claimed.Backlogs, b)

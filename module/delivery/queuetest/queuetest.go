@@ -74,6 +74,8 @@ func Queue(t *testing.T, newQueue func(*testing.T) module.DeliveryQueue) {
 		{"backlogs are claimed by gate", byGate},
 		{"a backlog moves to another gate", moved},
 		{"gates without a claim hide none", manyGates},
+		{"backlogs at a closed gate have to wait", closedGate},
+		{"only some shards are asked", someShards},
 		{"a context that has ended changes nothing", endedContext},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -127,7 +129,10 @@ func gateOf(target string) string {
 	return gate
 }
 
-func anyGate(string) int { return 1000 }
+// look may claim at every gate.
+func look(limit int, lease time.Duration) module.Look {
+	return module.Look{Limit: limit, Lease: lease, Gate: func(string) (int, bool) { return 1000, false }}
+}
 
 func batch(shard int, additions ...module.Addition) module.DeliveryBatch {
 	return module.DeliveryBatch{
@@ -168,7 +173,7 @@ func claim(t *testing.T, q module.DeliveryQueue, shard int, target string, lease
 func tryClaim(t *testing.T, q module.DeliveryQueue, shard int, target string, lease, within time.Duration) (b module.Backlog, found bool) {
 	t.Helper()
 	for deadline := time.Now().Add(within); ; {
-		claimed, err := q.Claim(t.Context(), 100, lease, anyGate)
+		claimed, err := q.Claim(t.Context(), look(100, lease))
 		if err != nil && fault.KindOf(err) != fault.Unavailable {
 			t.Fatal(err)
 		}

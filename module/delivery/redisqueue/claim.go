@@ -30,24 +30,34 @@ type dueGate struct {
 	shard int
 	gate  string
 	late  time.Duration
-	most  int // backlogs to claim
+	share
 }
 
-// Claim implements [module.DeliveryQueue]. It finds the due gates of all shards in one
+// share is what a look may claim of a gate.
+type share struct {
+	most     int // backlogs
+	isClosed bool
+}
+
+// Claim implements [module.DeliveryQueue]. It finds the due gates of the shards in one
 // round trip, and claims in another.
-func (q *Queue) Claim(ctx context.Context, limit int, lease time.Duration, may func(gate string) int) (module.Claimed, error) {
-	began, failing := time.Now(), map[int]error{}
-	gates, more, err := q.findDue(ctx, failing)
-	if err != nil {
-		return module.Claimed{}, err
+func (q *Queue) Claim(ctx context.Context, look module.Look) (module.Claimed, error) {
+	if q.shards.Load() == 0 {
+		return module.Claimed{}, unavailable("claim", errors.New("it was not opened"))
 	}
-	chosen, rest := choose(gates, limit, may)
-	claimed := q.claimAll(ctx, chosen, lease, failing)
+	began, failing := time.Now(), map[int]error{}
+	shards, over := q.looks.begin(look.Shards)
+	gates, more := q.findDue(ctx, shards, over, failing)
+	chosen, rest := choose(gates, look)
+	claimed := q.claimAll(ctx, chosen, look.Lease, failing)
 	for _, g := range rest {
 		claimed.Oldest = max(claimed.Oldest, g.late)
+		more = append(more, g.shard)
 	}
-	claimed.More = claimed.More || more || len(rest) > 0
-	claimed.Oldest = max(claimed.Oldest, q.looks.note(began, failing))
+	claimed.More = append(claimed.More, more...)
+	slices.Sort(claimed.More)
+	claimed.More = slices.Compact(claimed.More)
+	claimed.Oldest = max(claimed.Oldest, q.looks.note(shards, began, failing))
 	if len(claimed.Backlogs) == 0 {
 		for _, err := range failing {
 			return claimed, err
@@ -56,25 +66,28 @@ func (q *Queue) Claim(ctx context.Context, limit int, lease time.Duration, may f
 	return claimed, nil
 }
 
-// choose decides how many backlogs of each gate to claim. Rest are the gates for which the
-// limit has no place.
-func choose(gates []dueGate, limit int, may func(gate string) int) (chosen, rest []dueGate) {
-	allowed := map[string]int{}
+// choose decides how many backlogs of each gate to claim. Rest are the open gates for
+// which the limit has no place.
+func choose(gates []dueGate, look module.Look) (chosen, rest []dueGate) {
+	allowed := map[string]share{}
 	gates = slices.DeleteFunc(gates, func(g dueGate) bool {
-		if _, known := allowed[g.gate]; !known {
-			allowed[g.gate] = may(g.gate)
+		of, known := allowed[g.gate]
+		if !known {
+			of.most, of.isClosed = look.Gate(g.gate)
+			allowed[g.gate] = of
 		}
-		return allowed[g.gate] <= 0
+		return of.most <= 0
 	})
 	slices.SortFunc(gates, func(a, b dueGate) int { return cmp.Compare(b.late, a.late) })
-	share := max(minClaims, limit/max(1, len(gates)))
+	limit, most := look.Limit, max(minClaims, look.Limit/max(1, len(gates)))
 	for _, g := range gates {
-		switch g.most = min(share, limit, allowed[g.gate]); {
+		g.share = allowed[g.gate]
+		switch g.most = min(most, limit, g.most); {
 		case g.most > 0:
 			limit -= g.most
-			allowed[g.gate] -= g.most
+			allowed[g.gate] = share{allowed[g.gate].most - g.most, g.isClosed}
 			chosen = append(chosen, g)
-		case limit == 0:
+		case limit == 0 && !g.isClosed:
 			rest = append(rest, g)
 		}
 	}
@@ -95,25 +108,30 @@ func (l *looks) open(shards int) {
 	l.good, l.over = slices.Repeat([]time.Time{time.Now()}, shards), make([]int, shards)
 }
 
-// note adds a look, and returns the longest time without a good one.
-func (l *looks) note(began time.Time, failing map[int]error) (longest time.Duration) {
+// begin returns the shards of a look, and how many gates of each to pass over.
+func (l *looks) begin(wanted []int) (shards, over []int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for shard, at := range l.good {
+	for shard, n := range l.over {
+		if wanted == nil || slices.Contains(wanted, shard) {
+			shards, over = append(shards, shard), append(over, n)
+		}
+	}
+	return shards, over
+}
+
+// note adds a look, and returns the longest time without a good one.
+func (l *looks) note(shards []int, began time.Time, failing map[int]error) (longest time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, shard := range shards {
 		if failing[shard] == nil {
 			l.good[shard] = began
 		} else {
-			longest = max(longest, began.Sub(at))
+			longest = max(longest, began.Sub(l.good[shard]))
 		}
 	}
 	return longest
-}
-
-// begin returns how many gates of each shard to pass over.
-func (l *looks) begin() []int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return slices.Clone(l.over)
 }
 
 // read notes how many gates of a shard were read, and reports whether there may be more.
@@ -128,29 +146,28 @@ func (l *looks) read(shard, n int) (more bool) {
 	return more
 }
 
-// findDue returns the due gates of all shards.
-func (q *Queue) findDue(ctx context.Context, failing map[int]error) (all []dueGate, more bool, err error) {
-	if q.shards.Load() == 0 {
-		return nil, false, unavailable("claim", errors.New("it was not opened"))
+// findDue returns the due gates of shards, and the shards that may have more.
+func (q *Queue) findDue(ctx context.Context, shards, over []int, failing map[int]error) (all []dueGate, more []int) {
+	calls := make([]*redisclient.Call, len(shards))
+	for i, shard := range shards {
+		calls[i] = due.Call([]string{q.keys.ShardGates(shard)}, over[i], maxGates)
 	}
-	over := q.looks.begin()
-	calls := make([]*redisclient.Call, len(over))
-	for shard, n := range over {
-		calls[shard] = due.Call([]string{q.keys.ShardGates(shard)}, n, maxGates)
-	}
-	for shard, failed := range q.run(ctx, calls...) {
+	for i, failed := range q.run(ctx, calls...) {
+		shard := shards[i]
 		var in []dueGate
 		if failed == nil {
-			in, failed = readDue(shard, calls[shard].Reply)
+			in, failed = readDue(shard, calls[i].Reply)
 		}
 		if failed != nil { // the other shards go on
 			failing[shard] = failed
 			continue
 		}
-		more = q.looks.read(shard, len(in)) || more
+		if q.looks.read(shard, len(in)) {
+			more = append(more, shard)
+		}
 		all = append(all, in...)
 	}
-	return all, more, nil
+	return all, more
 }
 
 func readDue(shard int, reply *redis.Cmd) ([]dueGate, error) {
@@ -214,7 +231,7 @@ func readClaims(all *module.Claimed, gates []dueGate, reply *redis.Cmd, lease in
 		if len(fields) != 4 {
 			continue
 		}
-		if earliest := timeOf(fields[0]); earliest > 0 {
+		if earliest := timeOf(fields[0]); earliest > 0 && !gates[i].isClosed {
 			all.Oldest = max(all.Oldest, time.Duration(token-lease-earliest)*time.Microsecond)
 		}
 		targets, records, troubles := textsIn(fields[1]), textsIn(fields[2]), textsIn(fields[3])
@@ -224,7 +241,9 @@ func readClaims(all *module.Claimed, gates []dueGate, reply *redis.Cmd, lease in
 			b.Due = time.UnixMicro(token)
 			all.Backlogs = append(all.Backlogs, b)
 		}
-		all.More = all.More || len(targets) == gates[i].most
+		if len(targets) == gates[i].most && !gates[i].isClosed {
+			all.More = append(all.More, gates[i].shard)
+		}
 	}
 }
 

@@ -127,7 +127,7 @@ func TestAKeyOfAnotherType(t *testing.T) {
 			}
 			var claimed *module.Backlog
 			for range 3 { // a trouble of another type is found by the first one
-				found, err := q.Claim(ctx, 100, time.Minute, func(string) int { return 100 })
+				found, err := q.Claim(ctx, anything(100))
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -179,7 +179,7 @@ func TestBacklogsAreListedAgain(t *testing.T) {
 		client.Set(ctx, key(shard), "x", 0)
 		seen := map[string]bool{}
 		for range 20 {
-			claimed, err := q.Claim(ctx, 100, time.Minute, func(string) int { return 100 })
+			claimed, err := q.Claim(ctx, anything(100))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -194,4 +194,9 @@ func TestBacklogsAreListedAgain(t *testing.T) {
 			t.Errorf("%s: %d of %d are claimed", key(shard), len(seen), backlogs)
 		}
 	}
+}
+
+// anything may be claimed.
+func anything(limit int) module.Look {
+	return module.Look{Limit: limit, Lease: time.Minute, Gate: func(string) (int, bool) { return limit, false }}
 }

@@ -223,22 +223,22 @@ func (s *Scheduler) passes(g *gate, userName, name string, now time.Time) (isPro
 	return false, g.waiting() < maxClosedLine // the probe may open the gate
 }
 
-// Claimable returns how many backlogs of a gate to claim.
-func (s *Scheduler) Claimable(now time.Time, gate string) int {
+// Claimable returns how many backlogs of a gate to claim, and whether the gate is closed.
+func (s *Scheduler) Claimable(now time.Time, gate string) (most int, isClosed bool) {
 	g := s.gates[gate]
 	switch {
 	case s.isHeld(gate):
-		return 0
+		return 0, true
 	case g == nil:
-		return maxClaims
+		return maxClaims, false
 	}
 	if g.closeIfSilent(now); g.closedAt.IsZero() {
-		return max(0, min(maxClaims, 2*g.rampLimit(now))-g.waiting())
+		return max(0, min(maxClaims, 2*g.rampLimit(now))-g.waiting()), false
 	}
 	if now.Before(g.probeAt) {
-		return 0
+		return 0, true
 	}
-	return probeClaims
+	return probeClaims, true
 }
 
 func (s *Scheduler) hash(user string) uint64 { return maphash.String(s.seed, user) }

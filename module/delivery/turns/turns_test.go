@@ -43,6 +43,11 @@ func (w *world) must(user, gate string) *Turn {
 	return turn
 }
 
+func (w *world) claimable(gate string) int {
+	most, _ := w.Claimable(w.now, gate)
+	return most
+}
+
 func (w *world) end(turn *Turn, r Result) { w.End(w.now, turn, r, time.Minute) }
 
 // admitted fills a gate with requests of different users.
@@ -352,8 +357,8 @@ func TestAClosedGateIsProbed(t *testing.T) {
 				t.Fatal("two probes at once")
 			}
 			w.end(turn, Failed)
-		} else if delay != 0 || w.Claimable(w.now, "g") != 0 {
-			t.Fatalf("put off for %v, %d may be claimed", delay, w.Claimable(w.now, "g"))
+		} else if delay != 0 || w.claimable("g") != 0 {
+			t.Fatalf("put off for %v, %d may be claimed", delay, w.claimable("g"))
 		}
 		w.pass(100 * time.Millisecond)
 	}
@@ -425,7 +430,7 @@ func TestAnUnusedProbePassesToTheNextRequest(t *testing.T) {
 // lookAt does what a host does for a gate with n due backlogs of as many users: it claims what it
 // may, sends what has a place, and leaves the rest. It returns how many were answered.
 func (w *world) lookAt(gate string, n int, r Result) (claimed, answered int) {
-	claimed = min(n, w.Claimable(w.now, gate))
+	claimed = min(n, w.claimable(gate))
 	for i := range claimed {
 		if turn, _ := w.admit(fmt.Sprint("u", i), gate); turn != nil {
 			w.pass(10 * time.Microsecond)
@@ -495,7 +500,7 @@ func TestRetryAfterOfThreeUsersClosesTheGateForAWhile(t *testing.T) {
 func TestOperatorsHoldGateways(t *testing.T) {
 	w := newWorld(t)
 	w.Hold([]string{"https://gw:443"})
-	if turn, delay := w.Admit(w.now, "a", "https://gw:443 app"); turn != nil || delay != 0 || w.Claimable(w.now, "https://gw:443 app") != 0 {
+	if turn, delay := w.Admit(w.now, "a", "https://gw:443 app"); turn != nil || delay != 0 || w.claimable("https://gw:443 app") != 0 {
 		t.Errorf("got %v, %v", turn, delay)
 	}
 	w.must("a", "https://gw:8443 app")
