@@ -2,7 +2,6 @@ package pusherstore
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"strconv"
 	"time"
@@ -20,13 +19,14 @@ import (
 
 var _ module.PushkeyIndex = (*Index)(nil)
 
+const name = "pushkey index" // in errors
+
 // Index is a [module.PushkeyIndex] on Redis, for use with a [Store]. It is safe for
 // concurrent use, does no I/O in the background, and needs no closing.
 type Index struct {
 	claims     *rediscommit.Store[pusher.Claims, string]
-	pipelines  *redisclient.Pipelines
-	cfg        rediscommit.Config
-	pendingKey string // of the sorted set of pending pushkeys
+	pending    *rediscommit.Writer // without durability: without a mark or with one too many, nothing is lost
+	pendingKey string              // of the sorted set of pending pushkeys
 }
 
 // NewIndex returns an index on client, which must read from masters. The caller closes
@@ -37,7 +37,11 @@ func NewIndex(client redis.UniversalClient, cfg rediscommit.Config, o rediscommi
 	if err != nil {
 		return nil, err
 	}
-	return &Index{claims, o.Pipelines, cfg, stored.Keys{Prefix: cfg.KeyPrefix}.Pending()}, nil
+	pending, err := rediscommit.NewWriter(client, name, observe.Pushkeys, cfg, o)
+	if err != nil {
+		return nil, err
+	}
+	return &Index{claims, pending, stored.Keys{Prefix: cfg.KeyPrefix}.Pending()}, nil
 }
 
 // Load returns the claims to a pushkey; see [module.PushkeyIndex].
@@ -67,17 +71,17 @@ func (x *Index) Update(ctx context.Context, key pusher.Digest, edit func(*pusher
 // MarkPending marks a pushkey as pending; see [module.PushkeyIndex].
 func (x *Index) MarkPending(ctx context.Context, u module.PendingPushkey) error {
 	member := redis.ZAddArgs{GT: true, Members: []redis.Z{{Score: float64(u.Claim), Member: string(u.Key)}}}
-	return x.do(ctx, "mark pending", x.write, &redisclient.Command{
+	return x.pending.Do(ctx, &redisclient.Command{
 		Key: x.pendingKey, IsSingle: true, Queue: func(ctx context.Context, to redisclient.Sender) func() error {
 			return to.ZAddArgs(ctx, x.pendingKey, member).Err
 		},
-	})
+	})[0]
 }
 
 // ClearPending clears a pending pushkey, unless a later claim has marked it again; see
 // [module.PushkeyIndex].
 func (x *Index) ClearPending(ctx context.Context, u module.PendingPushkey) error {
-	return x.do(ctx, "clear pending", x.write, clearPendingScript.Call([]string{x.pendingKey}, string(u.Key), u.Claim).Command())
+	return x.pending.Do(ctx, clearPendingScript.Call([]string{x.pendingKey}, string(u.Key), u.Claim).Command())[0]
 }
 
 // ARGV: the digest, the number of the last reconciled claim.
@@ -93,14 +97,14 @@ func (x *Index) Pending(ctx context.Context, before time.Time, limit int) (all [
 	if !before.IsZero() {
 		last = "(" + strconv.FormatInt(before.UnixMicro(), 10)
 	}
-	err = x.do(ctx, "list pending", x.pipelines.Read, &redisclient.Command{
+	err = x.pending.Read(ctx, &redisclient.Command{
 		Key: x.pendingKey, IsSingle: true, Queue: func(ctx context.Context, to redisclient.Sender) func() error {
 			members = to.ZRangeArgsWithScores(ctx, redis.ZRangeArgs{
 				Key: x.pendingKey, ByScore: true, Start: "-inf", Stop: last, Count: int64(limit),
 			})
 			return members.Err
 		},
-	})
+	})[0]
 	if err != nil {
 		return nil, err
 	}
@@ -109,23 +113,6 @@ func (x *Index) Pending(ctx context.Context, before time.Time, limit int) (all [
 		all = append(all, module.PendingPushkey{Key: pusher.Digest(digest), Claim: int64(member.Score)})
 	}
 	return all, nil
-}
-
-// write needs no durability: without a mark or with one too many, nothing is lost.
-func (x *Index) write(ctx context.Context, commands ...*redisclient.Command) []error {
-	return x.pipelines.Write(ctx, rediscommit.Durability{}, commands...)
-}
-
-// do sends an idempotent command.
-func (x *Index) do(
-	ctx context.Context, doing string, send func(context.Context, ...*redisclient.Command) []error, command *redisclient.Command,
-) error {
-	ctx, cancel := x.cfg.Bound(ctx)
-	defer cancel()
-	if err := send(ctx, command)[0]; err != nil {
-		return module.Unavailable(fmt.Errorf("pushkey index: %s: %w", doing, err))
-	}
-	return nil
 }
 
 // ARGV: the new claims; their expiry in seconds, 0 for none; the old claims, see
@@ -142,7 +129,7 @@ return 1`
 
 func claimsCodec() rediscommit.Codec[pusher.Claims, string] {
 	return rediscommit.Codec[pusher.Claims, string]{
-		Name:     "pushkey index",
+		Name:     name,
 		Observed: observe.Pushkeys,
 		Read: rediscommit.Query[commit.Snapshot[pusher.Claims, string]]{
 			Ask:  func(ctx context.Context, client redis.Cmdable, key string) redis.Cmder { return client.Get(ctx, key) },

@@ -11,7 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Moves finds keys that an interrupted move of their slot has left on another master of
+// moves finds keys that an interrupted move of their slot has left on another master of
 // a cluster.
 //
 // This can happen when the source of a slot's move dies. The replica that takes over
@@ -25,8 +25,8 @@ import (
 // for again after shapeAge. So one danger is left: within that time, a slot's move
 // begins, and a person fails its master over to a replica and back.
 //
-// Moves is safe for concurrent use.
-type Moves struct {
+// It is safe for concurrent use.
+type moves struct {
 	cluster *redis.ClusterClient // nil for other clients
 
 	mu     sync.Mutex
@@ -34,10 +34,10 @@ type Moves struct {
 	alone  aloneSlots
 }
 
-// NewMoves returns the moves of the cluster behind client. Other clients have none.
-func NewMoves(client redis.UniversalClient) *Moves {
+// newMoves returns the moves of the cluster behind client. Other clients have none.
+func newMoves(client redis.UniversalClient) *moves {
 	cluster, _ := client.(*redis.ClusterClient)
-	return &Moves{cluster: cluster}
+	return &moves{cluster: cluster}
 }
 
 const (
@@ -56,10 +56,10 @@ const (
 // it.
 var ErrOtherMaster = errors.New("another master has the key, since a move of its slot was interrupted")
 
-// Elsewhere returns an error if a master may have a key which the node that answered
-// lacks. It wraps [ErrOtherMaster] if a master has the key. A master that does not reply may have the key, unless the cluster has replaced
+// elsewhere returns an error if a master may have a key which the node that answered
+// lacks. A master that does not reply may have the key, unless the cluster has replaced
 // it. Answered is nil if the node is not known.
-func (m *Moves) Elsewhere(ctx context.Context, key string, answered *redis.Client) error {
+func (m *moves) elsewhere(ctx context.Context, key string, answered *redis.Client) error {
 	if m.cluster == nil {
 		return nil
 	}
@@ -88,7 +88,7 @@ type look struct {
 }
 
 // shape returns the shape of a look that began at since or later.
-func (m *Moves) shape(ctx context.Context, since time.Time) (*shape, error) {
+func (m *moves) shape(ctx context.Context, since time.Time) (*shape, error) {
 	m.mu.Lock()
 	l := m.latest
 	if l == nil || l.began.Before(since) {
@@ -121,7 +121,7 @@ type aloneSlots struct {
 }
 
 // resetAlone forgets the slots of another shape, and old ones.
-func (m *Moves) resetAlone(s *shape) {
+func (m *moves) resetAlone(s *shape) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.alone.version != s.version || time.Since(m.alone.since) > aloneAge {
@@ -131,7 +131,7 @@ func (m *Moves) resetAlone(s *shape) {
 
 // isAlone reports whether no other master has keys of a slot. It asks about a block of
 // slots at once, because a script may take a part of a millisecond.
-func (m *Moves) isAlone(ctx context.Context, s *shape, slot int) bool {
+func (m *moves) isAlone(ctx context.Context, s *shape, slot int) bool {
 	m.mu.Lock()
 	found, since := m.alone.version == s.version && m.alone.slots[slot], m.alone.since
 	m.mu.Unlock()

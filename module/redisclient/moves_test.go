@@ -52,7 +52,7 @@ type movingCluster struct {
 	*redistest.ClusterServers
 	client        *redis.ClusterClient
 	owner, target *redistest.Server
-	moves         *Moves
+	moves         *moves
 }
 
 func newMovingCluster(t *testing.T, replicas int) *movingCluster {
@@ -62,7 +62,7 @@ func newMovingCluster(t *testing.T, replicas int) *movingCluster {
 	c.owner = c.ownerOf(t)
 	masters := cluster.Masters()
 	c.target = masters[(slices.Index(masters, c.owner)+1)%len(masters)]
-	c.moves = NewMoves(c.client)
+	c.moves = newMoves(c.client)
 	return c
 }
 
@@ -110,7 +110,7 @@ func (c *movingCluster) wantAlone(t *testing.T, key string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := c.moves.Elsewhere(t.Context(), key, node); err != nil {
+	if err := c.moves.elsewhere(t.Context(), key, node); err != nil {
 		t.Errorf("%s: %v", key, err)
 	}
 }
@@ -118,7 +118,7 @@ func (c *movingCluster) wantAlone(t *testing.T, key string) {
 func (c *movingCluster) wantElsewhere(t *testing.T, answered *redis.Client) {
 	t.Helper()
 	const want = "another master has the key"
-	if err := c.moves.Elsewhere(t.Context(), movedKey, answered); err == nil || !strings.HasPrefix(err.Error(), want) {
+	if err := c.moves.elsewhere(t.Context(), movedKey, answered); err == nil || !strings.HasPrefix(err.Error(), want) {
 		t.Errorf("got %v, want %s", err, want)
 	}
 }
@@ -186,7 +186,7 @@ func TestManyMissingKeysAtOnceAskForEachBlockOnce(t *testing.T) {
 		}
 		commands[i] = &Command{Key: key, Node: node}
 	}
-	if err := errors.Join(NewPipelines(c.client).AreElsewhere(t.Context(), commands)...); err != nil {
+	if err := errors.Join(NewPipelines(c.client).Elsewhere(t.Context(), commands...)...); err != nil {
 		t.Error(err)
 	}
 	if _, after := c.calls(t); after-before > len(c.Masters())*16384/slotBlock {
@@ -238,7 +238,7 @@ func TestASilentMasterMayHaveAKey(t *testing.T) {
 	c := newMovingCluster(t, 0)
 	c.target.Pause()
 	t.Cleanup(c.target.Resume)
-	if err := c.moves.Elsewhere(t.Context(), movedKey, c.owner.Client(t)); err == nil || !strings.HasPrefix(err.Error(), "cannot tell") {
+	if err := c.moves.elsewhere(t.Context(), movedKey, c.owner.Client(t)); err == nil || !strings.HasPrefix(err.Error(), "cannot tell") {
 		t.Errorf("got %v", err)
 	}
 }

@@ -23,7 +23,7 @@ import (
 // does no I/O in the background, and needs no closing.
 type Pipelines struct {
 	client redis.UniversalClient
-	moves  *Moves
+	moves  *moves
 
 	reads  coalescer
 	writes coalescer
@@ -37,9 +37,9 @@ type Pipelines struct {
 // caller closes the client.
 func NewPipelines(client redis.UniversalClient) *Pipelines {
 	p := &Pipelines{
-		client: client, moves: NewMoves(client), created: map[string]*redis.Client{}, durable: map[Durability]*coalescer{},
+		client: client, moves: newMoves(client), created: map[string]*redis.Client{}, durable: map[Durability]*coalescer{},
 	}
-	p.reads = coalescer{pipelines: p, kind: kind{isRead: true}, slots: func(*redis.Client) int { return runtime.GOMAXPROCS(0) }}
+	p.reads = coalescer{pipelines: p, kind: Kind{IsRead: true}, slots: func(*redis.Client) int { return runtime.GOMAXPROCS(0) }}
 	p.writes = coalescer{pipelines: p, slots: func(*redis.Client) int { return maxBatches }}
 	if cluster, isCluster := client.(*redis.ClusterClient); isCluster {
 		cluster.OnNewNode(p.add)
@@ -75,51 +75,6 @@ type Command struct {
 	Waited time.Duration // for its durability
 }
 
-// Read sends reads and returns their errors. It repeats reads with a lost reply. On a
-// cluster, no master replies to them during a manual failover.
-func (p *Pipelines) Read(ctx context.Context, commands ...*Command) []error {
-	return p.do(ctx, kind{isRead: true}, commands)
-}
-
-// Write sends writes, waits for their durability, and returns their errors. After an
-// error that is not from Redis, the write may have been done. A write must be
-// idempotent, or find out by itself that it was done before: it may be sent twice.
-func (p *Pipelines) Write(ctx context.Context, d Durability, commands ...*Command) []error {
-	if !d.IsRequired() {
-		d = Durability{}
-	}
-	return p.do(ctx, kind{durability: d}, commands)
-}
-
-// Elsewhere returns an error if a master may have a key that the node lacks; see
-// [Moves.Elsewhere].
-func (p *Pipelines) Elsewhere(ctx context.Context, key string, node *redis.Client) error {
-	return p.moves.Elsewhere(ctx, key, node)
-}
-
-// AreElsewhere is Elsewhere for the keys of commands and the nodes that replied to them.
-func (p *Pipelines) AreElsewhere(ctx context.Context, commands []*Command) []error {
-	errs := make([]error, len(commands))
-	if !p.isCluster() {
-		return errs
-	}
-	blocks := map[int][]int{} // a block's first key asks about all its slots
-	for i, c := range commands {
-		block := SlotOf(c.Key) / slotBlock
-		blocks[block] = append(blocks[block], i)
-	}
-	var asking sync.WaitGroup
-	for _, block := range blocks {
-		asking.Go(func() {
-			for _, i := range block {
-				errs[i] = p.Elsewhere(ctx, commands[i].Key, commands[i].Node)
-			}
-		})
-	}
-	asking.Wait()
-	return errs
-}
-
 // reload makes a cluster client load the topology again, in the background and at most
 // five times a second, because a node may have failed.
 func (p *Pipelines) reload() {
@@ -128,11 +83,19 @@ func (p *Pipelines) reload() {
 	}
 }
 
-// kind is what commands need that share a pipeline.
-type kind struct {
-	isRead     bool
-	durability Durability // zero for none
+// Kind is what commands need that share a pipeline.
+//
+// Reads are repeated after a lost reply. On a cluster, no master replies to them during a
+// manual failover.
+//
+// After an error that is not from Redis, a write may have been done. It must be
+// idempotent, or find out by itself that it was done before: it may be sent twice.
+type Kind struct {
+	IsRead     bool
+	Durability Durability // that a write waits for
 }
+
+func (k Kind) isDurable() bool { return k.Durability.IsRequired() }
 
 // sent is a command that is being sent.
 type sent struct {
@@ -150,8 +113,9 @@ type sent struct {
 	waited time.Duration
 }
 
-// do sends commands until none needs another sending, or ctx ends.
-func (p *Pipelines) do(ctx context.Context, k kind, commands []*Command) []error {
+// Do sends commands of one kind and returns their errors. It sends them until none needs
+// another sending, or ctx ends.
+func (p *Pipelines) Do(ctx context.Context, k Kind, commands ...*Command) []error {
 	rider := p.carryRider(ctx, commands)
 	all, open := make([]sent, len(commands)), make([]*sent, len(commands))
 	for i, c := range commands {
@@ -162,7 +126,7 @@ func (p *Pipelines) do(ctx context.Context, k kind, commands []*Command) []error
 		if len(open) > 1 {
 			p.sendGroups(ctx, k, open)
 		} else if s := open[0]; p.findNode(ctx, s) {
-			p.sendTo(ctx, k, s.Node, open)
+			p.coalescerOf(k).send(ctx, s.Node, open)
 		}
 		if slices.ContainsFunc(open, func(s *sent) bool { return s.left != nil }) {
 			break
@@ -176,6 +140,31 @@ func (p *Pipelines) do(ctx context.Context, k kind, commands []*Command) []error
 	for i := range all {
 		errs[i] = p.finish(&all[i], rider)
 	}
+	return errs
+}
+
+// Elsewhere returns an error for each command whose key another master may have, though
+// the node that replied to the command lacks it. It wraps [ErrOtherMaster] if a master has
+// the key.
+func (p *Pipelines) Elsewhere(ctx context.Context, commands ...*Command) []error {
+	errs := make([]error, len(commands))
+	if !p.isCluster() {
+		return errs
+	}
+	blocks := map[int][]int{} // a block's first key asks about all its slots
+	for i, c := range commands {
+		block := SlotOf(c.Key) / slotBlock
+		blocks[block] = append(blocks[block], i)
+	}
+	var asking sync.WaitGroup
+	for _, block := range blocks {
+		asking.Go(func() {
+			for _, i := range block {
+				errs[i] = p.moves.elsewhere(ctx, commands[i].Key, commands[i].Node)
+			}
+		})
+	}
+	asking.Wait()
 	return errs
 }
 
@@ -205,7 +194,7 @@ func waitBeforeRetry(ctx context.Context, try int) bool {
 }
 
 // sendGroups sends commands to several nodes at once.
-func (p *Pipelines) sendGroups(ctx context.Context, k kind, commands []*sent) {
+func (p *Pipelines) sendGroups(ctx context.Context, k Kind, commands []*sent) {
 	groups := map[*redis.Client][]*sent{}
 	for _, s := range commands {
 		if p.findNode(ctx, s) {
@@ -215,10 +204,10 @@ func (p *Pipelines) sendGroups(ctx context.Context, k kind, commands []*sent) {
 	var nodes sync.WaitGroup
 	for node, group := range groups {
 		if len(groups) == 1 {
-			p.sendTo(ctx, k, node, group)
+			p.coalescerOf(k).send(ctx, node, group)
 			return
 		}
-		nodes.Go(func() { p.sendTo(ctx, k, node, group) })
+		nodes.Go(func() { p.coalescerOf(k).send(ctx, node, group) })
 	}
 	nodes.Wait()
 }
@@ -234,59 +223,30 @@ func (p *Pipelines) findNode(ctx context.Context, s *sent) (found bool) {
 	return s.err == nil
 }
 
-// maxPipeline bounds the commands of one pipeline, so that a long reply does not delay
-// other requests.
-const maxPipeline = 500
-
-// goesAlone reports whether a command shares no pipeline with other callers: it is
-// large, or its shared pipeline failed.
-func (s *sent) goesAlone() bool { return s.IsLarge || s.shared }
-
-// sendTo sends commands to a node, together with those of other callers unless they are
-// many.
-func (p *Pipelines) sendTo(ctx context.Context, k kind, node *redis.Client, group []*sent) {
-	if node == nil || len(group) > maxBatch || slices.ContainsFunc(group, (*sent).goesAlone) {
-		for some := range slices.Chunk(group, maxPipeline) {
-			p.send(ctx, k, node, some)
-		}
-		return
-	}
-	for _, s := range group {
-		s.err = errPanicked
-	}
-	shared, err := p.coalescerOf(k).do(ctx, node, group)
-	if err != nil && k.durability != (Durability{}) {
-		err = fmt.Errorf("other changes wait for their durability: %w", err)
-	}
-	for _, s := range group {
-		s.shared, s.left = shared, err
-	}
-}
-
-func (p *Pipelines) coalescerOf(k kind) *coalescer {
+func (p *Pipelines) coalescerOf(k Kind) *coalescer {
 	switch {
-	case k.isRead:
+	case k.IsRead:
 		return &p.reads
-	case k.durability == (Durability{}):
+	case !k.isDurable():
 		return &p.writes
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	c, found := p.durable[k.durability]
+	c, found := p.durable[k.Durability]
 	if !found {
 		// While a replica is down, all changes wait. Other commands use the other half
 		// of the connections.
 		c = &coalescer{pipelines: p, kind: k, slots: func(node *redis.Client) int { return max(1, node.Options().PoolSize/2) }}
-		p.durable[k.durability] = c
+		p.durable[k.Durability] = c
 	}
 	return c
 }
 
 // send sends commands in a pipeline that ends with the wait for their durability.
-func (p *Pipelines) send(ctx context.Context, k kind, node *redis.Client, group []*sent) {
+func (p *Pipelines) send(ctx context.Context, k Kind, node *redis.Client, group []*sent) {
 	switch {
-	case k.durability != (Durability{}):
-		sendDurably(ctx, k.durability, node, group)
+	case k.isDurable():
+		sendDurably(ctx, k.Durability, node, group)
 	case node == nil:
 		exec(ctx, p.client.Pipeline(), group)
 	case len(group) == 1 && group[0].IsSingle && !p.isCluster():
@@ -294,7 +254,7 @@ func (p *Pipelines) send(ctx context.Context, k kind, node *redis.Client, group 
 	default:
 		pipe := node.Pipeline()
 		for i, s := range group {
-			if k.isRead && p.isCluster() && i%maxBehindFence == 0 {
+			if k.IsRead && p.isCluster() && i%maxBehindFence == 0 {
 				fence(ctx, pipe)
 			}
 			s.queue(ctx, pipe)
@@ -330,7 +290,7 @@ func (p *Pipelines) clientRepeats() bool {
 }
 
 // redirect prepares a failed command for another sending, if that can help.
-func (p *Pipelines) redirect(ctx context.Context, k kind, s *sent) bool {
+func (p *Pipelines) redirect(ctx context.Context, k Kind, s *sent) bool {
 	if isUnanswered(s.err) {
 		return p.repeats(ctx, k, s)
 	}
@@ -359,13 +319,13 @@ func (p *Pipelines) redirect(ctx context.Context, k kind, s *sent) bool {
 // repeats reports whether a command without a reply is sent again. A write is, if
 // another caller's context may have ended its pipeline. Its own client, or the caller
 // who can read what was written, repeats other writes.
-func (p *Pipelines) repeats(ctx context.Context, k kind, s *sent) bool {
+func (p *Pipelines) repeats(ctx context.Context, k Kind, s *sent) bool {
 	s.node, s.asking = nil, false
 	s.unanswered++
 	if ctx.Err() != nil || s.unanswered >= maxSendings {
 		return false
 	}
-	return s.shared && s.unanswered == 1 || !p.clientRepeats() && (k.isRead || isUnsent(s.err))
+	return s.shared && s.unanswered == 1 || !p.clientRepeats() && (k.IsRead || isUnsent(s.err))
 }
 
 var errNoMaster = errors.New("the master of the slot is not known")

@@ -105,11 +105,11 @@ func (l *lane) begin(ctx context.Context, key string, report func(error)) {
 	l.running.Go(func() {
 		var err error
 		if l.isWrite {
-			err = l.pipelines.Write(ctx, Durability{}, &Command{Key: key, IsSingle: true, Queue: func(ctx context.Context, to Sender) func() error {
+			err = l.pipelines.Do(ctx, Kind{}, &Command{Key: key, IsSingle: true, Queue: func(ctx context.Context, to Sender) func() error {
 				return to.Incr(ctx, key).Err
 			}})[0]
 		} else {
-			err = l.pipelines.Read(ctx, &Command{Key: key, IsSingle: true, Queue: func(ctx context.Context, to Sender) func() error {
+			err = l.pipelines.Do(ctx, Kind{IsRead: true}, &Command{Key: key, IsSingle: true, Queue: func(ctx context.Context, to Sender) func() error {
 				return to.Get(ctx, key).Err
 			}})[0]
 		}
@@ -129,7 +129,7 @@ func mustWork(t *testing.T) func(error) {
 }
 
 func (l *lane) coalescer() *coalescer {
-	return l.pipelines.coalescerOf(kind{isRead: !l.isWrite})
+	return l.pipelines.coalescerOf(Kind{IsRead: !l.isWrite})
 }
 
 func (l *lane) waitFor(t *testing.T, calls int) {
@@ -270,9 +270,9 @@ func TestAPanicOfTheSenderDoesNotCountAsDone(t *testing.T) {
 		l := newLane(t, isWrite, nil)
 		l.running.Go(func() {
 			defer func() { _ = recover() }()
-			_ = l.pipelines.do(t.Context(), kind{isRead: !isWrite}, []*Command{{Key: "panics", Queue: func(context.Context, Sender) func() error {
+			_ = l.pipelines.Do(t.Context(), Kind{IsRead: !isWrite}, &Command{Key: "panics", Queue: func(context.Context, Sender) func() error {
 				panic("a hook of the host")
-			}}})
+			}})
 		})
 		l.waitFor(t, 1)
 		const callers = 5
@@ -301,7 +301,7 @@ func TestALargeCommandSharesNoPipeline(t *testing.T) {
 		large := &Command{Key: "large", IsLarge: true, IsSingle: true, Queue: func(ctx context.Context, to Sender) func() error {
 			return to.Incr(ctx, "large").Err
 		}}
-		mustWork(t)(l.pipelines.Write(t.Context(), Durability{}, large)[0])
+		mustWork(t)(l.pipelines.Do(t.Context(), Kind{}, large)[0])
 	})
 	select {
 	case <-l.held: // the large one, while the lane is busy
@@ -322,12 +322,12 @@ func TestAWriteWithoutAReplyIsNotRepeated(t *testing.T) {
 	write := &Command{Key: "key", Queue: func(ctx context.Context, to Sender) func() error { return to.Incr(ctx, "key").Err }}
 	read := &Command{Key: "key", Queue: func(ctx context.Context, to Sender) func() error { return to.Get(ctx, "key").Err }}
 	proxy.CutReply(1, "INCR")
-	if err := p.Write(t.Context(), Durability{}, write)[0]; err == nil {
+	if err := p.Do(t.Context(), Kind{}, write)[0]; err == nil {
 		t.Error("no error")
 	}
 	proxy.CutReply(1, "GET")
 	proxy.CutReply(2, "GET")
-	if err := p.Read(t.Context(), read)[0]; err != nil {
+	if err := p.Do(t.Context(), Kind{IsRead: true}, read)[0]; err != nil {
 		t.Errorf("the read is not repeated: %v", err)
 	}
 	if got := client.Get(t.Context(), "key").Val(); got != "1" {

@@ -26,7 +26,7 @@ func TestRiderCountsOnlyBehindASuccessfulCommand(t *testing.T) {
 		}}
 	}
 	write := func(on *Pipelines, check error) func(context.Context) {
-		return func(ctx context.Context) { on.Write(ctx, Durability{}, incr(check)) }
+		return func(ctx context.Context) { on.Do(ctx, Kind{}, incr(check)) }
 	}
 	for name, test := range map[string]struct {
 		do   []func(context.Context)
@@ -36,11 +36,11 @@ func TestRiderCountsOnlyBehindASuccessfulCommand(t *testing.T) {
 		"nothing is sent":                 {},
 		"a write":                         {do: []func(context.Context){write(p, nil)}, want: "1"},
 		"the latest of two writes":        {do: []func(context.Context){write(p, nil), write(p, nil)}, want: "2"},
-		"a read of a missing key":         {do: []func(context.Context){write(others, nil), func(ctx context.Context) { p.Read(ctx, get("none")) }}, want: "1"},
+		"a read of a missing key":         {do: []func(context.Context){write(others, nil), func(ctx context.Context) { p.Do(ctx, Kind{IsRead: true}, get("none")) }}, want: "1"},
 		"a write that changes nothing":    {do: []func(context.Context){write(p, nil), write(p, ErrAnswered)}},
 		"a write with a lost reply":       {do: []func(context.Context){write(p, nil)}, lose: true},
 		"a write by another client":       {do: []func(context.Context){write(others, nil)}},
-		"two commands on different nodes": {do: []func(context.Context){func(ctx context.Context) { p.Read(ctx, get("a"), get("b")) }}},
+		"two commands on different nodes": {do: []func(context.Context){func(ctx context.Context) { p.Do(ctx, Kind{IsRead: true}, get("a"), get("b")) }}},
 	} {
 		client.Del(t.Context(), "n")
 		reply := ""
@@ -71,7 +71,7 @@ func TestRiderOfAnAbandonedCommandHasNoAnswer(t *testing.T) {
 	l := newLane(t, true, nil)
 	ctx, cancel := context.WithCancel(t.Context())
 	riding, rider := l.pipelines.WithRider(ctx, func() *Command { return get("n") })
-	l.pipelines.Write(riding, Durability{}, &Command{Key: "n", IsLarge: true, Queue: func(ctx context.Context, to Sender) func() error {
+	l.pipelines.Do(riding, Kind{}, &Command{Key: "n", IsLarge: true, Queue: func(ctx context.Context, to Sender) func() error {
 		return to.Set(ctx, "n", 1, 0).Err
 	}})
 	if answered, err := rider.Answered(); !answered || err != nil {

@@ -92,7 +92,8 @@ func (s *Store[V, R]) swapStaged(ctx context.Context, key string, staged StagedS
 			return err
 		}
 	}
-	if err = s.pipelines.Write(ctx, redisclient.Durability{}, &redisclient.Command{Key: key, Queue: queue, IsLarge: true})[0]; err != nil {
+	command := &redisclient.Command{Key: key, Queue: queue, IsLarge: true}
+	if err = s.pipelines.Do(ctx, redisclient.Kind{}, command)[0]; err != nil {
 		return false, err
 	}
 	return call.Reply.Bool()

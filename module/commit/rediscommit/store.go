@@ -155,7 +155,7 @@ func (s *Store[V, R]) removeVerified(ctx context.Context, key string) (err error
 		if _, err = s.run(ctx, removeScript, key); err != nil {
 			return err
 		}
-		if err = s.pipelines.Elsewhere(ctx, s.codec.redisKey(key), nil); err == nil {
+		if err = s.pipelines.Elsewhere(ctx, &redisclient.Command{Key: s.codec.redisKey(key)})[0]; err == nil {
 			return nil
 		}
 	}
@@ -202,7 +202,7 @@ func (s *Store[V, R]) read(ctx context.Context, key string) (whole commit.Snapsh
 func ask[T, V, R any](ctx context.Context, s *Store[V, R], key string, q Query[T]) (value T, node *redis.Client, err error) {
 	r := &read[T]{query: q, key: key}
 	command := r.command()
-	value, err = r.result(s.pipelines.Read(ctx, command)[0])
+	value, err = r.result(s.pipelines.Do(ctx, redisclient.Kind{IsRead: true}, command)[0])
 	return value, command.Node, s.checkError(err)
 }
 
@@ -214,7 +214,7 @@ func (s *Store[V, R]) load(ctx context.Context, key string) (commit.Snapshot[V, 
 	if err != nil || stored.Found {
 		return stored, err
 	}
-	otherMaster := s.pipelines.Elsewhere(ctx, s.codec.redisKey(key), node)
+	otherMaster := s.pipelines.Elsewhere(ctx, &redisclient.Command{Key: s.codec.redisKey(key), Node: node})[0]
 	if otherMaster == nil {
 		return stored, nil
 	}

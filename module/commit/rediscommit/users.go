@@ -66,7 +66,7 @@ func readAll[T, V, R any](ctx context.Context, s *Store[V, R], keys []string, q 
 		commands[i] = reads[i].command()
 	}
 	results := make([]module.Result[T], len(keys))
-	for i, err := range s.pipelines.Read(ctx, commands...) {
+	for i, err := range s.pipelines.Do(ctx, redisclient.Kind{IsRead: true}, commands...) {
 		value, err := reads[i].result(err)
 		results[i] = module.Result[T]{Value: value, Err: s.checkError(err)}
 	}
@@ -82,7 +82,7 @@ func verifyMissing[T, V, R any](ctx context.Context, s *Store[V, R], q Query[T],
 			places, missing = append(places, i), append(missing, commands[i])
 		}
 	}
-	for n, otherMaster := range s.pipelines.AreElsewhere(ctx, missing) {
+	for n, otherMaster := range s.pipelines.Elsewhere(ctx, missing...) {
 		if otherMaster == nil {
 			continue
 		}

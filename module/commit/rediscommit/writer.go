@@ -36,7 +36,7 @@ func NewWriter(client redis.UniversalClient, name, observed string, cfg Config, 
 func (w *Writer) Read(ctx context.Context, reads ...*redisclient.Command) []error {
 	ctx, cancel := w.cfg.Bound(ctx)
 	defer cancel()
-	return w.named(w.pipelines.Read(ctx, reads...))
+	return w.named(w.pipelines.Do(ctx, redisclient.Kind{IsRead: true}, reads...))
 }
 
 // Do sends writes and returns their errors, each [module.Unavailable], after which the
@@ -66,7 +66,7 @@ func (w *Writer) named(errs []error) []error {
 }
 
 func (w *Writer) send(ctx context.Context, d Durability, writes []*redisclient.Command) []error {
-	errs := w.pipelines.Write(ctx, d, writes...)
+	errs := w.pipelines.Do(ctx, redisclient.Kind{Durability: d}, writes...)
 	for i, err := range errs {
 		if waited := writes[i].Waited; waited > 0 {
 			w.observer.Took(observe.DurabilityWait, w.observed, waited, err == nil)

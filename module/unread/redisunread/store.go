@@ -126,7 +126,7 @@ func (s *Store) push(ctx context.Context, pushes []push, places []int, commands 
 		return errs
 	}
 	var verified []int
-	for k, err := range s.pipelines.AreElsewhere(ctx, begins) {
+	for k, err := range s.pipelines.Elsewhere(ctx, begins...) {
 		n := missing[k]
 		if errs[n] = err; err != nil {
 			errs[n] = module.Unavailable(fmt.Errorf("%s: %w", name, err))

@@ -2,6 +2,7 @@ package redisclient
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -21,7 +22,7 @@ import (
 // The call that has waited longest sends the batch, so no goroutine is needed.
 type coalescer struct {
 	pipelines *Pipelines
-	kind      kind
+	kind      Kind
 	slots     func(*redis.Client) int // of a node
 
 	mu     sync.Mutex
@@ -31,23 +32,37 @@ type coalescer struct {
 // maxBatch bounds the calls in one pipeline, because replies come one after the other.
 const maxBatch = 32
 
+// maxPipeline bounds the commands of one pipeline, so that a long reply does not delay
+// other requests.
+const maxPipeline = 500
+
 // lateAfter is much longer than a batch usually takes.
 const lateAfter = 20 * time.Millisecond
 
-// do sends commands to a node and returns when it is done. Shared is true if they were
-// sent together with those of other calls, perhaps by another call.
-//
-// The only error is ctx's, after which the commands may still be sent.
-func (c *coalescer) do(ctx context.Context, node *redis.Client, commands []*sent) (shared bool, err error) {
-	q := c.queueOf(node)
-	own := &call{commands: commands}
+// send sends commands to a node, together with those of other calls unless they are many
+// or large, and perhaps by another call. It returns when they are done, or ctx has ended.
+func (c *coalescer) send(ctx context.Context, node *redis.Client, commands []*sent) {
+	if node == nil || len(commands) > maxBatch || slices.ContainsFunc(commands, (*sent).goesAlone) {
+		for some := range slices.Chunk(commands, maxPipeline) {
+			c.pipelines.send(ctx, c.kind, node, some)
+		}
+		return
+	}
+	for _, s := range commands {
+		s.err = errPanicked
+	}
+	q, own := c.queueOf(node), &call{commands: commands}
 	if !q.begin(own) {
 		if err := q.wait(ctx, own); err != nil {
-			return true, err
+			c.leave(commands, err)
+			return
 		}
 	}
+	for _, s := range commands {
+		s.shared = own.answered || len(own.others) > 0
+	}
 	if own.answered {
-		return true, nil
+		return
 	}
 	defer q.finish(own)
 	batch := slices.Clip(commands)
@@ -55,8 +70,21 @@ func (c *coalescer) do(ctx context.Context, node *redis.Client, commands []*sent
 		batch = append(batch, other.commands...)
 	}
 	c.pipelines.send(ctx, c.kind, node, batch)
-	return len(own.others) > 0, nil
 }
+
+// leave gives up commands that another call may still send.
+func (c *coalescer) leave(commands []*sent, err error) {
+	if c.kind.isDurable() {
+		err = fmt.Errorf("other changes wait for their durability: %w", err)
+	}
+	for _, s := range commands {
+		s.left = err
+	}
+}
+
+// goesAlone reports whether a command shares no pipeline with other callers: it is
+// large, or its shared pipeline failed.
+func (s *sent) goesAlone() bool { return s.IsLarge || s.shared }
 
 func (c *coalescer) queueOf(node *redis.Client) *queue {
 	address := node.Options().Addr
