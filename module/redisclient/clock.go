@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/pushfx/pushfx/module/retry"
 )
 
 // Clock is the clock of Redis, on which all hosts agree to within a round trip. It asks
@@ -107,15 +109,8 @@ func (c *Clock) Measure(ctx context.Context) {
 }
 
 func (c *Clock) run(ctx context.Context) {
-	ticker := time.NewTicker(c.interval)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-			c.Measure(ctx)
-		}
+	for retry.Sleep(ctx, c.interval) == nil {
+		c.Measure(ctx)
 	}
 }
 

@@ -38,21 +38,8 @@ func (p *Pipelines) at(ctx context.Context, address string) *redis.Client {
 	if !isCluster {
 		return nil
 	}
-	found := make(chan *redis.Client, 1)
-	// One node's error does not matter for the others.
-	_ = cluster.ForEachShard(ctx, func(_ context.Context, node *redis.Client) error {
-		if node.Options().Addr == address {
-			select {
-			case found <- node:
-			default:
-			}
-		}
-		return nil
-	})
-	select {
-	case node := <-found:
+	if node, found := clientsOf(ctx, cluster)[address]; found {
 		return node
-	default:
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()

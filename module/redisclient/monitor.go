@@ -12,6 +12,7 @@ import (
 
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/observe"
+	"github.com/pushfx/pushfx/module/retry"
 )
 
 var _ module.Health = (*Monitor)(nil)
@@ -104,15 +105,8 @@ func (m *Monitor) Run(ctx context.Context) {
 // watchEvictions asks the masters every minute, and reports evictions that differ from
 // the last result.
 func (m *Monitor) watchEvictions(ctx context.Context) {
-	ticker := time.NewTicker(m.interval)
-	defer ticker.Stop()
 	last := ""
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-		}
+	for retry.Sleep(ctx, m.interval) == nil {
 		evicting := joinSorted(m.survey(ctx).evicting)
 		if evicting != nil && evicting.Error() != last {
 			m.observer.Report(observe.RedisEvicts, evicting)

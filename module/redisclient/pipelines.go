@@ -100,8 +100,8 @@ func (k Kind) isDurable() bool { return k.Durability.IsRequired() }
 // sent is a command that is being sent.
 type sent struct {
 	*Command
-	node       *redis.Client // that it must go to; nil if the node must be found by key
-	asking     bool          // the slot is moving to the node
+	redirect   *redis.Client // the node that it was redirected to; nil if it is found by key
+	asking     bool          // the slot is moving to that node
 	shared     bool          // its pipeline may have ended with another caller's context
 	unanswered int           // sendings
 	left       error         // the caller's context has ended, but the command may still be sent
@@ -131,7 +131,7 @@ func (p *Pipelines) Do(ctx context.Context, k Kind, commands ...*Command) []erro
 		if slices.ContainsFunc(open, func(s *sent) bool { return s.left != nil }) {
 			break
 		}
-		open = slices.DeleteFunc(open, func(s *sent) bool { return !p.redirect(ctx, k, s) })
+		open = slices.DeleteFunc(open, func(s *sent) bool { return !p.mayRepeat(ctx, k, s) })
 		if len(open) > 0 && !waitBeforeRetry(ctx, try) {
 			break
 		}
@@ -214,7 +214,7 @@ func (p *Pipelines) sendGroups(ctx context.Context, k Kind, commands []*sent) {
 
 // findNode sets the node of a command, or its error.
 func (p *Pipelines) findNode(ctx context.Context, s *sent) (found bool) {
-	if s.Node = s.node; s.Node != nil {
+	if s.Node = s.redirect; s.Node != nil {
 		return true
 	}
 	if s.Node, s.err = p.masterOf(ctx, s.Key); s.err != nil {
@@ -289,12 +289,12 @@ func (p *Pipelines) clientRepeats() bool {
 	return isSingle && c.Options().MaxRetries > 0
 }
 
-// redirect prepares a failed command for another sending, if that can help.
-func (p *Pipelines) redirect(ctx context.Context, k Kind, s *sent) bool {
+// mayRepeat prepares a failed command for another sending, if that can help.
+func (p *Pipelines) mayRepeat(ctx context.Context, k Kind, s *sent) bool {
 	if isUnanswered(s.err) {
 		return p.repeats(ctx, k, s)
 	}
-	s.node, s.asking = nil, false
+	s.redirect, s.asking = nil, false
 	var refusal redis.Error
 	if !errors.As(s.err, &refusal) {
 		return false
@@ -305,8 +305,8 @@ func (p *Pipelines) redirect(ctx context.Context, k Kind, s *sent) bool {
 		return true
 	case "MOVED", "ASK":
 		if _, address, found := strings.Cut(rest, " "); found {
-			s.node = p.at(ctx, address)
-			s.asking = word == "ASK" && s.node != nil
+			s.redirect = p.at(ctx, address)
+			s.asking = word == "ASK" && s.redirect != nil
 		}
 		return true
 	case "TRYAGAIN", "CLUSTERDOWN", "READONLY", "LOADING", "MASTERDOWN":
@@ -320,7 +320,7 @@ func (p *Pipelines) redirect(ctx context.Context, k Kind, s *sent) bool {
 // another caller's context may have ended its pipeline. Its own client, or the caller
 // who can read what was written, repeats other writes.
 func (p *Pipelines) repeats(ctx context.Context, k Kind, s *sent) bool {
-	s.node, s.asking = nil, false
+	s.redirect, s.asking = nil, false
 	s.unanswered++
 	if ctx.Err() != nil || s.unanswered >= maxSendings {
 		return false

@@ -159,7 +159,7 @@ func (s *shape) each(do func(*master, *redis.Client)) {
 func clientsOf(ctx context.Context, cluster *redis.ClusterClient) map[string]*redis.Client {
 	var mu sync.Mutex
 	known := map[string]*redis.Client{}
-	// On an error, the search makes its own clients.
+	// One node's error does not matter for the others.
 	_ = cluster.ForEachShard(ctx, func(_ context.Context, node *redis.Client) error {
 		mu.Lock()
 		defer mu.Unlock()

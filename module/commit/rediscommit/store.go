@@ -10,6 +10,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -24,11 +25,11 @@ import (
 // Store loads and updates values on Redis. It is safe for concurrent use, does no I/O
 // in the background, and needs no closing.
 type Store[V, R any] struct {
-	codec   Codec[V, R]
-	cfg     Config
-	options Options
-	client  redis.UniversalClient
-	swap    *redisclient.Script
+	codec  Codec[V, R]
+	cfg    Config
+	now    func() time.Time // see [Options]
+	client redis.UniversalClient
+	swap   *redisclient.Script
 
 	pipelines *redisclient.Pipelines
 	writer    *Writer
@@ -40,14 +41,13 @@ type Store[V, R any] struct {
 // New returns a store on client, which must read from masters. The caller closes the
 // client.
 func New[V, R any](client redis.UniversalClient, cfg Config, o Options, codec Codec[V, R]) (*Store[V, R], error) {
-	if err := errors.Join(cfg.Validate(), cfg.Durability.CheckClient(client)); err != nil {
-		return nil, fmt.Errorf("%s: %w", codec.Name, err)
+	writer, err := NewWriter(client, codec.Name, codec.Observed, cfg, o)
+	if err != nil {
+		return nil, err
 	}
-	o.Observer, o.Pipelines = observe.Or(o.Observer), o.PipelinesOn(client)
-	writer := &Writer{o.Pipelines, codec.Name, codec.Observed, cfg, o.Observer}
 	s := &Store[V, R]{
-		codec: codec, cfg: cfg, options: o, client: client, pipelines: o.Pipelines, writer: writer, swap: redisclient.NewScript(codec.Swap),
-		cache: newCache[V, R](cfg.CacheBytes),
+		codec: codec, cfg: cfg, now: o.Now, client: client, swap: redisclient.NewScript(codec.Swap),
+		pipelines: writer.pipelines, writer: writer, cache: newCache[V, R](cfg.CacheBytes),
 	}
 	s.committer = s.newCommitter()
 	return s, nil
@@ -70,10 +70,10 @@ func (s *Store[V, R]) newCommitter() *commit.Committer[V, R] {
 	committer := commit.New(commit.Access[V, R]{
 		Read: s.load, Cached: s.cached, Same: s.codec.Same, Write: s.write, LockKey: s.codec.redisKey,
 	}, mode)
-	if s.options.Now != nil {
-		committer.SetClock(s.options.Now)
+	if s.now != nil {
+		committer.SetClock(s.now)
 	}
-	committer.OnEvent(func(event observe.Event) { s.options.Observer.Count(event, s.codec.Observed, 1) })
+	committer.OnEvent(s.count)
 	return committer
 }
 
@@ -95,26 +95,24 @@ func (s *Store[V, R]) LoadAfter(
 ) (commit.Snapshot[V, R], error) {
 	full := s.cfg.KeyPrefix + key
 	known, found := s.cache.get(s.codec.redisKey(full), full)
-	var current *read[bool]
-	var whole *read[commit.Snapshot[V, R]]
+	whole := read[commit.Snapshot[V, R]]{query: s.codec.Read, key: full}
+	var current read[bool]
 	riding, rider := s.pipelines.WithRider(ctx, func() *redisclient.Command {
-		if found {
-			current = &read[bool]{query: s.codec.Current(known), key: full}
-			return current.command()
+		if !found {
+			return whole.command()
 		}
-		whole = &read[commit.Snapshot[V, R]]{query: s.codec.Read, key: full}
-		return whole.command()
+		current = read[bool]{query: s.codec.Current(known), key: full}
+		return current.command()
 	})
 	if err := do(riding, known); err != nil {
 		return commit.Snapshot[V, R]{}, err
 	}
-	answered, err := rider.Answered()
-	if answered && found {
+	switch answered, err := rider.Answered(); {
+	case answered && found:
 		if same, err := current.result(err); err == nil && same {
 			return known, nil
 		}
-	}
-	if answered && !found {
+	case answered:
 		if now, err := whole.result(err); err == nil {
 			s.countWhole(full, now)
 			return now, nil
@@ -180,23 +178,34 @@ func (s *Store[V, R]) Swap(ctx context.Context, key string, base stored.Revision
 	return done, nil
 }
 
-// read returns the stored snapshot, and the node that has replied if it is known. For a
-// cached snapshot, it only asks whether it is still stored.
-func (s *Store[V, R]) read(ctx context.Context, key string) (whole commit.Snapshot[V, R], node *redis.Client, err error) {
+// load returns the stored snapshot. Of a cached snapshot, it only asks whether it is still
+// stored.
+func (s *Store[V, R]) load(ctx context.Context, key string) (commit.Snapshot[V, R], error) {
+	ctx, cancel := s.cfg.Bound(ctx)
+	defer cancel()
 	if known, found := s.cache.get(s.codec.redisKey(key), key); found {
-		current, node, err := ask(ctx, s, key, s.codec.Current(known))
+		current, _, err := ask(ctx, s, key, s.codec.Current(known))
 		if err != nil {
-			return whole, nil, err
+			return commit.Snapshot[V, R]{}, err
 		}
 		if current {
-			return known, node, nil
+			return known, nil
 		}
 	}
-	whole, node, err = ask(ctx, s, key, s.codec.Read)
+	whole, node, err := ask(ctx, s, key, s.codec.Read)
+	if err == nil && !whole.Found {
+		command := &redisclient.Command{Key: s.codec.redisKey(key), Node: node}
+		if otherMaster := s.pipelines.Elsewhere(ctx, command)[0]; otherMaster != nil {
+			// Another host may have stored the value since the first read.
+			if whole, _, err = ask(ctx, s, key, s.codec.Read); err == nil && !whole.Found {
+				err = s.unavailable("read", otherMaster)
+			}
+		}
+	}
 	if err == nil {
 		s.countWhole(key, whole)
 	}
-	return whole, node, err
+	return whole, err
 }
 
 func ask[T, V, R any](ctx context.Context, s *Store[V, R], key string, q Query[T]) (value T, node *redis.Client, err error) {
@@ -204,25 +213,6 @@ func ask[T, V, R any](ctx context.Context, s *Store[V, R], key string, q Query[T
 	command := r.command()
 	value, err = r.result(s.pipelines.Do(ctx, redisclient.Kind{IsRead: true}, command)[0])
 	return value, command.Node, s.checkError(err)
-}
-
-// load is a read that looks for a missing value on the other masters of a cluster.
-func (s *Store[V, R]) load(ctx context.Context, key string) (commit.Snapshot[V, R], error) {
-	ctx, cancel := s.cfg.Bound(ctx)
-	defer cancel()
-	stored, node, err := s.read(ctx, key)
-	if err != nil || stored.Found {
-		return stored, err
-	}
-	otherMaster := s.pipelines.Elsewhere(ctx, &redisclient.Command{Key: s.codec.redisKey(key), Node: node})[0]
-	if otherMaster == nil {
-		return stored, nil
-	}
-	// Another host may have stored the value since the first read.
-	if stored, _, err = s.read(ctx, key); err != nil || stored.Found {
-		return stored, err
-	}
-	return commit.Snapshot[V, R]{}, s.unavailable("read", otherMaster)
 }
 
 func (s *Store[V, R]) checkError(err error) error {
@@ -256,9 +246,11 @@ func (s *Store[V, R]) remember(key string, now commit.Snapshot[V, R]) {
 
 // countWhole remembers a snapshot that was read as a whole.
 func (s *Store[V, R]) countWhole(key string, now commit.Snapshot[V, R]) {
-	s.options.Observer.Count(observe.WholeRead, s.codec.Observed, 1)
+	s.count(observe.WholeRead)
 	s.remember(key, now)
 }
+
+func (s *Store[V, R]) count(event observe.Event) { s.writer.observer.Count(event, s.codec.Observed, 1) }
 
 func (s *Store[V, R]) forget(key string) { s.cache.forget(s.codec.redisKey(key)) }
 
@@ -304,7 +296,7 @@ func (s *Store[V, R]) run(ctx context.Context, script *redisclient.Script, key s
 			return err
 		}
 	}
-	err = s.writer.send(ctx, s.cfg.Durability, []*redisclient.Command{command})[0]
+	err = s.writer.send(ctx, redisclient.Kind{Durability: s.cfg.Durability}, command)[0]
 	if errors.Is(err, errNothingChanged) {
 		return false, nil
 	}

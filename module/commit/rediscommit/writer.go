@@ -31,32 +31,26 @@ func NewWriter(client redis.UniversalClient, name, observed string, cfg Config, 
 	return &Writer{o.PipelinesOn(client), name, observed, cfg, observe.Or(o.Observer)}, nil
 }
 
-// Read sends reads and returns their errors, each [module.Unavailable]; see
-// [redisclient.Pipelines.Read].
+// Read sends reads and returns their errors, each [module.Unavailable].
 func (w *Writer) Read(ctx context.Context, reads ...*redisclient.Command) []error {
-	ctx, cancel := w.cfg.Bound(ctx)
-	defer cancel()
-	return w.named(w.pipelines.Do(ctx, redisclient.Kind{IsRead: true}, reads...))
+	return w.do(ctx, redisclient.Kind{IsRead: true}, reads)
 }
 
 // Do sends writes and returns their errors, each [module.Unavailable], after which the
-// write may have been done; see [redisclient.Pipelines.Write].
+// write may have been done; see [redisclient.Kind].
 func (w *Writer) Do(ctx context.Context, writes ...*redisclient.Command) []error {
-	return w.do(ctx, Durability{}, writes)
+	return w.do(ctx, redisclient.Kind{}, writes)
 }
 
 // DoDurably is Do with a wait for the durability.
 func (w *Writer) DoDurably(ctx context.Context, writes ...*redisclient.Command) []error {
-	return w.do(ctx, w.cfg.Durability, writes)
+	return w.do(ctx, redisclient.Kind{Durability: w.cfg.Durability}, writes)
 }
 
-func (w *Writer) do(ctx context.Context, d Durability, writes []*redisclient.Command) []error {
+func (w *Writer) do(ctx context.Context, k redisclient.Kind, commands []*redisclient.Command) []error {
 	ctx, cancel := w.cfg.Bound(ctx)
 	defer cancel()
-	return w.named(w.send(ctx, d, writes))
-}
-
-func (w *Writer) named(errs []error) []error {
+	errs := w.send(ctx, k, commands...)
 	for i, err := range errs {
 		if err != nil {
 			errs[i] = module.Unavailable(fmt.Errorf("%s: %w", w.name, err))
@@ -65,10 +59,10 @@ func (w *Writer) named(errs []error) []error {
 	return errs
 }
 
-func (w *Writer) send(ctx context.Context, d Durability, writes []*redisclient.Command) []error {
-	errs := w.pipelines.Do(ctx, redisclient.Kind{Durability: d}, writes...)
+func (w *Writer) send(ctx context.Context, k redisclient.Kind, commands ...*redisclient.Command) []error {
+	errs := w.pipelines.Do(ctx, k, commands...)
 	for i, err := range errs {
-		if waited := writes[i].Waited; waited > 0 {
+		if waited := commands[i].Waited; waited > 0 {
 			w.observer.Took(observe.DurabilityWait, w.observed, waited, err == nil)
 		}
 	}
