@@ -3,6 +3,7 @@ package delivery
 import (
 	"context"
 	"errors"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -19,16 +20,24 @@ const (
 	completeFor = time.Minute
 )
 
+// claims are the claims of this host. It is safe for concurrent use.
+type claims struct {
+	queue    module.DeliveryQueue
+	failures *failures
+	mu       sync.Mutex
+	own      map[module.Target]*claimed
+}
+
 // claimed is a backlog that this host has claimed. One goroutine uses it; during a
 // request, only the timer that renews the claim does.
 type claimed struct {
-	*Delivery
+	all       *claims
 	claim     module.Claim
 	gate      string    // by which the backlog is listed next
 	renewedAt time.Time // before the call that claimed or renewed it
 
 	// again is set when this host claims the backlog again after the claim has lapsed.
-	again *atomic.Pointer[claimedAgain]
+	again atomic.Pointer[claimedAgain]
 }
 
 type claimedAgain struct {
@@ -36,32 +45,33 @@ type claimedAgain struct {
 	at    time.Time
 }
 
-func (d *Delivery) newClaimed(claim module.Claim, at time.Time) claimed {
-	return claimed{Delivery: d, claim: claim, gate: claim.Gate, renewedAt: at, again: &atomic.Pointer[claimedAgain]{}}
+func (all *claims) add(claim module.Claim, at time.Time) *claimed {
+	return &claimed{all: all, claim: claim, gate: claim.Gate, renewedAt: at}
 }
 
 // begin registers c for claimAgain, until end is called.
 func (c *claimed) begin() (end func()) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.own[c.claim.Target] = c
+	all := c.all
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	all.own[c.claim.Target] = c
 	return func() {
-		c.mu.Lock()
-		if c.own[c.claim.Target] == c {
-			delete(c.own, c.claim.Target)
+		all.mu.Lock()
+		if all.own[c.claim.Target] == c {
+			delete(all.own, c.claim.Target)
 		}
-		c.mu.Unlock()
+		all.mu.Unlock()
 		if again := c.again.Load(); again != nil {
-			c.Delivery.release(again.claim)
+			all.release(again.claim)
 		}
 	}
 }
 
 // claimAgain passes a new claim to the goroutine that sends the backlog, if any.
-func (d *Delivery) claimAgain(claim module.Claim, at time.Time) (isOwn bool) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	c := d.own[claim.Target]
+func (all *claims) claimAgain(claim module.Claim, at time.Time) (isOwn bool) {
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	c := all.own[claim.Target]
 	if c != nil {
 		c.again.Store(&claimedAgain{claim, at})
 	}
@@ -90,7 +100,7 @@ func (c *claimed) keep(ctx context.Context) error {
 
 func (c *claimed) renew(ctx context.Context) error {
 	now := time.Now()
-	next, err := c.queue.Renew(ctx, c.claim, now.Sub(c.renewedAt))
+	next, err := c.all.queue.Renew(ctx, c.claim, now.Sub(c.renewedAt))
 	switch {
 	case err == nil:
 		c.claim, c.renewedAt = next, now
@@ -105,7 +115,7 @@ func (c *claimed) hasLapsed() bool { return time.Since(c.renewedAt) >= lease }
 // complete removes a notification. While the queue is not available it tries again; ok
 // is false if the claim is lost.
 func (c *claimed) complete(life context.Context, id string, trouble module.Trouble, sent string) (left int, ok bool) {
-	if left, err := c.queue.Complete(life, c.claim, id, trouble, sent); err == nil {
+	if left, err := c.all.queue.Complete(life, c.claim, id, trouble, sent); err == nil {
 		return left, true
 	}
 	return c.completeAgain(life, id, trouble, sent)
@@ -117,7 +127,7 @@ func (c *claimed) completeAgain(life context.Context, id string, trouble module.
 	fenced := 0
 	retry.Repeat(ctx, 50*time.Millisecond, time.Second, func() bool {
 		var err error
-		left, err = c.queue.Complete(ctx, c.claim, id, trouble, sent)
+		left, err = c.all.queue.Complete(ctx, c.claim, id, trouble, sent)
 		switch {
 		case err == nil:
 			ok = true
@@ -130,7 +140,7 @@ func (c *claimed) completeAgain(life context.Context, id string, trouble module.
 		case life.Err() != nil: // one more try at the end is enough
 			cancel()
 		default:
-			c.failed("complete a notification", err)
+			c.all.failures.add("complete a notification", err)
 		}
 		return false
 	})
@@ -141,26 +151,24 @@ func (c *claimed) completeAgain(life context.Context, id string, trouble module.
 func (c *claimed) postpone(delay time.Duration, trouble *module.Trouble) {
 	ctx, cancel := context.WithTimeout(context.Background(), lease)
 	defer cancel()
-	err := c.queue.Postpone(ctx, c.claim, c.gate, delay, trouble)
+	err := c.all.queue.Postpone(ctx, c.claim, c.gate, delay, trouble)
 	if errors.Is(err, module.ErrFenced) && !c.isFenced(err) {
-		err = c.queue.Postpone(ctx, c.claim, c.gate, delay, trouble)
+		err = c.all.queue.Postpone(ctx, c.claim, c.gate, delay, trouble)
 	}
 	if err != nil && !errors.Is(err, module.ErrFenced) {
-		c.failed("postpone a backlog", err)
+		c.all.failures.add("postpone a backlog", err)
 	}
 }
 
 // release makes the backlog due: at once, or after retryQueue if there was an error.
 func (c *claimed) release(err error) {
 	if err != nil {
-		c.failed("read a backlog", err)
+		c.all.failures.add("read a backlog", err)
 		c.postpone(retryQueue, nil)
 		return
 	}
 	c.postpone(0, nil)
 }
 
-func (d *Delivery) release(claim module.Claim) {
-	c := d.newClaimed(claim, time.Now())
-	c.release(nil)
-}
+// release makes a backlog due at once.
+func (all *claims) release(claim module.Claim) { all.add(claim, time.Now()).release(nil) }

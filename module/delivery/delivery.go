@@ -37,23 +37,19 @@ type Delivery struct {
 	read    *gather[module.UserEvent, bool]
 	delays  *gather[module.UserDevice, time.Duration]
 
-	wake     chan struct{} // ends the wait for the next look
-	stopping chan struct{} // closed when this host stops
+	gates    *gates
+	claims   *claims
+	failures *failures
 
+	stopping  chan struct{} // closed when this host stops
 	expanding chan struct{} // has a value for each step of a fan-out in progress
 
 	mu          sync.Mutex
-	turns       *turns.Scheduler
 	sending     sync.WaitGroup
-	life        context.Context // of requests; nil if this host does not send
-	hasMore     bool            // the last look left due backlogs
-	late        time.Duration   // lateness of the oldest due backlog at the last look
-	lookedAt    time.Time       // the last look without an error
-	putOffUntil time.Time       // then all backlogs that were put off are due again
-	isTicking   bool            // while requests wait for their places
-	reported    map[string]time.Time
-	own         map[module.Target]*claimed // claims of this host
-	summary     module.QueueSummary        // of the queue, at summaryAt
+	life        context.Context     // of requests; nil if this host does not send
+	late        time.Duration       // lateness of the oldest due backlog at the last look
+	lookedAt    time.Time           // the last look at all shards without an error
+	summary     module.QueueSummary // of the queue, at summaryAt
 	summaryAt   time.Time
 	lateSince   time.Time // since then there are lateReports
 	lateReports int
@@ -90,9 +86,11 @@ func New(seams Seams, cfg Config) (*Delivery, error) {
 		audience: &audience{seams.Feed, seams.Host, match.NewCache(cfg.MaxCachedRules), seams.Observer},
 		clock:    seams.Now, observer: seams.Observer,
 		hasUnread: seams.Unread != nil, hasDelays: seams.Attention != nil,
-		wake: make(chan struct{}, 1), stopping: make(chan struct{}), expanding: make(chan struct{}, expansions), reported: map[string]time.Time{}, own: map[module.Target]*claimed{},
-		turns: turns.New(turns.Config{MaxInFlight: cfg.MaxInFlight, MaxPerGate: cfg.MaxPerGateway, Random: rand.Float64}),
+		stopping: make(chan struct{}), expanding: make(chan struct{}, expansions),
+		gates:    newGates(turns.Config{MaxInFlight: cfg.MaxInFlight, MaxPerGate: cfg.MaxPerGateway, Random: rand.Float64}),
+		failures: &failures{observer: seams.Observer, reported: map[string]time.Time{}},
 	}
+	d.claims = &claims{queue: seams.Queue, failures: d.failures, own: map[module.Target]*claimed{}}
 	d.pushers = newGather(seams.Host.Pushers)
 	if seams.Unread != nil {
 		d.counts = newGather(seams.Unread.Counts)
@@ -166,88 +164,13 @@ func (d *Delivery) isStopping() bool {
 
 // mayClaim reports whether this host sends to a gate; it leaves gates that it does not
 // reach to other hosts.
-func (d *Delivery) mayClaim(gate string) bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.life != nil && d.turns.MayReach(time.Now(), gate)
-}
-
-func (d *Delivery) admit(user mxid.UserID, gate string) (*turns.Turn, time.Duration) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	now := time.Now()
-	turn, delay := d.turns.Admit(now, string(user), gate)
-	if due := now.Add(delay); turn == nil && delay < lookEvery/2 && due.After(d.putOffUntil) {
-		d.putOffUntil = due
-	}
-	if turn != nil && turn.Ready != nil && !d.isTicking {
-		d.isTicking = true
-		time.AfterFunc(tickEvery, d.tick)
-	}
-	return turn, delay
-}
-
-// tickEvery is the interval of [turns.Scheduler.Tick].
-const tickEvery = 50 * time.Millisecond
-
-func (d *Delivery) tick() {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.turns.Tick(time.Now())
-	if d.isTicking = d.turns.Waiting() > 0; d.isTicking {
-		time.AfterFunc(tickEvery, d.tick)
-	}
-}
-
-// expectMore makes the end of the next turn start a look.
-func (d *Delivery) expectMore() {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.hasMore = true
-}
-
-// lowLine is the number of waiting requests of a gate below which a host looks for more.
-const lowLine = 64
-
-// endTurn ends a turn, and starts a look if more backlogs are due, or the gate is open
-// again.
-func (d *Delivery) endTurn(t *turns.Turn, r turns.Result, wait time.Duration) {
-	d.mu.Lock()
-	wasOpen := d.turns.IsOpen(t.Gate)
-	d.turns.End(time.Now(), t, r, wait)
-	hasMore := d.hasMore && d.turns.WaitingAt(t.Gate) < lowLine || !wasOpen && d.turns.IsOpen(t.Gate)
-	d.mu.Unlock()
-	if hasMore {
-		select {
-		case d.wake <- struct{}{}:
-		default:
-		}
-	}
-}
-
-// reportEvery is the least time between two reports of one kind of failure.
-const reportEvery = 30 * time.Second
-
-// failed counts a failure of background work, and reports at most one of a kind in
-// reportEvery.
-func (d *Delivery) failed(doing string, err error) {
-	d.observer.Count(observe.DeliveryFailed, string(reasonOf(err)), 1)
-	d.mu.Lock()
-	isNew := time.Since(d.reported[doing]) >= reportEvery
-	if isNew {
-		d.reported[doing] = time.Now()
-	}
-	d.mu.Unlock()
-	if isNew {
-		d.observer.Report(observe.DeliveryDelayed, fmt.Errorf("delivery: %s: %w", doing, err))
-	}
-}
+func (d *Delivery) mayClaim(gate string) bool { return !d.isStopping() && d.gates.mayReach(gate) }
 
 // Stats returns the current state of this host.
 func (d *Delivery) Stats() Stats {
+	s, isCutOff := d.gates.stats()
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	s := d.turns.Stats()
 	late := d.late
 	if since := time.Since(d.lookedAt); d.life != nil && since > 2*lookEvery {
 		late += since // looks fail
@@ -256,7 +179,7 @@ func (d *Delivery) Stats() Stats {
 		InFlight: s.InFlight, Slow: s.Hanging, Late: late,
 		Waiting: d.summary.Notifications, Oldest: oldest(d.summary, d.summaryAt), WaitingAt: byGateway(d.summary.Gates),
 		Gateways:        [gateStates]int{GateOpen: s.Open, GateClosed: s.Closed, GateHeld: s.Held},
-		RemovalsStopped: s.Stopped, CutOff: d.turns.IsCutOff(time.Now()),
+		RemovalsStopped: s.Stopped, CutOff: isCutOff,
 	}
 }
 

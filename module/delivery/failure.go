@@ -3,11 +3,15 @@ package delivery
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"strings"
+	"sync"
+	"time"
 
 	"github.com/pushfx/pushfx/module/commit"
+	"github.com/pushfx/pushfx/module/observe"
 )
 
 // FailReason is why the queue, or a store that delivery reads, failed.
@@ -43,6 +47,31 @@ var refusals = []struct {
 	{"READONLY ", FailReadOnly}, {"NOREPLICAS ", FailReadOnly}, {"MISCONF ", FailReadOnly},
 	{"NOPERM ", FailNoPerm}, {"NOAUTH ", FailNoPerm}, {"WRONGPASS ", FailNoPerm}, {"ACL failure", FailNoPerm}, {"can't run this command", FailNoPerm},
 	{"LOADING ", FailUnreachable}, {"CLUSTERDOWN ", FailUnreachable}, {"MASTERDOWN ", FailUnreachable},
+}
+
+// failures counts and reports the failures of background work. It is safe for concurrent
+// use.
+type failures struct {
+	observer observe.Observer
+	mu       sync.Mutex
+	reported map[string]time.Time
+}
+
+// reportEvery is the least time between two reports of one kind of failure.
+const reportEvery = 30 * time.Second
+
+// add counts a failure, and reports at most one of a kind in reportEvery.
+func (f *failures) add(doing string, err error) {
+	f.observer.Count(observe.DeliveryFailed, string(reasonOf(err)), 1)
+	f.mu.Lock()
+	isNew := time.Since(f.reported[doing]) >= reportEvery
+	if isNew {
+		f.reported[doing] = time.Now()
+	}
+	f.mu.Unlock()
+	if isNew {
+		f.observer.Report(observe.DeliveryDelayed, fmt.Errorf("delivery: %s: %w", doing, err))
+	}
 }
 
 func reasonOf(err error) FailReason {

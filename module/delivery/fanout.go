@@ -121,8 +121,7 @@ func (r recipient) append(dst []byte, outcome int) []byte {
 
 // expand adds the events in the fan-out of a shard to backlogs.
 func (d *Delivery) expand(life context.Context, b module.Backlog, claimedAt time.Time) {
-	own := d.newClaimed(b.Claim, claimedAt)
-	c := &own
+	c := d.claims.add(b.Claim, claimedAt)
 	defer c.begin()()
 	from := b.From
 	for left := 1; left > 0; from = 0 {
@@ -159,7 +158,7 @@ func (d *Delivery) expandOne(life context.Context, c *claimed, n module.Notifica
 		to, due, err := d.expandPart(life, c, h, text.Recipients, from, min(from+read, len(text.Recipients)))
 		<-d.expanding
 		if err != nil {
-			d.failed("add a large event", err)
+			d.failures.add("add a large event", err)
 			c.postpone(time.Second, nil)
 			return false
 		}

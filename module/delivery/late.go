@@ -54,7 +54,7 @@ type pastWait struct {
 // checkAge reports a delivered notification that is late. Took is the duration of its
 // request.
 func (s *sending) checkAge(added time.Time, took time.Duration) {
-	now := s.clock()
+	now := s.d.clock()
 	if s.trouble.Attempts > 0 || s.trouble.Delayed != "" {
 		s.wait = pastWait{s.trouble, now}
 	}
@@ -81,9 +81,9 @@ func (s *sending) checkAge(added time.Time, took time.Duration) {
 	case t.Delayed != "":
 		e.Cause = LateDelayed
 	}
-	s.observer.Count(observe.NotificationLate, string(e.Cause), 1)
-	if s.mayReportLate() {
-		s.observer.Report(observe.DeliveredLate, e)
+	s.d.observer.Count(observe.NotificationLate, string(e.Cause), 1)
+	if s.d.mayReportLate() {
+		s.d.observer.Report(observe.DeliveredLate, e)
 	}
 }
 

@@ -44,7 +44,7 @@ func (d *Delivery) look(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 		case <-timer.C:
-		case <-d.wake:
+		case <-d.gates.wake:
 			shards = nil
 		}
 		timer.Stop()
@@ -56,42 +56,36 @@ func (d *Delivery) readHeld(ctx context.Context) {
 	names, err := d.queue.HeldGateways(ctx)
 	if err != nil {
 		if ctx.Err() == nil {
-			d.failed("read which gateways are held", err)
+			d.failures.add("read which gateways are held", err)
 		}
 		return
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.turns.Hold(names)
+	d.gates.hold(names)
 }
 
 // lookOnce claims and sends due backlogs of shards, and returns when to look again, and at
 // which shards.
 func (d *Delivery) lookOnce(ctx context.Context, shards []int) (wait time.Duration, more []int) {
 	wait = lookEvery/2 + rand.N(lookEvery/2)
-	d.mu.Lock()
-	capacity := d.turns.Capacity(time.Now())
-	d.mu.Unlock()
 	claimedAt := time.Now()
 	allowed := map[string]int{}
-	found, err := d.queue.Claim(ctx, module.Look{Shards: shards, Limit: capacity, Lease: lease, Gate: func(gate string) (int, bool) {
-		most, isClosed := d.claimable(gate)
+	found, err := d.queue.Claim(ctx, module.Look{Shards: shards, Limit: d.gates.capacity(), Lease: lease, Gate: func(gate string) (int, bool) {
+		most, isClosed := d.gates.claimable(gate)
 		allowed[gate] = most
 		return most, isClosed
 	}})
 	if err != nil {
 		if ctx.Err() == nil {
-			d.failed("look for what is due", err)
+			d.failures.add("look for what is due", err)
 		}
 		return wait, nil
 	}
-	d.mu.Lock()
-	d.hasMore = len(found.More) > 0 || d.mayHaveMore(found, allowed)
+	isCutOff := d.gates.looked(found, allowed)
 	if shards == nil {
+		d.mu.Lock()
 		d.late, d.lookedAt = found.Oldest, claimedAt
+		d.mu.Unlock()
 	}
-	isCutOff := d.turns.IsCutOff(claimedAt)
-	d.mu.Unlock()
 	// A closed gate is tried by a pusher that has not failed, if there is one.
 	slices.SortStableFunc(found.Backlogs, func(a, b module.Backlog) int { return min(1, len(a.Trouble.Text)) - min(1, len(b.Trouble.Text)) })
 	began := 0
@@ -100,8 +94,6 @@ func (d *Delivery) lookOnce(ctx context.Context, shards []int) (wait time.Durati
 			began++
 		}
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
 	switch {
 	case isCutOff: // other hosts send what is due
 		return wait, nil
@@ -109,53 +101,30 @@ func (d *Delivery) lookOnce(ctx context.Context, shards []int) (wait time.Durati
 		return lookGap, found.More
 	case len(found.More) > 0:
 		return lookAgain, found.More
-	case time.Now().Before(d.putOffUntil):
+	case d.gates.hasPutOff():
 		return lookSoon, nil
 	}
 	return wait, nil
 }
 
-// claimable returns how many backlogs of a gate to claim, and whether the gate is closed.
-func (d *Delivery) claimable(gate string) (most int, isClosed bool) {
-	if gate == module.FanOut {
-		return expansions, false
-	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.turns.Claimable(time.Now(), gate)
-}
-
-// mayHaveMore reports whether an open gate may have more due backlogs than were allowed.
-func (d *Delivery) mayHaveMore(found module.Claimed, allowed map[string]int) bool {
-	for _, b := range found.Backlogs {
-		gate := b.Claim.Gate
-		if allowed[gate]--; allowed[gate] == 0 && d.turns.IsOpen(gate) {
-			return true
-		}
-	}
-	return false
-}
-
 // begin sends a claimed backlog, and reports whether it has a turn, or waits for it here.
 func (d *Delivery) begin(b module.Backlog, claimedAt time.Time) bool {
-	if d.claimAgain(b.Claim, claimedAt) {
+	if d.claims.claimAgain(b.Claim, claimedAt) {
 		return true
 	}
 	if b.Claim.Target.IsFanOut() {
 		return d.startOrRelease(b.Claim, func(life context.Context) { d.expand(life, b, claimedAt) })
 	}
-	c := d.newClaimed(b.Claim, claimedAt)
-	s := &sending{claimed: c, trouble: content.ReadTrouble(b.Trouble)}
+	s := d.newSending(b.Claim, claimedAt)
+	s.trouble = content.ReadTrouble(b.Trouble)
 	m, err := content.ReadMeta(b.First.Meta)
 	if err != nil { // run drops it, and reads the next one
 		return d.startOrRelease(b.Claim, s.run)
 	}
 	s.user, s.meta, s.metaOf = m.User, m, b.First.ID
-	turn, delay := d.admit(m.User, b.Claim.Gate)
+	turn, delay := d.gates.admit(m.User, b.Claim.Gate)
 	if turn == nil {
-		d.start(func(context.Context) {
-			c.postpone(delay, nil)
-		})
+		d.start(func(context.Context) { s.postpone(delay, nil) })
 		return false
 	}
 	s.turn = turn

@@ -206,8 +206,8 @@ func (a *adding) add(d *Delivery, n module.Notification, m content.Meta, target 
 	gate := target.Gate()
 	if delay == 0 && d.mayClaim(gate) {
 		var wait time.Duration
-		if turn, wait = d.admit(m.User, gate); wait > 0 {
-			d.expectMore()
+		if turn, wait = d.gates.admit(m.User, gate); wait > 0 {
+			d.gates.expectMore()
 		}
 	}
 	a.turns, a.targets, a.metas = append(a.turns, turn), append(a.targets, target), append(a.metas, m)
@@ -252,7 +252,7 @@ func (d *Delivery) withdraw(all []*adding) {
 	for _, a := range all {
 		for _, turn := range a.turns {
 			if turn != nil {
-				d.endTurn(turn, turns.Unused, 0)
+				d.gates.unused(turn)
 			}
 		}
 	}
@@ -262,7 +262,7 @@ func (d *Delivery) sendClaimed(a *adding, claims []module.Claim, claimedAt time.
 	for i, claim := range claims {
 		if claim.Token == 0 {
 			if a.turns[i] != nil {
-				d.endTurn(a.turns[i], turns.Unused, 0)
+				d.gates.unused(a.turns[i])
 			}
 			continue
 		}
@@ -270,12 +270,11 @@ func (d *Delivery) sendClaimed(a *adding, claims []module.Claim, claimedAt time.
 			d.startOrRelease(claim, func(life context.Context) { d.expand(life, module.Backlog{Claim: claim}, claimedAt) })
 			continue
 		}
-		s := &sending{
-			claimed: d.newClaimed(claim, claimedAt), turn: a.turns[i], user: a.metas[i].User, target: a.targets[i], readAt: a.readAt,
-			known: []module.Notification{a.batch.Additions[i].Notification}, meta: a.metas[i], metaOf: a.batch.Additions[i].Notification.ID,
-		}
+		s, first := d.newSending(claim, claimedAt), a.batch.Additions[i].Notification
+		s.turn, s.user, s.target, s.readAt = a.turns[i], a.metas[i].User, a.targets[i], a.readAt
+		s.known, s.meta, s.metaOf = []module.Notification{first}, a.metas[i], first.ID
 		if !d.startOrRelease(claim, s.run) {
-			d.endTurn(s.turn, turns.Unused, 0)
+			d.gates.unused(s.turn)
 		}
 	}
 }
@@ -283,7 +282,7 @@ func (d *Delivery) sendClaimed(a *adding, claims []module.Claim, claimedAt time.
 // startOrRelease runs do for a claimed backlog, or releases the claim.
 func (d *Delivery) startOrRelease(claim module.Claim, do func(context.Context)) (started bool) {
 	if started = d.start(do); !started {
-		d.release(claim)
+		d.claims.release(claim)
 	}
 	return started
 }

@@ -26,13 +26,13 @@ type posted struct {
 // post sends a request, and renews the claim while it is in flight. It cancels the
 // request when the claim lapses, because then another host may send it.
 func (s *sending) post(life context.Context, body []byte, trace string) (p posted) {
-	traced, end := s.observer.BeginPost(life, s.target.Gateway, trace)
-	ctx, cancel := context.WithTimeout(traced, s.cfg.RequestTimeout)
+	traced, end := s.d.observer.BeginPost(life, s.target.Gateway, trace)
+	ctx, cancel := context.WithTimeout(traced, s.d.cfg.RequestTimeout)
 	defer cancel()
 	r := &renewal{s: s, life: life, cutOff: cancel}
 	r.begin()
 	began := time.Now()
-	answer, err := s.gateway.Post(ctx, s.target.URL, body)
+	answer, err := s.d.gateway.Post(ctx, s.target.URL, body)
 	p = posted{answer: answer, class: classOf(err), took: time.Since(began), isLost: r.end()}
 	p.verdict = content.Judge(answer, p.class, s.target.Key.Pushkey)
 	end(string(outcomeOf(p.verdict, p.class)), answer.Status)

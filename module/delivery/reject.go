@@ -12,11 +12,9 @@ import (
 // isLimited counts a rejection, before the turn ends. It reports whether the gate has
 // reached the rejection limit: then no more of its pushers are removed.
 func (s *sending) isLimited() (stopped bool) {
-	s.mu.Lock()
-	stopped, isNew := s.turns.Reject(time.Now(), s.turn)
-	s.mu.Unlock()
+	stopped, isNew := s.d.gates.reject(s.turn)
 	if isNew {
-		s.observer.Report(observe.TooManyRejections, nil)
+		s.d.observer.Report(observe.TooManyRejections, nil)
 	}
 	return stopped
 }
@@ -32,12 +30,12 @@ func (s *sending) reject(life context.Context, p posted, first, of string) bool 
 		p.verdict = content.Busy
 		return s.notDelivered(life, p, first, of)
 	}
-	if err := s.host.RemovePusher(life, s.user, s.target.Key, s.target.SetAt); err != nil {
-		s.failed("remove a rejected pusher", err)
+	if err := s.d.host.RemovePusher(life, s.user, s.target.Key, s.target.SetAt); err != nil {
+		s.d.failures.add("remove a rejected pusher", err)
 		s.postpone(retryQueue, nil)
 		return false
 	}
-	s.observer.Report(observe.PusherRemoved, errors.New(s.claim.Target.Name))
+	s.d.observer.Report(observe.PusherRemoved, errors.New(s.claim.Target.Name))
 	s.readAt = time.Time{} // it was removed or set again
 	s.target = nil
 	return true

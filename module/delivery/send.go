@@ -26,7 +26,8 @@ var errNoResult = errors.New("delivery: no result")
 
 // sending sends a claimed backlog, one notification after the other.
 type sending struct {
-	claimed
+	*claimed
+	d       *Delivery
 	user    mxid.UserID
 	target  *content.Target // nil until it is read
 	readAt  time.Time       // of target
@@ -38,6 +39,10 @@ type sending struct {
 	wait    pastWait
 }
 
+func (d *Delivery) newSending(claim module.Claim, claimedAt time.Time) *sending {
+	return &sending{claimed: d.claims.add(claim, claimedAt), d: d}
+}
+
 // run sends until the backlog is empty or has to wait.
 func (s *sending) run(life context.Context) {
 	defer s.begin()()
@@ -45,7 +50,7 @@ func (s *sending) run(life context.Context) {
 	if s.turn != nil && !s.awaitTurn(life) {
 		return
 	}
-	for life.Err() == nil && !s.isStopping() {
+	for life.Err() == nil && !s.d.isStopping() {
 		if len(s.known) == 0 && !s.readMore(life) {
 			return
 		}
@@ -62,7 +67,7 @@ func (s *sending) kept() *module.Trouble {
 }
 
 func (s *sending) readMore(life context.Context) bool {
-	known, err := s.queue.Read(life, s.claim, maxRead)
+	known, err := s.d.queue.Read(life, s.claim, maxRead)
 	if err != nil || len(known) == 0 {
 		s.release(err)
 		return false
@@ -80,7 +85,7 @@ func (s *sending) sendFirst(life context.Context) bool {
 		return s.drop(life, n.ID, DropUnreadable)
 	}
 	s.user = m.User
-	if !s.clock().Before(time.UnixMilli(m.Expires)) {
+	if !s.d.clock().Before(time.UnixMilli(m.Expires)) {
 		return s.drop(life, n.ID, DropExpired)
 	}
 	if !s.readTarget(life) || !s.takeTurn(life) {
@@ -89,8 +94,8 @@ func (s *sending) sendFirst(life context.Context) bool {
 	if n.Priority == module.CountsOnly {
 		return s.sendCounts(life, n, m)
 	}
-	if s.hasUnread {
-		isRead, _ := s.read.get(life, module.UserEvent{User: m.User, RoomID: m.Room, EventID: m.Event, Position: m.Position, Thread: m.Thread})
+	if s.d.hasUnread {
+		isRead, _ := s.d.read.get(life, module.UserEvent{User: m.User, RoomID: m.Room, EventID: m.Event, Position: m.Position, Thread: m.Thread})
 		if isRead {
 			return s.drop(life, n.ID, DropRead)
 		}
@@ -119,10 +124,10 @@ func (s *sending) readTarget(life context.Context) bool {
 		return true
 	}
 	began := time.Now()
-	result, found := s.pushers.get(life, s.user)
+	result, found := s.d.pushers.get(life, s.user)
 	if !found || result.Err != nil && fault.KindOf(result.Err) != fault.Database {
 		if life.Err() == nil {
-			s.failed("read pushers", errors.Join(result.Err, missing(found)))
+			s.d.failures.add("read pushers", errors.Join(result.Err, missing(found)))
 			s.postpone(retryQueue, nil)
 		}
 		return false
@@ -130,7 +135,7 @@ func (s *sending) readTarget(life context.Context) bool {
 	s.target, s.readAt = nil, began
 	for _, p := range result.Value.All() {
 		if content.PusherID(s.user, p.Key) == s.claim.Target.Name {
-			s.target, _ = content.ReadTarget(s.user, p, s.limits)
+			s.target, _ = content.ReadTarget(s.user, p, s.d.limits)
 			break
 		}
 	}
@@ -159,7 +164,7 @@ func (s *sending) takeTurn(life context.Context) bool {
 		return true
 	}
 	s.leaveTurn()
-	turn, delay := s.admit(s.user, gate)
+	turn, delay := s.d.gates.admit(s.user, gate)
 	if turn == nil {
 		s.postpone(delay, s.kept())
 		return false
@@ -190,10 +195,8 @@ func (s *sending) awaitTurn(life context.Context) bool {
 	case <-s.turn.Ready:
 		return true
 	case <-timeout.C:
-		s.mu.Lock()
-		delay = s.turns.PutOff(s.turn)
-		s.mu.Unlock()
-	case <-s.stopping:
+		delay = s.d.gates.putOff(s.turn)
+	case <-s.d.stopping:
 	case <-life.Done():
 	}
 	s.leaveTurn()
@@ -229,17 +232,17 @@ func (s *sending) endTurnAfter(v content.Verdict, class content.Class, wait time
 	case v == content.Failed:
 		result = turns.Failed
 	}
-	s.Delivery.endTurn(s.turn, result, wait)
+	s.d.gates.end(s.turn, result, wait)
 	s.turn = nil
 }
 
 // delay asks the host once for each notification.
 func (s *sending) delay(life context.Context, n module.Notification, m content.Meta) time.Duration {
-	if !s.hasDelays || m.Call || s.trouble.Delayed == n.ID || s.hasCall() {
+	if !s.d.hasDelays || m.Call || s.trouble.Delayed == n.ID || s.hasCall() {
 		return 0
 	}
-	delay, _ := s.delays.get(life, module.UserDevice{User: m.User, Device: s.target.Name})
-	return min(delay, maxDelay-s.clock().Sub(time.UnixMilli(m.Added)))
+	delay, _ := s.d.delays.get(life, module.UserDevice{User: m.User, Device: s.target.Name})
+	return min(delay, maxDelay-s.d.clock().Sub(time.UnixMilli(m.Added)))
 }
 
 // hasCall reports whether a call waits after the first notification.
@@ -254,10 +257,10 @@ func (s *sending) hasCall() bool {
 
 // countsFor returns the user's counts, nil if they are unknown or unwanted.
 func (s *sending) countsFor(life context.Context) *module.Counts {
-	if !s.hasUnread || s.target.NoCounts {
+	if !s.d.hasUnread || s.target.NoCounts {
 		return nil
 	}
-	result, found := s.counts.get(life, s.user)
+	result, found := s.d.counts.get(life, s.user)
 	if !found || result.Err != nil {
 		return nil
 	}
@@ -270,7 +273,7 @@ func (s *sending) sendCounts(life context.Context, n module.Notification, m cont
 	if counts == nil {
 		return s.drop(life, n.ID, DropCoalesced)
 	}
-	sent, err := s.queue.Sent(life, s.claim.Target)
+	sent, err := s.d.queue.Sent(life, s.claim.Target)
 	if err != nil {
 		s.release(err)
 		return false
@@ -289,7 +292,7 @@ func (s *sending) ahead(first module.Notification, of content.Meta) (module.Noti
 			if n.Priority == module.CountsOnly || (n.Room == first.Room) != isSameRoom {
 				continue
 			}
-			if m, err := content.ReadMeta(n.Meta); err == nil && s.clock().Before(time.UnixMilli(m.Expires)) {
+			if m, err := content.ReadMeta(n.Meta); err == nil && s.d.clock().Before(time.UnixMilli(m.Expires)) {
 				return n, m
 			}
 		}
@@ -315,7 +318,7 @@ func (s *sending) sendNow(life context.Context, n module.Notification, m content
 		s.releaseUnlessFenced(err)
 		return false
 	}
-	p := s.post(life, content.Body(n, m, s.target, counts, s.limits), m.Trace)
+	p := s.post(life, content.Body(n, m, s.target, counts, s.d.limits), m.Trace)
 	if p.verdict == content.Rejected {
 		return s.reject(life, p, first, n.ID)
 	}
@@ -339,7 +342,7 @@ func (s *sending) delivered(life context.Context, n module.Notification, m conte
 	}
 	if m.Event != "" {
 		s.checkAge(time.UnixMilli(m.Added), took)
-		s.observer.Took(observe.DeliveryAge, "", max(0, s.clock().Sub(time.UnixMilli(m.Added))), true)
+		s.d.observer.Took(observe.DeliveryAge, "", max(0, s.d.clock().Sub(time.UnixMilli(m.Added))), true)
 	}
 	if n.ID != first {
 		s.trouble = s.trouble.TookAhead()
@@ -351,8 +354,8 @@ func (s *sending) delivered(life context.Context, n module.Notification, m conte
 
 // notDelivered decides what follows a failure: another attempt, a drop, or a wait.
 func (s *sending) notDelivered(life context.Context, p posted, first, of string) bool {
-	now := s.clock()
-	isOpen, isCutOff := s.gateState()
+	now := s.d.clock()
+	isOpen, isCutOff := s.d.gates.state(s.target.Gate())
 	trouble, step := s.trouble.After(content.Failure{
 		ID: first, Of: of, Verdict: p.verdict, Status: p.answer.Status, Class: p.class, Gate: s.target.Gate(), IsOpen: isOpen && !isCutOff,
 		Now: now,
@@ -366,7 +369,7 @@ func (s *sending) notDelivered(life context.Context, p posted, first, of string)
 	case content.Again:
 		return true
 	case content.Drop:
-		s.dropped(DropRefused, 1)
+		s.d.dropped(DropRefused, 1)
 		s.trouble = content.Trouble{}
 		return s.remove(life, of, "")
 	}
@@ -379,14 +382,8 @@ func (s *sending) notDelivered(life context.Context, p posted, first, of string)
 	return false
 }
 
-func (s *sending) gateState() (isOpen, isCutOff bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.turns.IsOpen(s.target.Gate()), s.turns.IsCutOff(time.Now())
-}
-
 func (s *sending) drop(life context.Context, id string, reason DropReason) bool {
-	s.dropped(reason, 1)
+	s.d.dropped(reason, 1)
 	s.trouble = content.Trouble{}
 	return s.remove(life, id, "")
 }
@@ -404,12 +401,12 @@ func (s *sending) remove(life context.Context, id, sent string) bool {
 }
 
 func (s *sending) dropAll(life context.Context) {
-	n, err := s.queue.Drop(life, s.claim)
+	n, err := s.d.queue.Drop(life, s.claim)
 	if err != nil {
 		if !errors.Is(err, module.ErrFenced) {
-			s.failed("drop a backlog", err)
+			s.d.failures.add("drop a backlog", err)
 		}
 		return
 	}
-	s.dropped(DropGone, n)
+	s.d.dropped(DropGone, n)
 }

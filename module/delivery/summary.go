@@ -34,7 +34,7 @@ func (d *Delivery) summarizeOnce(ctx context.Context) {
 	summary, err := d.queue.Summary(ctx)
 	if err != nil {
 		if ctx.Err() != context.Canceled {
-			d.failed("read what waits", err)
+			d.failures.add("read what waits", err)
 		}
 		return
 	}

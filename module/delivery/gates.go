@@ -1,0 +1,159 @@
+package delivery
+
+import (
+	"sync"
+	"time"
+
+	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/delivery/turns"
+	"github.com/pushfx/pushfx/module/mxid"
+)
+
+// gates gives the requests of a host their turns. It is safe for concurrent use.
+type gates struct {
+	wake chan struct{} // ends the wait for the next look
+
+	mu          sync.Mutex
+	turns       *turns.Scheduler
+	hasMore     bool      // the last look left due backlogs
+	putOffUntil time.Time // then all backlogs that were put off are due again
+	isTicking   bool      // while requests wait for their places
+}
+
+func newGates(cfg turns.Config) *gates {
+	return &gates{wake: make(chan struct{}, 1), turns: turns.New(cfg)}
+}
+
+// admit is [turns.Scheduler.Admit].
+func (g *gates) admit(user mxid.UserID, gate string) (*turns.Turn, time.Duration) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	now := time.Now()
+	turn, delay := g.turns.Admit(now, string(user), gate)
+	if due := now.Add(delay); turn == nil && delay < lookEvery/2 && due.After(g.putOffUntil) {
+		g.putOffUntil = due
+	}
+	if turn != nil && turn.Ready != nil && !g.isTicking {
+		g.isTicking = true
+		time.AfterFunc(tickEvery, g.tick)
+	}
+	return turn, delay
+}
+
+// tickEvery is the interval of [turns.Scheduler.Tick].
+const tickEvery = 50 * time.Millisecond
+
+func (g *gates) tick() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.turns.Tick(time.Now())
+	if g.isTicking = g.turns.Waiting() > 0; g.isTicking {
+		time.AfterFunc(tickEvery, g.tick)
+	}
+}
+
+// lowLine is the number of waiting requests of a gate below which a host looks for more.
+const lowLine = 64
+
+// end ends a turn, and starts a look if more backlogs are due, or the gate is open again.
+func (g *gates) end(t *turns.Turn, r turns.Result, wait time.Duration) {
+	g.mu.Lock()
+	wasOpen := g.turns.IsOpen(t.Gate)
+	g.turns.End(time.Now(), t, r, wait)
+	hasMore := g.hasMore && g.turns.WaitingAt(t.Gate) < lowLine || !wasOpen && g.turns.IsOpen(t.Gate)
+	g.mu.Unlock()
+	if hasMore {
+		select {
+		case g.wake <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// unused ends a turn in which nothing was sent.
+func (g *gates) unused(t *turns.Turn) { g.end(t, turns.Unused, 0) }
+
+// putOff returns how long to put off a request that has waited for its turn in vain.
+func (g *gates) putOff(t *turns.Turn) time.Duration {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.turns.PutOff(t)
+}
+
+// reject is [turns.Scheduler.Reject].
+func (g *gates) reject(t *turns.Turn) (stopped, isNew bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.turns.Reject(time.Now(), t)
+}
+
+func (g *gates) state(gate string) (isOpen, isCutOff bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.turns.IsOpen(gate), g.turns.IsCutOff(time.Now())
+}
+
+// mayReach is [turns.Scheduler.MayReach].
+func (g *gates) mayReach(gate string) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.turns.MayReach(time.Now(), gate)
+}
+
+func (g *gates) hold(gateways []string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.turns.Hold(gateways)
+}
+
+// capacity returns how many backlogs to claim.
+func (g *gates) capacity() int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.turns.Capacity(time.Now())
+}
+
+// claimable returns how many backlogs of a gate to claim, and whether the gate is closed.
+func (g *gates) claimable(gate string) (most int, isClosed bool) {
+	if gate == module.FanOut {
+		return expansions, false
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.turns.Claimable(time.Now(), gate)
+}
+
+// looked notes what a look has found. Allowed is how many backlogs it was to claim at most
+// of each gate. An open gate from which that many were claimed may have more.
+func (g *gates) looked(found module.Claimed, allowed map[string]int) (isCutOff bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.hasMore = len(found.More) > 0
+	for _, b := range found.Backlogs {
+		gate := b.Claim.Gate
+		if allowed[gate]--; allowed[gate] == 0 && g.turns.IsOpen(gate) {
+			g.hasMore = true
+		}
+	}
+	return g.turns.IsCutOff(time.Now())
+}
+
+// expectMore makes the end of the next turn start a look.
+func (g *gates) expectMore() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.hasMore = true
+}
+
+// hasPutOff reports whether backlogs that were put off are soon due again.
+func (g *gates) hasPutOff() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return time.Now().Before(g.putOffUntil)
+}
+
+func (g *gates) stats() (s turns.Stats, isCutOff bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.turns.Stats(), g.turns.IsCutOff(time.Now())
+}
