@@ -45,6 +45,15 @@ func TestSkippedResultsAreNotCached(t *testing.T) {
 	}
 }
 
+func TestAStoppedServersPortIsReserved(t *testing.T) {
+	t.Parallel()
+	server := Single(t)
+	server.Stop()
+	if reserve(t, server.port) {
+		t.Error("another server can start at the address of a stopped one")
+	}
+}
+
 func TestStartWaitsForPort(t *testing.T) {
 	t.Parallel()
 	server := Single(t)

@@ -23,8 +23,8 @@ const (
 	pollInterval = 20 * time.Millisecond
 
 	// These ports, and the cluster bus ports 10000 above, are below the range for
-	// outgoing connections. So no other process takes a stopped server's port by
-	// chance, and no client connects to itself.
+	// outgoing connections, so no client connects to itself. For a stopped server's port
+	// see reserve.
 	firstPort    = 10000
 	portCount    = 10000
 	busOffset    = 10000
@@ -92,7 +92,7 @@ func launch(t testing.TB, args []string) *Server {
 	err := errPortTaken
 	for attempt := 0; attempt < portAttempts && errors.Is(err, errPortTaken); attempt++ {
 		s.port = firstPort + rand.IntN(portCount)
-		if isFree(s.port) && isFree(s.port+busOffset) {
+		if reserve(t, s.port) && isFree(s.port) && isFree(s.port+busOffset) {
 			err = s.run()
 		}
 	}
@@ -100,6 +100,18 @@ func launch(t testing.TB, args []string) *Server {
 		t.Fatalf("cannot start a server: %v", err)
 	}
 	return s
+}
+
+// reserve takes a port until the test ends, also while its server is stopped: other tests,
+// perhaps in other processes, choose from the same ports. It takes the UDP port of the
+// same number, which no server uses.
+func reserve(t testing.TB, port int) bool {
+	reserved, err := net.ListenPacket("udp4", localAddr(port))
+	if err != nil {
+		return false
+	}
+	t.Cleanup(func() { reserved.Close() })
+	return true
 }
 
 func isFree(port int) bool {
