@@ -26,7 +26,7 @@ import (
 var screenshot = flag.String("screenshot", "", "`FILE` for a picture of the demo page, as WebP")
 
 // browserPatience allows for a slow machine.
-const browserPatience = 30 * time.Second
+const browserPatience = 90 * time.Second
 
 type browser struct {
 	t   *testing.T
