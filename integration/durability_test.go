@@ -404,7 +404,7 @@ func TestUnreachedDurabilityGives503InTimeWhileReadsContinue(t *testing.T) {
 	const (
 		many     = 50
 		limit    = 3 * time.Second
-		patience = limit / 6
+		patience = limit / 3
 	)
 	server := redistest.Single(t)
 	plain := startHost(t, server.Client(t))
@@ -418,7 +418,7 @@ func TestUnreachedDurabilityGives503InTimeWhileReadsContinue(t *testing.T) {
 	readUntil(plain, prepared) // creates the rules of the readers
 	began := time.Now()
 	a := h.ask(t, "@reader0:example.org", `PUT /pushrules/global/room/r {"actions":[]}`)
-	if took := time.Since(began); a.status != http.StatusServiceUnavailable || took > limit {
+	if took := time.Since(began); a.status != http.StatusServiceUnavailable || took > limit+slack {
 		t.Errorf("alone: got %s after %v, want it after %v", a, took, patience)
 	}
 	var writing sync.WaitGroup
@@ -437,7 +437,7 @@ func TestUnreachedDurabilityGives503InTimeWhileReadsContinue(t *testing.T) {
 	go func() { writing.Wait(); close(done) }()
 	reads := readUntil(h, done)
 	t.Logf("reads while %d writers wait: %v", many, reads)
-	if slowest := reads[len(reads)*99/100]; slowest >= patience {
-		t.Errorf("reads take %v, as if they waited for the replica", slowest)
+	if longest := reads[len(reads)-1]; longest >= patience*3/4 {
+		t.Errorf("a read takes %v, as if it waited for the replica", longest)
 	}
 }
