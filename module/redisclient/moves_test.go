@@ -186,11 +186,14 @@ func TestManyMissingKeysAtOnceAskForEachBlockOnce(t *testing.T) {
 		}
 		commands[i] = &Command{Key: key, Node: node}
 	}
-	if err := errors.Join(NewPipelines(c.client).Elsewhere(t.Context(), commands...)...); err != nil {
-		t.Error(err)
+	tries, pipelines := 1, NewPipelines(c.client)
+	for start := time.Now(); errors.Join(pipelines.Elsewhere(t.Context(), commands...)...) != nil; tries++ { // on a busy machine
+		if time.Since(start) > never {
+			t.Fatal("the masters do not reply in time")
+		}
 	}
-	if _, after := c.calls(t); after-before > len(c.Masters())*16384/slotBlock {
-		t.Errorf("%d questions about slots", after-before)
+	if _, after := c.calls(t); after-before > tries*len(c.Masters())*16384/slotBlock {
+		t.Errorf("%d questions about slots in %d tries", after-before, tries)
 	}
 }
 

@@ -86,7 +86,9 @@ var lanes = map[string]bool{"reads": false, "writes": true}
 
 func newLane(t *testing.T, isWrite bool, refuses error) *lane {
 	t.Helper()
-	client := redistest.Single(t).Client(t)
+	// With two connections, a late batch keeps its slot.
+	client := redis.NewClient(&redis.Options{Addr: redistest.Single(t).Addr(), ContextTimeoutEnabled: true, PoolSize: 2})
+	t.Cleanup(func() { client.Close() })
 	l := &lane{client: client, pipelines: NewPipelines(client), isWrite: isWrite}
 	one := func(*redis.Client) int { return 1 }
 	l.pipelines.reads.slots, l.pipelines.writes.slots = one, one

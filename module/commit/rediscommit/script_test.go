@@ -620,7 +620,7 @@ func TestScriptWaitsForReplicasAndDisk(t *testing.T) {
 	client := pair.Master().Client(t)
 	run := func(fault string) {
 		t.Helper()
-		set := newTestScript(client, nil, setting, Durability{Replicas: 1, AOF: true, Timeout: 500 * time.Millisecond})
+		set := newTestScript(client, nil, setting, Durability{Replicas: 1, AOF: true, Timeout: 2 * time.Second})
 		done, err := set.run(t.Context(), "key", []any{"x"})
 		if done != (fault == "") || err != nil && !strings.Contains(err.Error(), fault) {
 			t.Errorf("got %t, %v, want %q", done, err, fault)

@@ -273,7 +273,8 @@ func TestUnconfirmedUpdateSucceedsWhenRepeated(t *testing.T) {
 	pair := replicated(t, 1)
 	master, replica := pair.Master().Client(t), pair.Replicas()[0]
 	store := textStore(t, master, func(c *Config) { c.Durability = Durability{Replicas: 1, Timeout: 50 * time.Millisecond} })
-	if err := store.Update(t.Context(), alice, to("a")); err != nil {
+	patient := textStore(t, master, func(c *Config) { c.Durability = oneReplica })
+	if err := patient.Update(t.Context(), alice, to("a")); err != nil {
 		t.Fatal(err)
 	}
 	pause(t, replica)
@@ -282,7 +283,6 @@ func TestUnconfirmedUpdateSucceedsWhenRepeated(t *testing.T) {
 		wantText(t, store, "b")
 	}
 	replica.Resume()
-	patient := textStore(t, master, func(c *Config) { c.Durability = oneReplica })
 	before := revisionOf(t, master)
 	if err := patient.Update(t.Context(), alice, to("b")); err != nil {
 		t.Error(err)
