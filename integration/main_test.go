@@ -1,14 +1,13 @@
 package integration
 
 import (
-	"flag"
 	"fmt"
 	"os"
-	"runtime"
-	"strconv"
 	"testing"
 
 	"github.com/redis/go-redis/v9/logging"
+
+	"github.com/pushfx/pushfx/module/redistest"
 )
 
 // TestMain silences the Redis client, which writes to stderr when tests stop its server, and removes the programs
@@ -22,26 +21,7 @@ func TestMain(m *testing.M) {
 		}
 		return
 	}
-	if err := runSideBySide(); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
-	status := m.Run()
+	status := redistest.RunSideBySide(m)
 	removeDemoProgram()
 	os.Exit(status)
-}
-
-// sideBySide is how many tests run at the same time. Most of them wait for servers, timeouts and takeovers, so that
-// one for each core would leave the cores idle.
-const sideBySide = 8
-
-// runSideBySide sets the flag -parallel, unless the command has it.
-func runSideBySide() error {
-	flag.Parse()
-	isSet := false
-	flag.Visit(func(f *flag.Flag) { isSet = isSet || f.Name == "test.parallel" })
-	if isSet {
-		return nil
-	}
-	return flag.Set("test.parallel", strconv.Itoa(max(sideBySide, runtime.GOMAXPROCS(0))))
 }
