@@ -283,7 +283,7 @@ func TestAStoppingHostDoesNotDelayNotifications(t *testing.T) {
 	during := f.run(4 * time.Second)
 	t.Logf("before the stop: %v", before)
 	t.Logf("during the stop: %v", during)
-	if during.longest() > before.longest()+fairDelay {
+	if during.longest() > before.longest()+2*fairDelay { // the other host looks each second; a claim lasts five
 		t.Errorf("the latest notification took %v", during.longest())
 	}
 }

@@ -10,6 +10,7 @@
 //	send.go      sends the notifications of a claimed backlog, one after the other
 //	post.go      one request, and the renewal of the claim while it is in flight
 //	claim.go     the operations on a claim: renew, complete, postpone
+//	gates.go     the turns of requests, for several goroutines
 //	reject.go    removes pushers with rejected pushkeys
 //	content/     pure: the body of a request, and the meaning of its answer
 //	turns/       pure: which requests a host may send, and in which order
