@@ -136,28 +136,28 @@ func (h *unreadHistory) client(id int, random *rand.Rand) {
 			}
 		}
 		time.Sleep(time.Duration(random.Int64N(int64(h.pause) + 1)))
-		began := time.Now().UnixNano()
-		output, err := h.call(h.hosts[random.IntN(2)], op)
-		for err != nil && h.t.Context().Err() == nil {
-			output, err = h.call(h.hosts[random.IntN(2)], op)
-		}
-		if op.call == "add" {
-			h.done[op.position].Store(true)
-		}
-		h.mu.Lock()
-		h.ops = append(h.ops, porcupine.Operation{ClientId: id, Input: op, Call: began, Output: output, Return: time.Now().UnixNano()})
-		h.mu.Unlock()
+		h.record(id, op, func() *unread.Service { return h.hosts[random.IntN(2)] })
 	}
 }
 
 // begin adds the event that begins the list.
 func (h *unreadHistory) begin() {
-	op := unreadOp{"add", "", int(h.next.Add(1))}
+	h.record(0, unreadOp{"add", "", int(h.next.Add(1))}, func() *unread.Service { return h.hosts[0] })
+}
+
+// record makes a call until it succeeds, each time at a host.
+func (h *unreadHistory) record(client int, op unreadOp, host func() *unread.Service) {
 	began := time.Now().UnixNano()
-	if _, err := h.call(h.hosts[0], op); err != nil {
-		h.t.Fatal(err)
+	output, err := h.call(host(), op)
+	for err != nil && h.t.Context().Err() == nil {
+		output, err = h.call(host(), op)
 	}
-	h.ops = append(h.ops, porcupine.Operation{Input: op, Output: "", Call: began, Return: time.Now().UnixNano()})
+	if op.call == "add" {
+		h.done[op.position].Store(true)
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.ops = append(h.ops, porcupine.Operation{ClientId: client, Input: op, Call: began, Output: output, Return: time.Now().UnixNano()})
 }
 
 func (h *unreadHistory) call(s *unread.Service, op unreadOp) (output string, err error) {

@@ -38,8 +38,8 @@ func (d *Delivery) look(ctx context.Context) {
 		if shards == nil {
 			allAt = began
 		}
-		wait, more := d.lookOnce(ctx, shards)
-		shards = more
+		var wait time.Duration
+		wait, shards = d.lookOnce(ctx, shards)
 		timer := time.NewTimer(wait)
 		select {
 		case <-ctx.Done():
