@@ -8,12 +8,15 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
 	"github.com/pushfx/pushfx/integration/operations"
+	"github.com/pushfx/pushfx/module/delivery/content"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/redistest"
+	"github.com/pushfx/pushfx/module/stored"
 	"github.com/pushfx/pushfx/module/unread/fold"
 )
 
@@ -203,6 +206,7 @@ func TestTheACLOfThePageIsEnoughForQueues(t *testing.T) {
 	changes := [][]string{
 		{"queues", "retry", string(alice), "-yes"}, {"queues", "flush", string(alice), "-yes"},
 		{"gateways", "hold", "push.example.org", "-yes"}, {"gateways", "open", "push.example.org", "-yes"}, {"forget", "-yes", string(alice)},
+		{"repair", "-yes"},
 	}
 	_, toLook := operatorsUser(t, "### ACL: more for pushctl, where hosts include `pushfx.Delivery`")
 	_, toChange := operatorsUser(t, "### ACL: more for pushctl to change the queue")
@@ -221,6 +225,9 @@ func TestTheACLOfThePageIsEnoughForQueues(t *testing.T) {
 		d.notify(alice)
 		g.grant(slices.Concat(rules, more))
 		for _, args := range calls {
+			if args[0] == "repair" {
+				g.damageQueue()
+			}
 			if r := g.ctl(append(args, "-redis-password-file", password)...); r.status != exitOK {
 				t.Errorf("%s, %s: status %d, denied %v", name, args, r.status, g.denied())
 			}
@@ -229,6 +236,21 @@ func TestTheACLOfThePageIsEnoughForQueues(t *testing.T) {
 			t.Errorf("%s: no command takes %s", name, rule)
 		}
 	}
+}
+
+// damageQueue makes each problem of a queue with one shard that repair mends.
+func (g *guarded) damageQueue() {
+	entry := func(n int, priority string) string {
+		return priority + fmt.Sprintf("%016d", n) + `room0000user00000000001700000000{"u":"@alice:example.org"}`
+	}
+	for shard := range 2 { // no host looks at the other one
+		g.do("HSET", g.keys.ShardFirst(shard), "x", stored.FirstEntry("g", entry(1, "h")))
+		g.do("RPUSH", g.keys.More(shard, "x"), entry(2, "h"), entry(3+shard, "c"))
+		g.do("HSET", g.keys.ShardTexts(shard), "x0000000000000009", secret)
+		g.do("ZADD", g.keys.Due(shard, "g"), time.Now().Add(2*content.MaxWait).UnixMicro()|1, "x")
+		g.do("RPUSH", g.keys.More(shard, "y"), entry(1, "h"))
+	}
+	g.do("SET", g.keys.DeliveryFormat(), stored.DeliveryFormatText(1))
 }
 
 var pushctlCommand = regexp.MustCompile("`pushctl ([a-z-]+[^`]*)`")

@@ -78,10 +78,11 @@ func (c *call) findProblems(ctx context.Context, p *pace, counts *tally, handle 
 	var mu sync.Mutex // locked while problems are handled
 	u := &unconfirmed{backend: c.backend}
 	s := c.newScanner(p, "examined")
-	other, err := c.otherQueue(ctx)
+	shards, other, err := c.readFormat(ctx)
 	if err != nil {
 		return err
 	}
+	s.strays = strayShards{shards: shards, found: map[int]bool{}}
 	err = s.scan(ctx, func(ctx context.Context, node *redis.Client, keys []string) error {
 		x, err := c.examine(ctx, node, keys)
 		if err == nil {
@@ -106,10 +107,17 @@ func (c *call) findProblems(ctx context.Context, p *pace, counts *tally, handle 
 		return err
 	}
 	late, err := c.overduePushkeys(ctx)
+	if err == nil {
+		err = handle(ctx, late)
+	}
 	if err != nil {
 		return err
 	}
-	return handle(ctx, late)
+	strays, err := s.strays.problems(ctx, c.backend)
+	if err != nil {
+		return err
+	}
+	return handle(ctx, strays)
 }
 
 // handle calls handle with the problems that a second look confirms.

@@ -15,6 +15,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/delivery/content"
 	"github.com/pushfx/pushfx/module/fault"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pusher"
@@ -59,6 +61,8 @@ func inOrder(steps ...func(*fixture)) func(*fixture) {
 // damages returns each kind of problem that a single server can have.
 func damages(keys stored.Keys) []damage {
 	entry := `h0123456789abcdefroom0000user00000000001700000000{"u":"@alice:example.org"}`
+	another := strings.Replace(entry, "0123456789abcdef", "0123456789ABCDEF", 1)
+	tooLate := time.Now().Add(2*content.MaxWait).UnixMicro() | 1
 	const (
 		mine   = `{"rule_id":"mine","default":false,"enabled":true,"conditions":[],"actions":[]}`
 		room   = `{"rule_id":"!room:example.org","default":false,"enabled":true,"actions":[]}`
@@ -130,6 +134,28 @@ func damages(keys stored.Keys) []damage {
 		{"a backlog without its first notification", lostBacklog, fixed, runs("RPUSH", keys.More(0, "x"), entry)},
 		{"a gate that is not listed", lostBacklog, fixed, inOrder(
 			runs("HSET", keys.ShardFirst(0), "x", stored.FirstEntry("g", entry)), runs("ZADD", keys.Due(0, "g"), 1, "x"))},
+		{"a text without a notification", strayText, fixed, runs("HSET", keys.ShardTexts(0), stored.TextField("x", "0123456789abcdef"), secret)},
+		{"a text of a notification that is gone", strayText, fixed, inOrder(
+			runs("HSET", keys.ShardFirst(0), "x", stored.FirstEntry("g", entry)), runs("ZADD", keys.Due(0, "g"), 1, "x"),
+			runs("ZADD", keys.ShardGates(0), 1, "g"), runs("RPUSH", keys.More(0, "x"), another), runs("HSET", keys.ShardTexts(0),
+				"x0123456789abcdef", "{}", "x"+another[1:17], "{}", "xfedcba9876543210", secret))},
+		{"a backlog that is due too late", lateBacklog, fixed, inOrder(
+			runs("HSET", keys.ShardFirst(0), "x", stored.FirstEntry("g", entry)), runs("ZADD", keys.Due(0, "g"), tooLate, "x"),
+			runs("ZADD", keys.ShardGates(0), 1, "g"))},
+		{"a claim that lapses too late", lateBacklog, fixed, inOrder(
+			runs("HSET", keys.ShardFirst(0), "x", stored.FirstEntry("g", entry)), runs("ZADD", keys.Due(0, "g"), tooLate+1, "x"),
+			runs("ZADD", keys.ShardGates(0), 1, "g"))},
+		{"a gate that is looked at too late", lateBacklog, fixed, inOrder(
+			runs("HSET", keys.ShardFirst(0), "x", stored.FirstEntry("g", entry)), runs("ZADD", keys.Due(0, "g"), 1, "x"),
+			runs("ZADD", keys.ShardGates(0), tooLate, "g"))},
+		{"a shard that no host looks at", strayShard, fixed, inOrder(
+			runs("SET", keys.DeliveryFormat(), stored.DeliveryFormatText(8)),
+			runs("HSET", keys.ShardFirst(8), "x", stored.FirstEntry("g", entry)), runs("ZADD", keys.Due(8, "g"), 1, "x"),
+			runs("ZADD", keys.ShardGates(8), 1, "g"), runs("HSET", keys.ShardTrouble(8), "y", "1 {}"))},
+		{"a large event in such a shard", strayEvent, left, inOrder(
+			runs("SET", keys.DeliveryFormat(), stored.DeliveryFormatText(8)),
+			runs("HSET", keys.ShardFirst(8), module.FanOut+"room0000", stored.FirstEntry(module.FanOut, entry)),
+			runs("ZADD", keys.Due(8, module.FanOut), 1, module.FanOut+"room0000"), runs("ZADD", keys.ShardGates(8), 1, module.FanOut))},
 		{"a held gateway with an unreadable time", unreadableGateway, left, runs("HSET", keys.DeliveryGateways(), "https://x:443", secret)},
 
 		{"a backlog of another type", wrongType, left, runs("SET", keys.More(0, "x"), "x")},

@@ -7,11 +7,13 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/delivery"
+	"github.com/pushfx/pushfx/module/delivery/content"
 	"github.com/pushfx/pushfx/module/stored"
 )
 
@@ -19,24 +21,27 @@ var (
 	unreadableEntry   = kind{"unreadable notifications", byHost}
 	unreadableGateway = kind{"unreadable held gateway", byHand}
 	lostBacklog       = kind{"notifications that are never due", byRepair}
+	lateBacklog       = kind{"notifications that are due too late", byRepair}
+	strayText         = kind{"texts without a notification", byRepair}
 )
 
 // expiring are the kinds of delivery's keys that expire.
 var expiring = []stored.KeyKind{stored.SeenKey, stored.SentKey, stored.ShardSummaryKey}
 
-// otherQueue returns an error if the queue is of another version, or cannot be asked.
-func (b *backend) otherQueue(ctx context.Context) (other, err error) {
+// readFormat returns the number of shards, 0 if it is unknown. Other says that the queue is of
+// another version.
+func (b *backend) readFormat(ctx context.Context) (shards int, other, err error) {
 	ctx, cancel := context.WithTimeout(ctx, replyTimeout)
 	defer cancel()
 	text, err := b.client.Get(ctx, b.keys.DeliveryFormat()).Result()
 	switch {
 	case err == nil:
-		_, other = stored.ReadDeliveryFormat(text)
-		return other, nil
+		shards, other = stored.ReadDeliveryFormat(text)
+		return shards, other, nil
 	case errors.Is(err, redis.Nil) || redis.HasErrorPrefix(err, "WRONGTYPE"):
-		return nil, nil
+		return 0, nil, nil
 	}
-	return nil, fmt.Errorf("read %s: %w", b.keys.DeliveryFormat(), err)
+	return 0, nil, fmt.Errorf("read %s: %w", b.keys.DeliveryFormat(), err)
 }
 
 // examineDelivery looks for unreadable values among the keys of delivery. Other, if any, says
@@ -53,6 +58,7 @@ func (s *scanner) examineDelivery(ctx context.Context, node *redis.Client, x *ex
 			}
 			continue
 		}
+		s.strays.add(key)
 		if key.Kind == stored.PendingKey || key.Kind.OfDelivery() && !slices.Contains(expiring, key.Kind) {
 			lasting = append(lasting, name)
 		}
@@ -89,8 +95,49 @@ func (s *scanner) examineDeliveryKey(ctx context.Context, node *redis.Client, x 
 		n, err := node.HLen(ctx, name).Result()
 		x.Failing += n
 		return err
-	case stored.ShardBytesKey, stored.ShardTextsKey:
+	case stored.ShardTextsKey:
+		return s.examineTexts(ctx, node, x, name, key)
+	case stored.ShardBytesKey:
 		return node.HLen(ctx, name).Err()
+	}
+	return nil
+}
+
+// examineTexts looks for texts that no host removes.
+func (s *scanner) examineTexts(ctx context.Context, node *redis.Client, x *examination, name string, key stored.Key) error {
+	var fields, all []string
+	for cursor := uint64(0); ; {
+		pairs, next, err := node.HScan(ctx, name, cursor, "", pageSize).Result()
+		if err != nil {
+			return err
+		}
+		for i := 0; i < len(pairs); i += 2 { // each field and its text
+			fields = append(fields, pairs[i])
+		}
+		if cursor = next; cursor == 0 {
+			break
+		}
+	}
+	slices.Sort(fields) // so that each backlog is read once
+	for part := range slices.Chunk(slices.Compact(fields), pageSize) {
+		stray, err := s.queue.StrayTexts(ctx, key.Shard, part)
+		if err != nil {
+			return err
+		}
+		all = append(all, stray...)
+	}
+	if len(all) > 0 {
+		x.unconfirmed = append(x.unconfirmed, problem{
+			kind: strayText, subject: name, detail: fmt.Sprintf("%d texts", len(all)),
+			recheck: func(ctx context.Context) (bool, error) {
+				stray, err := s.queue.StrayTexts(ctx, key.Shard, all)
+				return len(stray) > 0, err
+			},
+			repair: func(ctx context.Context) error {
+				_, err := s.queue.DropTexts(ctx, key.Shard, all)
+				return err
+			},
+		})
 	}
 	return nil
 }
@@ -214,12 +261,16 @@ func (s *scanner) examineMore(ctx context.Context, node *redis.Client, x *examin
 	return nil
 }
 
-// examineDue looks for a gate that no host finds.
+// maxClockSkew is how much the clocks of a failed master and its successor may differ.
+const maxClockSkew = time.Minute
+
+// examineDue looks for a gate that no host finds, or finds too late.
 func (s *scanner) examineDue(ctx context.Context, node *redis.Client, x *examination, name string, key stored.Key) error {
-	if err := node.ZCard(ctx, name).Err(); err != nil {
+	gates, limit := s.keys.ShardGates(key.Shard), x.now.Add(content.MaxWait+maxClockSkew).UnixMicro()
+	late, err := node.ZCount(ctx, name, fmt.Sprint("(", limit), "+inf").Result()
+	if err != nil {
 		return err
 	}
-	gates := s.keys.ShardGates(key.Shard)
 	isLost := func(ctx context.Context) (bool, error) {
 		err := s.client.ZScore(ctx, gates, key.Target).Err()
 		if !errors.Is(err, redis.Nil) {
@@ -228,11 +279,21 @@ func (s *scanner) examineDue(ctx context.Context, node *redis.Client, x *examina
 		n, err := s.client.Exists(ctx, name).Result()
 		return n > 0, err
 	}
-	if err := node.ZScore(ctx, gates, key.Target).Err(); errors.Is(err, redis.Nil) {
+	at, err := node.ZScore(ctx, gates, key.Target).Result()
+	switch {
+	case errors.Is(err, redis.Nil):
 		x.unconfirmed = append(x.unconfirmed, problem{
 			kind: lostBacklog, subject: name, recheck: isLost,
 			repair: func(ctx context.Context) error {
 				return s.client.ZAddNX(ctx, gates, redis.Z{Score: 1, Member: key.Target}).Err()
+			},
+		})
+	case late > 0 || err == nil && int64(at) > limit:
+		x.problems = append(x.problems, problem{
+			kind: lateBacklog, subject: name, detail: fmt.Sprintf("%d pushers", late),
+			repair: func(ctx context.Context) error {
+				_, err := s.queue.Hasten(ctx, key.Shard, key.Target, content.MaxWait+maxClockSkew)
+				return err
 			},
 		})
 	}

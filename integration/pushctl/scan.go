@@ -54,6 +54,7 @@ type scanner struct {
 	limiter *rate.Limiter
 	bar     *progressbar.ProgressBar
 	found   atomic.Int64 // keys of the module
+	strays  strayShards
 }
 
 // pageFunc handles a page of a node's keys. Calls for several nodes are concurrent.

@@ -172,7 +172,7 @@ func checkForget(ctx context.Context, c *call, user mxid.UserID, records []recor
 }
 
 func forgetUser(ctx context.Context, c *call, user mxid.UserID) error {
-	if other, err := c.otherQueue(ctx); other != nil || err != nil {
+	if _, other, err := c.readFormat(ctx); other != nil || err != nil {
 		return errors.Join(other, err)
 	}
 	if err := c.host.ForgetUser(ctx, user); err != nil {

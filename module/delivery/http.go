@@ -12,16 +12,13 @@ import (
 	"time"
 
 	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/delivery/content"
 	"github.com/pushfx/pushfx/module/strictjson"
 )
 
 const maxAnswerBytes = 64 << 10
 
-// The bounds of Retry-After.
-const (
-	minRetryAfter = time.Second
-	maxRetryAfter = time.Hour
-)
+const minRetryAfter = time.Second
 
 var _ module.Gateway = (*HTTPGateway)(nil)
 
@@ -86,7 +83,7 @@ func readRetryAfter(header http.Header, now time.Time) time.Duration {
 	}
 	seconds, err := strconv.ParseUint(text, 10, 64)
 	if err == nil || errors.Is(err, strconv.ErrRange) { // then it is the largest number
-		return time.Duration(min(max(seconds, 1), uint64(maxRetryAfter/time.Second))) * time.Second
+		return time.Duration(min(max(seconds, 1), uint64(content.MaxWait/time.Second))) * time.Second
 	}
 	at, err := http.ParseTime(text)
 	if err != nil {

@@ -51,6 +51,12 @@ func (k Keys) ShardTexts(shard int) string { return k.shard(shard, textsSuffix) 
 // TextField returns the field of a notification's text in [Keys.ShardTexts].
 func TextField(target, id string) string { return target + id }
 
+// ReadTextField is the inverse of [TextField].
+func ReadTextField(field string) (target, id string) {
+	at := max(0, len(field)-entryID)
+	return field[:at], field[at:]
+}
+
 // Aside is the key to which a host renames a shard's key of another type.
 func (k Keys) Aside(shard int, name string) string { return k.shard(shard, asideMark+name) }
 

@@ -127,6 +127,9 @@ const (
 // OfDelivery reports whether a key has the form in [Keys.DeliveryFormat].
 func (k KeyKind) OfDelivery() bool { return k >= ShardGatesKey && k <= DeliveryFormatKey }
 
+// OfShard reports whether a key belongs to a shard.
+func (k KeyKind) OfShard() bool { return k >= ShardGatesKey && k <= AsideKey }
+
 // Key is a parsed key.
 type Key struct {
 	Kind   KeyKind

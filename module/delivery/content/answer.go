@@ -74,14 +74,16 @@ const (
 	maxWaitAlone  = 10 * time.Minute // of a pusher that is busy, or has failed for aloneAfter
 	aloneAfter    = time.Hour
 	minRetryAfter = time.Second
-	maxRetryAfter = time.Hour
 )
+
+// MaxWait is the longest wait of a pusher for its next try.
+const MaxWait = time.Hour
 
 // RetryIn returns how long a pusher waits: a random part of a limit that doubles with
 // each attempt, so that pushers do not retry together. Random is from 0 to 1.
 func RetryIn(v Verdict, answer module.GatewayAnswer, attempts int, failingFor time.Duration, random float64) time.Duration {
 	if v == Throttled {
-		return min(max(answer.RetryAfter, minRetryAfter), maxRetryAfter)
+		return min(max(answer.RetryAfter, minRetryAfter), MaxWait)
 	}
 	longest := maxWait
 	isAboutPusher := answer.Status >= 400 && answer.Status < 500 // like 404, while others of the gateway are served

@@ -26,6 +26,11 @@ var (
 	retry    = redisclient.NewScript(retryScript)
 	list     = redisclient.NewScript(listScript)
 	putAside = redisclient.NewScript(putAsideScript)
+
+	take      = redisclient.NewScript(takeScript)
+	hasten    = redisclient.NewScript(hastenScript)
+	dropTexts = redisclient.NewScript(dropTextsScript)
+	dropShard = redisclient.NewScript(dropShardScript)
 )
 
 // now is the time of Redis in microseconds, made even.
@@ -543,3 +548,48 @@ for i, want in ipairs(ARGV) do
 	end
 end
 return renamed`
+
+// takeScript claims a backlog, due or not. KEYS: due of the gate. ARGV: the target, the
+// lease in us (even). It returns the token, or -1 if the backlog is claimed or gone.
+const takeScript = now + `
+local score = tonumber(redis.call('ZSCORE', KEYS[1], ARGV[1]) or now)
+if score % 2 == 0 and score >= now then return -1 end
+redis.call('ZADD', KEYS[1], now + ARGV[2], ARGV[1])
+return now + ARGV[2]`
+
+// hastenScript makes backlogs due that would be due too late. KEYS: gates, due of the gate.
+// ARGV: the gate, the longest wait in us, how many at most. It returns how many it has
+// changed.
+const hastenScript = now + `
+local late = redis.call('ZRANGE', KEYS[2], string.format('(%.0f', now + ARGV[2]), '+inf', 'BYSCORE', 'LIMIT', 0, ARGV[3])
+for _, target in ipairs(late) do redis.call('ZADD', KEYS[2], now + 1, target) end
+local first = redis.call('ZRANGE', KEYS[2], 0, 0, 'WITHSCORES')
+if first[2] then redis.call('ZADD', KEYS[1], 'LT', first[2], ARGV[1]) end
+return #late`
+
+// dropTextsScript removes texts whose notification is in no backlog. KEYS: first, texts, of
+// each text the list of its backlog. ARGV: of each the target and the id. It returns how
+// many it has removed.
+const dropTextsScript = records + `
+local waits, known, gone = {}, {}, {}
+for i = 3, #KEYS do
+	local target = ARGV[2 * i - 5]
+	if not known[target] then
+		known[target] = true
+		local entries = redis.call('LRANGE', KEYS[i], 0, -1)
+		local _, first = split(redis.call('HGET', KEYS[1], target) or '')
+		entries[#entries + 1] = first
+		for _, entry in ipairs(entries) do waits[target .. string.sub(entry, 2, 17)] = true end
+	end
+	local field = target .. ARGV[2 * i - 4]
+	if not waits[field] then gone[#gone + 1] = field end
+end
+if #gone == 0 then return 0 end
+return redis.call('HDEL', KEYS[2], unpack(gone))`
+
+// dropShardScript removes what a shard without backlogs still has, except texts. KEYS:
+// first, then the keys to remove.
+const dropShardScript = `
+if redis.call('EXISTS', KEYS[1]) == 1 then return 0 end
+for i = 2, #KEYS do redis.call('DEL', KEYS[i]) end
+return #KEYS - 1`

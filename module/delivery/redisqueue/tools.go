@@ -2,6 +2,8 @@ package redisqueue
 
 import (
 	"context"
+	"fmt"
+	"slices"
 	"strconv"
 	"time"
 
@@ -208,6 +210,158 @@ func (q *Queue) Retry(ctx context.Context, shard int, gate string, targets []str
 		args = append(args, target)
 	}
 	return q.number(ctx, retry, []string{q.keys.ShardGates(shard), q.keys.Due(shard, gate)}, args...)
+}
+
+// Hasten makes backlogs of a gate due that are due later than after the longest wait, and
+// returns their number.
+func (q *Queue) Hasten(ctx context.Context, shard int, gate string, longest time.Duration) (hastened int, err error) {
+	keys := []string{q.keys.ShardGates(shard), q.keys.Due(shard, gate)}
+	for {
+		n, err := q.number(ctx, hasten, keys, gate, longest.Microseconds(), page)
+		if hastened += n; err != nil || n < page {
+			return hastened, err
+		}
+	}
+}
+
+// StrayTexts returns those fields of a shard's texts whose notification is in no backlog. It
+// returns none if a key has another type.
+func (q *Queue) StrayTexts(ctx context.Context, shard int, fields []string) (stray []string, err error) {
+	if len(fields) == 0 {
+		return nil, nil
+	}
+	first, texts := q.keys.ShardFirst(shard), q.keys.ShardTexts(shard)
+	targets := make([]string, len(fields))
+	for i, field := range fields {
+		targets[i], _ = stored.ReadTextField(field)
+	}
+	slices.Sort(targets)
+	targets = slices.Compact(targets)
+	lists, commands := make([]*redis.StringSliceCmd, len(targets)), make([]*redisclient.Command, len(targets))
+	for i, target := range targets {
+		key := q.keys.More(shard, target)
+		commands[i] = command(key, &lists[i], func(ctx context.Context, to redisclient.Sender) *redis.StringSliceCmd {
+			return to.LRange(ctx, key, 0, -1)
+		})
+	}
+	if err := q.read(ctx, commands...); err != nil {
+		return nil, unlessWrongType(err)
+	}
+	// Read after the lists, so that a notification that becomes the first one is not missed.
+	var records *redis.SliceCmd
+	if err := q.read(ctx, command(first, &records, func(ctx context.Context, to redisclient.Sender) *redis.SliceCmd {
+		return to.HMGet(ctx, first, targets...)
+	})); err != nil {
+		return nil, unlessWrongType(err)
+	}
+	waits := map[string]bool{}
+	for i, record := range textsIn(records.Val()) {
+		_, entry, _ := stored.ReadFirstEntry(record)
+		for _, entry := range append(lists[i].Val(), entry) {
+			waits[stored.TextField(targets[i], notification(entry).ID)] = true
+		}
+	}
+	return q.existing(ctx, texts, slices.DeleteFunc(slices.Clone(fields), func(field string) bool { return waits[field] }))
+}
+
+// existing returns those fields of a hash that exist.
+func (q *Queue) existing(ctx context.Context, hash string, fields []string) (all []string, err error) {
+	exist, commands := make([]*redis.BoolCmd, len(fields)), make([]*redisclient.Command, len(fields))
+	for i, field := range fields {
+		commands[i] = command(hash, &exist[i], func(ctx context.Context, to redisclient.Sender) *redis.BoolCmd {
+			return to.HExists(ctx, hash, field)
+		})
+	}
+	if err := q.read(ctx, commands...); err != nil {
+		return nil, unlessWrongType(err)
+	}
+	for i, field := range fields {
+		if exist[i].Val() {
+			all = append(all, field)
+		}
+	}
+	return all, nil
+}
+
+func unlessWrongType(err error) error {
+	if isWrongType(err) {
+		return nil
+	}
+	return err
+}
+
+// DropTexts removes those texts whose notification is in no backlog, and returns their
+// number.
+func (q *Queue) DropTexts(ctx context.Context, shard int, fields []string) (dropped int, err error) {
+	for part := range slices.Chunk(fields, page) {
+		keys, args := []string{q.keys.ShardFirst(shard), q.keys.ShardTexts(shard)}, make([]any, 0, 2*len(part))
+		for _, field := range part {
+			target, id := stored.ReadTextField(field)
+			keys, args = append(keys, q.keys.More(shard, target)), append(args, target, id)
+		}
+		n, err := q.number(ctx, dropTexts, keys, args...)
+		if dropped += n; err != nil {
+			return dropped, err
+		}
+	}
+	return dropped, nil
+}
+
+const (
+	moveLease = time.Minute
+	unlimited = 1 << 30 // notifications and bytes; hosts apply their limits later
+)
+
+// Move moves a user's backlog to another shard, without unreadable notifications, and
+// returns how many it moved. It fails with [module.ErrFenced] if a host has claimed the
+// backlog. If it fails in between, a repeated call moves the rest.
+func (q *Queue) Move(ctx context.Context, b module.Backlog, user string, to int) (moved int, err error) {
+	c := b.Claim
+	token, err := q.number(ctx, take, []string{q.keys.Due(c.Target.Shard, c.Gate)}, c.Target.Name, moveLease.Microseconds())
+	if err != nil {
+		return 0, err
+	}
+	c.Token = int64(token)
+	defer func() {
+		if err != nil {
+			_ = q.Postpone(context.WithoutCancel(ctx), c, c.Gate, 0, nil) // or the claim lapses
+		}
+	}()
+	for {
+		all, err := q.Read(ctx, c, 1)
+		if err != nil || len(all) == 0 {
+			return moved, err
+		}
+		if n := all[0]; n.Priority != 0 {
+			batch := module.DeliveryBatch{
+				Shard: to, Key: fmt.Sprint("moved from ", c.Target, n.ID), Window: time.Hour,
+				MaxBacklog: unlimited, MaxUserBytes: unlimited,
+				Additions: []module.Addition{{Target: c.Target.Name, Gate: c.Gate, User: user, Notification: n}},
+			}
+			if err := q.Enqueue(ctx, []module.DeliveryBatch{batch})[0].Err; err != nil {
+				return moved, err
+			}
+			moved++
+		}
+		if _, err := q.Complete(ctx, c, all[0].ID, module.Trouble{}, ""); err != nil {
+			return moved, err
+		}
+	}
+}
+
+// DropShard removes what a shard without backlogs still has, except texts and what expires.
+func (q *Queue) DropShard(ctx context.Context, shard int) error {
+	gates, err := q.Gates(ctx, shard, time.Time{})
+	keys := []string{
+		q.keys.ShardFirst(shard), q.keys.ShardGates(shard), q.keys.ShardTrouble(shard), q.keys.ShardBytes(shard),
+	}
+	for _, gate := range gates {
+		keys = append(keys, q.keys.Due(shard, gate.Name))
+	}
+	if err == nil {
+		_, err = q.number(ctx, dropShard, keys)
+	}
+	return err
 }
 
 // Flush removes a backlog, claimed or not, and returns how many notifications it had.
