@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os/exec"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/pushfx/pushfx/module"
@@ -156,6 +157,20 @@ func TestUnreadListsBeginWhileTheirSlotMoves(t *testing.T) {
 	m.add(t, 1, 4, m.moved, m.stayed)
 	m.wantCount(t, m.moved, 4)
 	m.wantCount(t, m.stayed, 3)
+}
+
+// While a slot moves, hosts look for a list on all masters before they begin it. Another host may begin it meanwhile.
+func TestHostsBeginOneListWhileItsSlotMoves(t *testing.T) {
+	t.Parallel()
+	m := newUnreadMove(t)
+	m.begin(t)
+	const events = 32
+	var adding sync.WaitGroup
+	for position := range int64(events) {
+		adding.Go(func() { m.add(t, int(position%2), position+1, m.stayed) })
+	}
+	adding.Wait()
+	m.wantCount(t, m.stayed, events)
 }
 
 // A compaction must not remove the whole list before it stores the record: Redis would refuse to create the key again

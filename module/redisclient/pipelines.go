@@ -145,7 +145,8 @@ func (p *Pipelines) Do(ctx context.Context, k Kind, commands ...*Command) []erro
 
 // Elsewhere returns an error for each command whose key another master may have, though
 // the node that replied to the command lacks it. It wraps [ErrOtherMaster] if a master has
-// the key.
+// the key. The key may have been created or moved since the reply: the error counts if the
+// key is still missing when the caller sends the command again.
 func (p *Pipelines) Elsewhere(ctx context.Context, commands ...*Command) []error {
 	errs := make([]error, len(commands))
 	if !p.isCluster() {

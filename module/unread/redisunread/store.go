@@ -115,31 +115,35 @@ func (s *Store) Append(ctx context.Context, texts []module.UserText) []module.Re
 // another.
 func (s *Store) push(ctx context.Context, pushes []push, places []int, commands []*redisclient.Command) []error {
 	errs := s.writer.DoDurably(ctx, commands...)
-	var missing []int
-	var begins []*redisclient.Command
+	missing := make([]int, 0, len(errs))
 	for n, i := range places {
 		if errs[n] == nil && pushes[i].length == 0 {
-			missing, begins = append(missing, n), append(begins, commands[n])
+			missing = append(missing, n)
 		}
 	}
 	if len(missing) == 0 {
 		return errs
 	}
-	var verified []int
-	for k, err := range s.pipelines.Elsewhere(ctx, begins...) {
-		n := missing[k]
-		if errs[n] = err; err != nil {
-			errs[n] = module.Unavailable(fmt.Errorf("%s: %w", name, err))
-			continue
-		}
-		pushes[places[n]].begins = true
-		begins[len(verified)] = commands[n]
-		verified = append(verified, n)
+	otherMasters := s.pipelines.Elsewhere(ctx, choose(commands, missing)...)
+	for k, n := range missing {
+		// After an error, the list may have begun or moved since the first try.
+		pushes[places[n]].begins = otherMasters[k] == nil
 	}
-	for k, err := range s.writer.DoDurably(ctx, begins[:len(verified)]...) {
-		errs[verified[k]] = err
+	for k, err := range s.writer.DoDurably(ctx, choose(commands, missing)...) {
+		n := missing[k]
+		if errs[n] = err; err == nil && pushes[places[n]].length == 0 {
+			errs[n] = module.Unavailable(fmt.Errorf("%s: %w", name, otherMasters[k]))
+		}
 	}
 	return errs
+}
+
+func choose(commands []*redisclient.Command, places []int) []*redisclient.Command {
+	chosen := make([]*redisclient.Command, len(places))
+	for k, n := range places {
+		chosen[k] = commands[n]
+	}
+	return chosen
 }
 
 var readTexts = rediscommit.Query[[]string]{
