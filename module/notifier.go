@@ -203,17 +203,21 @@ type DeliveryQueue interface {
 
 	// Summary describes all backlogs, claimed or not, for metrics. Its cost is bounded: with
 	// many backlogs, it is an estimate and up to 15 seconds old. It fails if a part of the
-	// queue cannot be read, or has refused writes for 15 seconds.
-	Summary(ctx context.Context) (QueueSummary, error)
+	// queue cannot be read, or has refused writes for 15 seconds. IsAlone reports whether a
+	// backlog with this trouble waits for a reason that is no other pusher's.
+	Summary(ctx context.Context, isAlone func(Trouble) bool) (QueueSummary, error)
 }
 
 // QueueSummary is the result of [DeliveryQueue.Summary].
 type QueueSummary struct {
-	Notifications int           // a notification of a backlog FanOut counts once
-	Oldest        time.Duration // since the oldest was added; 0 for none
+	Notifications int // a notification of a backlog FanOut counts once
+
+	// Oldest is for how long notifications of three users have waited at a gate, or one of a
+	// backlog FanOut; 0 for none. It leaves out the backlogs that wait alone.
+	Oldest time.Duration
 
 	// Gates has the notifications by gate, except of backlogs FanOut. It may lack all but the
-	// 32 gates with most.
+	// 32 gates with the most users.
 	Gates map[string]int
 }
 

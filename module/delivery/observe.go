@@ -98,7 +98,7 @@ type Stats struct {
 	Slow            int             // requests in flight for longer
 	Late            time.Duration   // since the earliest due time; it grows while looks fail
 	Waiting         int             // notifications in the queue, due or not, at most 15 s ago; an estimate if there are many
-	Oldest          time.Duration   // since Notify got the oldest of them; it grows while the queue cannot be read
+	Oldest          time.Duration   // for how long notifications of three users have waited at a gateway; it grows while the queue cannot be read
 	WaitingAt       map[string]int  // Waiting by [GatewayName], of the gateways with the most
 	Gateways        [gateStates]int // number of gateways and apps, by [GateState]
 	RemovalsStopped int             // number of gateways and apps at the rejection limit

@@ -65,6 +65,42 @@ func TestWhatWaitsIsSeen(t *testing.T) {
 	}
 }
 
+// What waits for a reason of one user or pusher does not make Oldest.
+func TestTheOldestIsNotOfOneUser(t *testing.T) {
+	for _, test := range []struct {
+		name      string
+		users     int
+		gateway   func(context.Context, sent) (module.GatewayAnswer, error)
+		attention module.Attention
+		waits     bool
+	}{
+		{"a dead gateway of two users", 2, always(502), nil, false},
+		{"a dead gateway of three users", 3, always(502), nil, true},
+		{"no app listens for the pushkeys", 5, always(507), nil, false},
+		{"pushkeys are not found", 5, always(404), nil, false},
+		{"too many requests", 5, always(429), nil, true},
+		{"users are active", 5, always(200), delayAll(4 * time.Minute), false},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			inBubble(t, func(w *world) {
+				w.answer("bad", test.gateway)
+				w.attention = test.attention
+				d, stop := w.host()
+				defer stop()
+				for n := range 10 {
+					user := name2(n % test.users)
+					w.set(user, key(n), "bad")
+					w.notify(d, n, "!r:h", user)
+				}
+				time.Sleep(3 * time.Minute)
+				if got := d.Stats(); got.Waiting < 10 || got.Oldest > 2*time.Minute != test.waits {
+					t.Errorf("got %+v", got)
+				}
+			})
+		})
+	}
+}
+
 // The age of what waits grows while the queue cannot be read, and every failure is counted.
 func TestWhatWaitsIsSeenWithoutTheQueue(t *testing.T) {
 	inBubble(t, func(w *world) {

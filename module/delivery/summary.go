@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/delivery/content"
 )
 
 // summarizeEvery is the time between two summaries of the queue.
@@ -31,7 +32,7 @@ func (d *Delivery) summarizeOnce(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, queueTimeout)
 	defer cancel()
 	began := time.Now()
-	summary, err := d.queue.Summary(ctx)
+	summary, err := d.queue.Summary(ctx, func(t module.Trouble) bool { return content.ReadTrouble(t).IsAlone() })
 	if err != nil {
 		if ctx.Err() != context.Canceled {
 			d.failures.add("read what waits", err)
@@ -43,8 +44,8 @@ func (d *Delivery) summarizeOnce(ctx context.Context) {
 	d.summary, d.summaryAt = summary, began
 }
 
-// oldest returns the age of the oldest notification. While the queue cannot be read,
-// notifications of the last summary count as waiting.
+// oldest returns for how long notifications have waited. While the queue cannot be read,
+// those of the last summary count as waiting.
 func oldest(s module.QueueSummary, at time.Time) time.Duration {
 	if s.Notifications == 0 {
 		return 0

@@ -52,6 +52,15 @@ func ReadTrouble(stored module.Trouble) (t Trouble) {
 	return t
 }
 
+// IsAlone reports whether the pusher waits for a reason that is no other pusher's: by
+// module.Attention, or after an answer about its pushkey.
+func (t Trouble) IsAlone() bool {
+	if t.Attempts == 0 {
+		return t.Delayed != ""
+	}
+	return t.Class == ClassStatus && (t.Status >= 400 && t.Status < 500 && t.Status != 429 || t.Status == 507)
+}
+
 func (t Trouble) of(id string) Trouble {
 	if t.ID != id {
 		t.ID, t.Fails, t.Trials, t.IDOnly, t.Ahead = id, 0, 0, false, false

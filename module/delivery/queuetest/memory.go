@@ -487,19 +487,33 @@ func (m *Memory) HeldGateways(ctx context.Context) (names []string, err error) {
 }
 
 // Summary implements [module.DeliveryQueue].
-func (m *Memory) Summary(ctx context.Context) (s module.QueueSummary, err error) {
+func (m *Memory) Summary(ctx context.Context, isAlone func(module.Trouble) bool) (s module.QueueSummary, err error) {
 	if err := m.begin(ctx, "summary"); err != nil {
 		return s, err
 	}
 	defer m.mu.Unlock()
 	s.Gates = map[string]int{}
+	ages := map[string]map[string]time.Duration{} // by gate and user
 	for _, shard := range m.data {
 		for name, b := range shard.backlogs {
 			s.Notifications += len(b.entries)
-			s.Oldest = max(s.Oldest, time.Since(b.entries[0].added))
-			if !isFanOut(name) {
-				s.Gates[b.gate] += len(b.entries)
+			age := time.Since(b.entries[0].added)
+			if isFanOut(name) {
+				s.Oldest = max(s.Oldest, age)
+				continue
 			}
+			s.Gates[b.gate] += len(b.entries)
+			if ages[b.gate] == nil {
+				ages[b.gate] = map[string]time.Duration{}
+			}
+			if user := b.entries[0].user; !isAlone(b.trouble) {
+				ages[b.gate][user] = max(ages[b.gate][user], age)
+			}
+		}
+	}
+	for _, users := range ages {
+		if of := slices.Sorted(maps.Values(users)); len(of) >= 3 {
+			s.Oldest = max(s.Oldest, of[len(of)-3])
 		}
 	}
 	return s, nil

@@ -19,196 +19,190 @@ import (
 )
 
 const (
-	summarySample = 128 // backlogs of a shard that are read
+	summarySample = 64 // backlogs of a shard that are read
 	summaryGates  = 32
+	summaryUsers  = 3                // whose notifications wait at a gate, for QueueSummary.Oldest
 	summaryLasts  = 14 * time.Second // shorter than the time between two calls of a host
 	summaryShares = 16               // backlogs of a shard above which hosts share a summary
 )
 
-var (
-	sampleBacklogs = redisclient.NewScript(sampleScript)
-	sampleOldest   = redisclient.NewScript(oldestScript)
-)
+var sampleBacklogs = redisclient.NewScript(sampleScript)
 
-// sampleScript returns the time, and a stored summary or else the number of backlogs, some
-// of them with their records, and gates with early due times. Once in a while it stores
-// an empty summary, and so fails if Redis refuses writes.
+// sampleScript returns the time, and a stored summary or else the number of backlogs, and
+// some of them with their records. Once in a while it stores an empty summary, and so
+// fails if Redis refuses writes.
 //
-// KEYS: summary, first, gates. ARGV: how many backlogs, how many gates, and the ms to store
-// the empty summary.
+// KEYS: summary, first. ARGV: how many backlogs, and the ms to store the empty summary.
 const sampleScript = calls + `
 local now, text = tonumber(redis.call('TIME')[1]), try('', 'GET', KEYS[1])
 if text and text ~= '' then return {now, text} end
-if not text then redis.call('SET', KEYS[1], '', 'PX', ARGV[3]) end
+if not text then redis.call('SET', KEYS[1], '', 'PX', ARGV[2]) end
 local n = redis.call('HLEN', KEYS[2])
-if n == 0 then return {now, '', 0, {}, {}} end
-return {now, '', n, redis.call('HRANDFIELD', KEYS[2], ARGV[1], 'WITHVALUES'), redis.call('ZRANGE', KEYS[3], 0, ARGV[2] - 1)}`
-
-// oldestScript returns the records of backlogs with early due times. KEYS: first, due of each
-// gate. ARGV: how many of each.
-const oldestScript = calls + `
-local records = {}
-for i = 2, #KEYS do
-	local targets = redis.call('ZRANGE', KEYS[i], 0, ARGV[1] - 1)
-	if #targets > 0 then
-		for _, record in ipairs(redis.call('HMGET', KEYS[1], unpack(targets))) do records[#records + 1] = record or '' end
-	end
-end
-return records`
+if n == 0 then return {now, '', 0, {}} end
+return {now, '', n, redis.call('HRANDFIELD', KEYS[2], ARGV[1], 'WITHVALUES')}`
 
 // Summary implements [module.DeliveryQueue]. Hosts share the summaries of large shards.
-func (q *Queue) Summary(ctx context.Context) (module.QueueSummary, error) {
+func (q *Queue) Summary(ctx context.Context, isAlone func(module.Trouble) bool) (module.QueueSummary, error) {
 	calls := make([]*redisclient.Call, q.shards.Load())
 	if len(calls) == 0 {
 		return module.QueueSummary{}, unavailable("summarize", errors.New("it was not opened"))
 	}
 	for shard := range calls {
-		keys := []string{q.keys.ShardSummary(shard), q.keys.ShardFirst(shard), q.keys.ShardGates(shard)}
-		calls[shard] = sampleBacklogs.Call(keys, summarySample, summaryGates, summaryLasts.Milliseconds())
+		keys := []string{q.keys.ShardSummary(shard), q.keys.ShardFirst(shard)}
+		calls[shard] = sampleBacklogs.Call(keys, summarySample, summaryLasts.Milliseconds())
 	}
 	if err := cmp.Or(q.run(ctx, calls...)...); err != nil {
 		return module.QueueSummary{}, err
 	}
-	var sampled []*shardSample
-	all := module.QueueSummary{Gates: map[string]int{}}
+	var all, sampled []*shardSample
 	for shard, call := range calls {
 		s, err := readSample(shard, call.Reply)
-		switch {
-		case err != nil:
-			return module.QueueSummary{}, err
-		case s.text != "":
-			err = s.addStored(&all)
-		case s.backlogs > 0:
-			sampled = append(sampled, s)
-		}
 		if err != nil {
 			return module.QueueSummary{}, unavailable("summarize", err)
 		}
+		if all = append(all, s); s.backlogs > 0 {
+			sampled = append(sampled, s)
+		}
 	}
-	if err := q.readSamples(ctx, sampled); err != nil {
+	if err := q.readSamples(ctx, sampled, isAlone); err != nil {
 		return module.QueueSummary{}, err
 	}
-	for _, s := range sampled {
-		s.summary.addTo(&all, s.now)
-	}
-	return all, q.share(ctx, sampled)
+	return addUp(all), q.share(ctx, sampled)
 }
 
-// shardSample has a sample of a shard's backlogs, or the text of its summary.
+// shardSample has a sample of a shard's backlogs, or its stored summary.
 type shardSample struct {
 	shard    int
 	now      int64 // of Redis, in seconds
-	text     string
 	backlogs int64
 	targets  []string
 	records  []string
-	gates    []string // with early due times
 
 	summary shardSummary
 }
 
 // shardSummary is what hosts share, as JSON.
 type shardSummary struct {
-	Notifications int            `json:"n"`
-	Oldest        int64          `json:"o"` // when it was added, in seconds
-	Gates         map[string]int `json:"g"`
+	Notifications int                `json:"n"`
+	Gates         map[string]int     `json:"g"`
+	Since         map[string][]int64 `json:"s"` // by gate, when users' oldest notifications were added, in seconds
 }
 
 // readSample reads a reply of sampleScript.
 func readSample(shard int, reply *redis.Cmd) (*shardSample, error) {
 	parts, err := reply.Slice()
-	if err != nil || len(parts) != 2 && len(parts) != 5 {
-		return nil, unavailable("summarize", fmt.Errorf("%d replies: %w", len(parts), err))
+	if err != nil || len(parts) != 2 && len(parts) != 4 {
+		return nil, fmt.Errorf("%d replies: %w", len(parts), err)
 	}
 	s := &shardSample{shard: shard}
 	s.now, _ = parts[0].(int64)
-	s.text, _ = parts[1].(string)
-	if len(parts) == 5 {
-		s.backlogs, _ = parts[2].(int64)
-		pairs := textsIn(parts[3])
-		for i := 0; i+1 < len(pairs); i += 2 {
-			s.targets, s.records = append(s.targets, pairs[i]), append(s.records, pairs[i+1])
-		}
-		s.gates = textsIn(parts[4])
+	if len(parts) == 2 {
+		text, _ := parts[1].(string)
+		return s, json.Unmarshal([]byte(text), &s.summary)
+	}
+	s.backlogs, _ = parts[2].(int64)
+	pairs := textsIn(parts[3])
+	for i := 0; i+1 < len(pairs); i += 2 {
+		s.targets, s.records = append(s.targets, pairs[i]), append(s.records, pairs[i+1])
 	}
 	return s, nil
 }
 
-func (s *shardSample) addStored(all *module.QueueSummary) error {
-	if err := json.Unmarshal([]byte(s.text), &s.summary); err != nil {
-		return err
+// addUp adds up the summaries of shards. All pushers of a user are in one of them.
+func addUp(shards []*shardSample) module.QueueSummary {
+	all, ages := module.QueueSummary{Gates: map[string]int{}}, map[string][]int64{}
+	for _, s := range shards {
+		all.Notifications += s.summary.Notifications
+		for gate, n := range s.summary.Gates {
+			all.Gates[gate] += n
+		}
+		for gate, since := range s.summary.Since {
+			for _, at := range since {
+				ages[gate] = append(ages[gate], s.now-at)
+			}
+		}
 	}
-	s.summary.addTo(all, s.now)
-	return nil
+	for gate, of := range ages {
+		need := summaryUsers
+		if gate == module.FanOut { // one event, of many users
+			need = 1
+		}
+		if len(of) >= need {
+			slices.Sort(of)
+			all.Oldest = max(all.Oldest, time.Duration(of[len(of)-need])*time.Second)
+		}
+	}
+	return all
 }
 
-func (s shardSummary) addTo(all *module.QueueSummary, now int64) {
-	all.Notifications += s.Notifications
-	if s.Oldest > 0 {
-		all.Oldest = max(all.Oldest, time.Duration(now-s.Oldest)*time.Second)
-	}
-	for gate, n := range s.Gates {
-		all.Gates[gate] += n
-	}
-}
-
-// readSamples reads how many notifications the sampled backlogs have, and, of large shards,
-// the oldest ones.
-func (q *Queue) readSamples(ctx context.Context, all []*shardSample) error {
+// readSamples reads how many notifications the sampled backlogs have, and their troubles.
+func (q *Queue) readSamples(ctx context.Context, all []*shardSample, isAlone func(module.Trouble) bool) error {
 	var commands []*redisclient.Command
-	lengths, oldest := make([][]*redis.IntCmd, len(all)), make([]*redisclient.Call, len(all))
-	var calls []*redisclient.Call
+	lengths, troubles := make([][]*redis.IntCmd, len(all)), make([]*redis.SliceCmd, len(all))
 	for n, s := range all {
 		lengths[n] = make([]*redis.IntCmd, len(s.targets))
 		for i, target := range s.targets {
 			key := q.keys.More(s.shard, target)
 			commands = append(commands, command(key, &lengths[n][i], func(ctx context.Context, to redisclient.Sender) *redis.IntCmd { return to.LLen(ctx, key) }))
 		}
-		if s.backlogs <= summarySample {
-			continue
-		}
-		keys := []string{q.keys.ShardFirst(s.shard)}
-		for _, gate := range s.gates {
-			keys = append(keys, q.keys.Due(s.shard, gate))
-		}
-		oldest[n] = sampleOldest.Call(keys, max(1, summarySample/max(1, len(s.gates))))
-		calls = append(calls, oldest[n])
+		key := q.keys.ShardTrouble(s.shard)
+		commands = append(commands, command(key, &troubles[n], func(ctx context.Context, to redisclient.Sender) *redis.SliceCmd {
+			return to.HMGet(ctx, key, s.targets...)
+		}))
 	}
-	if err := cmp.Or(q.tryRead(ctx, commands...), cmp.Or(q.run(ctx, calls...)...)); err != nil {
+	if err := q.tryRead(ctx, commands...); err != nil {
 		return err
 	}
 	for n, s := range all {
-		records := s.records
-		if oldest[n] != nil {
-			early, _ := oldest[n].Reply.StringSlice()
-			records = append(records, early...)
-		}
-		s.summarize(lengths[n], records)
+		s.summarize(lengths[n], textsIn(troubles[n].Val()), isAlone)
 	}
 	return nil
 }
 
-// summarize makes the summary of a sample. Records are of the sample and of more backlogs.
-func (s *shardSample) summarize(more []*redis.IntCmd, records []string) {
-	scale := float64(s.backlogs) / float64(max(1, len(s.targets)))
-	gates, total := map[string]int{}, 0
+// summarize makes the summary of a sample.
+func (s *shardSample) summarize(more []*redis.IntCmd, troubles []string, isAlone func(module.Trouble) bool) {
+	gates, total := map[string]*gateSample{}, 0
 	for i, target := range s.targets {
 		n := 1 + int(more[i].Val())
 		total += n
-		if gate, _, found := stored.ReadFirstEntry(s.records[i]); found && !(module.Target{Name: target}).IsFanOut() {
-			gates[gate] += n
+		gate, entry, _ := stored.ReadFirstEntry(s.records[i])
+		e, found := stored.ReadBacklogEntry(entry)
+		if !found {
+			continue
 		}
-	}
-	for _, record := range records {
-		_, entry, _ := stored.ReadFirstEntry(record)
-		if e, found := stored.ReadBacklogEntry(entry); found && (s.summary.Oldest == 0 || e.Added < s.summary.Oldest) {
-			s.summary.Oldest = e.Added
+		if gates[gate] == nil {
+			gates[gate] = &gateSample{since: map[string]int64{}}
 		}
+		gates[gate].notifications += n
+		claim := module.Claim{Target: module.Target{Name: target}}
+		if i < len(troubles) && isAlone(backlog(claim, "", troubles[i]).Trouble) { // no troubles if the key has another type
+			continue
+		}
+		gates[gate].add(e)
 	}
-	s.summary.Notifications, s.summary.Gates = int(float64(total)*scale), map[string]int{}
-	names := slices.SortedFunc(maps.Keys(gates), func(a, b string) int { return cmp.Or(gates[b]-gates[a], strings.Compare(a, b)) })
+	scale := float64(s.backlogs) / float64(max(1, len(s.targets)))
+	s.summary = shardSummary{int(float64(total) * scale), map[string]int{}, map[string][]int64{}}
+	names := slices.SortedFunc(maps.Keys(gates), func(a, b string) int {
+		return cmp.Or(len(gates[b].since)-len(gates[a].since), gates[b].notifications-gates[a].notifications, strings.Compare(a, b))
+	})
 	for _, gate := range names[:min(len(names), summaryGates)] {
-		s.summary.Gates[gate] = int(float64(gates[gate]) * scale)
+		if gate != module.FanOut {
+			s.summary.Gates[gate] = int(float64(gates[gate].notifications) * scale)
+		}
+		times := slices.Sorted(maps.Values(gates[gate].since))
+		s.summary.Since[gate] = times[:min(len(times), summaryUsers)]
+	}
+}
+
+// gateSample is the part of a sample at a gate.
+type gateSample struct {
+	notifications int
+	since         map[string]int64 // by user, when the oldest was added, in seconds
+}
+
+func (g *gateSample) add(e stored.BacklogEntry) {
+	if at, known := g.since[e.User]; !known || e.Added < at {
+		g.since[e.User] = e.Added
 	}
 }
 

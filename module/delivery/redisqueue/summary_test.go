@@ -10,6 +10,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/delivery/queuetest"
 	"github.com/pushfx/pushfx/module/delivery/redisqueue"
 	"github.com/pushfx/pushfx/module/fault"
@@ -57,53 +58,140 @@ func openQueue(t *testing.T, client redis.UniversalClient) *redisqueue.Queue {
 	return q
 }
 
+func isAlone(t module.Trouble) bool { return t.Text == "alone" }
+
+// filled is a queue of given backlogs.
+type filled struct {
+	*testing.T
+	client redis.UniversalClient
+	keys   stored.Keys
+	now    int64
+}
+
+func newFilled(t *testing.T, client redis.UniversalClient) *filled {
+	return &filled{t, client, stored.Keys{}, client.Time(t.Context()).Val().Unix()}
+}
+
+// add adds a backlog with two notifications for each user.
+func (f *filled) add(shard int, gate string, age int64, trouble string, users ...string) {
+	f.Helper()
+	_, err := f.client.Pipelined(f.Context(), func(p redis.Pipeliner) error {
+		for _, user := range users {
+			name := fmt.Sprint(gate, user, trouble)
+			entry := fmt.Sprintf(`hid--------------roomroom%8s000000%010d{}`, user, f.now-age)
+			p.HSet(f.Context(), f.keys.ShardFirst(shard), name, stored.FirstEntry(gate, entry))
+			p.RPush(f.Context(), f.keys.More(shard, name), entry)
+			if trouble != "" {
+				p.HSet(f.Context(), f.keys.ShardTrouble(shard), name, "7 "+trouble)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		f.Fatal(err)
+	}
+}
+
+func users(n int) (all []string) {
+	for i := range n {
+		all = append(all, fmt.Sprint("u", i))
+	}
+	return all
+}
+
 // A shard with many backlogs is read once, for all hosts, and in part.
 func TestASummaryOfManyBacklogsIsAnEstimateAndShared(t *testing.T) {
 	t.Parallel()
 	const few, many = 3, 4 // shards
-	keys := stored.Keys{}
 	server := redistest.Single(t)
-	client := server.Client(t)
-	now := client.Time(t.Context()).Val().Unix()
-	fill := func(shard, backlogs int, added int64, gate string) {
-		t.Helper()
-		_, err := client.Pipelined(t.Context(), func(p redis.Pipeliner) error {
-			for n := range backlogs {
-				name := fmt.Sprint(gate, n)
-				entry := fmt.Sprintf(`hid--------------roomroomuseruser000000%010d{}`, added)
-				p.HSet(t.Context(), keys.ShardFirst(shard), name, stored.FirstEntry(gate, entry))
-				p.RPush(t.Context(), keys.More(shard, name), entry)
-				p.ZAdd(t.Context(), keys.Due(shard, gate), redis.Z{Score: float64(1e15 + n), Member: name})
-				p.ZAdd(t.Context(), keys.ShardGates(shard), redis.Z{Score: 1e15, Member: gate})
-			}
-			return nil
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	fill(few, 5, now-100, "https://few app")
-	fill(many, 999, now-500, "https://many app")
-	fill(many, 1, now-900, "https://early app") // which no sample may miss
+	f := newFilled(t, server.Client(t))
+	f.add(few, "https://few app", 100, "", users(5)...)
+	f.add(many, "https://many app", 500, "", users(1000)...)
 	hook := &counting{}
 	observed := server.Client(t)
 	observed.AddHook(hook)
 	one, other := openQueue(t, observed), openQueue(t, observed)
 	for n, q := range []*redisqueue.Queue{one, one, other, other} {
-		s, err := q.Summary(t.Context())
-		if err != nil || s.Notifications != 2010 || s.Gates["https://few app"] != 10 || s.Gates["https://many app"] < 1980 {
+		s, err := q.Summary(t.Context(), isAlone)
+		if err != nil || s.Notifications != 2010 || s.Gates["https://few app"] != 10 || s.Gates["https://many app"] != 2000 {
 			t.Errorf("got %+v, %v", s, err)
 		}
-		if s.Oldest < 900*time.Second || s.Oldest > 910*time.Second {
+		if s.Oldest < 500*time.Second || s.Oldest > 560*time.Second {
 			t.Errorf("the oldest is %v old", s.Oldest)
 		}
-		if want := map[bool]int{true: 5 + 128, false: 5}[n == 0]; hook.lengths != want {
+		if want := map[bool]int{true: 5 + 64, false: 5}[n == 0]; hook.lengths != want {
 			t.Errorf("call %d reads %d lists, want %d", n, hook.lengths, want)
 		}
 		hook.lengths = 0
 	}
-	if ttl := client.PTTL(t.Context(), keys.ShardSummary(many)).Val(); ttl <= 0 || ttl > 15*time.Second {
+	if ttl := f.client.PTTL(t.Context(), f.keys.ShardSummary(many)).Val(); ttl <= 0 || ttl > 15*time.Second {
 		t.Errorf("the shared summary lasts %v", ttl)
+	}
+}
+
+// What one or two users do, with any number of gateways and pushers, does not make Oldest.
+func TestTheOldestWaitsWithOthers(t *testing.T) {
+	t.Parallel()
+	const oldest = 500
+	for _, test := range []struct {
+		name  string
+		fill  func(*filled)
+		waits bool
+	}{
+		{"two users", func(f *filled) { f.add(1, "gate", oldest, "", "a", "b") }, false},
+		{"two users with many pushers", func(f *filled) {
+			for n := range 30 {
+				f.add(1, "gate", oldest, fmt.Sprint("pusher ", n), "a", "b")
+			}
+		}, false},
+		{"two users with many gates", func(f *filled) {
+			for n := range 100 {
+				f.add(1, fmt.Sprint("gate", n), oldest, "", "a", "b")
+			}
+		}, false},
+		{"two users, and others for a moment", func(f *filled) {
+			f.add(1, "gate", oldest, "", "a", "b")
+			f.add(1, "gate", 0, "", users(20)...)
+		}, false},
+		{"three users", func(f *filled) { f.add(1, "gate", oldest, "", "a", "b", "c") }, true},
+		{"three users of three shards", func(f *filled) {
+			for shard, user := range users(3) {
+				f.add(shard, "gate", oldest+100*int64(shard), "", user)
+			}
+		}, true},
+		{"three users of three gates", func(f *filled) {
+			for n, user := range users(3) {
+				f.add(1, fmt.Sprint("gate", n), oldest, "", user)
+			}
+		}, false},
+		{"users who wait alone", func(f *filled) { f.add(1, "gate", oldest, "alone", users(20)...) }, false},
+		{"two users, and others who wait alone", func(f *filled) {
+			f.add(1, "gate", oldest, "failed", "a", "b")
+			f.add(1, "gate", oldest, "alone", "c", "d")
+		}, false},
+		{"three users, and others with more gates", func(f *filled) {
+			f.add(1, "gate", oldest, "", "a", "b", "c")
+			for n := range 40 {
+				f.add(1, fmt.Sprint("a", n), 10*oldest, "", "d")
+			}
+		}, true},
+		{"a large event", func(f *filled) { f.add(1, module.FanOut, oldest, "", "room") }, true},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			client := redistest.Single(t).Client(t)
+			f, q := newFilled(t, client), openQueue(t, client)
+			test.fill(f)
+			for range 2 { // read, and perhaps shared
+				s, err := q.Summary(t.Context(), isAlone)
+				if waits := s.Oldest >= oldest*time.Second && s.Oldest < (oldest+60)*time.Second; waits != test.waits || err != nil {
+					t.Errorf("the oldest is %v old, %v", s.Oldest, err)
+				}
+				if !test.waits && s.Oldest > time.Minute {
+					t.Errorf("the oldest is %v old", s.Oldest)
+				}
+			}
+		})
 	}
 }
 
@@ -118,7 +206,7 @@ func TestASummaryFailsIfWritesAreRefused(t *testing.T) {
 	client.Set(t.Context(), keys.More(1, "text"), "x", 0)
 	client.HSet(t.Context(), keys.ShardFirst(1), "text", "no record")
 	client.RPush(t.Context(), keys.ShardSummary(2), "x")
-	if s, err := q.Summary(t.Context()); err != nil || s.Notifications != 1 {
+	if s, err := q.Summary(t.Context(), isAlone); err != nil || s.Notifications != 1 {
 		t.Errorf("got %+v, %v", s, err)
 	}
 	if n := client.Exists(t.Context(), keys.ShardSummary(3)).Val(); n != 1 {
@@ -132,7 +220,7 @@ func TestASummaryFailsIfWritesAreRefused(t *testing.T) {
 		if err := client.ConfigSet(t.Context(), test.setting, test.bad).Err(); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := q.Summary(t.Context()); err == nil || !strings.Contains(fault.Details(err), test.says) {
+		if _, err := q.Summary(t.Context(), isAlone); err == nil || !strings.Contains(fault.Details(err), test.says) {
 			t.Errorf("%s: got error %v", test.says, err)
 		}
 		client.ConfigSet(t.Context(), test.setting, test.good)

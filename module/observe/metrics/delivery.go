@@ -177,7 +177,7 @@ func (m *Metrics) Delivery(stats func() delivery.Stats) []prometheus.Collector {
 		func(s delivery.Stats) float64 { return s.Late.Seconds() })
 	gauge("waiting", "Notifications in the queue, due or not. All hosts show the whole queue.",
 		func(s delivery.Stats) float64 { return float64(s.Waiting) })
-	gauge("oldest_seconds", "Age of the oldest notification in the queue, due or not. It grows while this host cannot read the queue.",
+	gauge("oldest_seconds", "For how long notifications of three users have waited at a gateway. It grows while this host cannot read the queue.",
 		func(s delivery.Stats) float64 { return s.Oldest.Seconds() })
 	gauge("worst_gateway_waiting", "Notifications in the queue for the gateway with most.",
 		func(s delivery.Stats) float64 { return float64(most(s.WaitingAt)) })
