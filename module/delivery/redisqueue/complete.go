@@ -3,6 +3,8 @@ package redisqueue
 import (
 	"context"
 	"fmt"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -105,19 +107,20 @@ func (q *Queue) sendOnce(all []*completion) (rest []*completion) {
 }
 
 func (q *Queue) completeCall(shard int, group []*completion) *redisclient.Call {
-	keys := []string{q.keys.ShardFirst(shard), q.keys.ShardTexts(shard), q.keys.ShardTrouble(shard), q.keys.ShardBytes(shard)}
-	gates := map[string]int{}
+	slices.SortFunc(group, func(a, b *completion) int { return strings.Compare(a.claim.Gate, b.claim.Gate) })
+	keys := []string{q.keys.ShardFirst(shard), q.keys.ShardTexts(shard), q.keys.ShardBytes(shard), q.keys.ShardTrouble(shard)}
+	args := []any{len(group), sentLasts.Milliseconds()}
 	for _, one := range group {
-		if gates[one.claim.Gate] == 0 {
-			gates[one.claim.Gate] = len(gates) + 1
+		keys, args = append(keys, q.keys.More(shard, one.claim.Target.Name)), append(args, one.claim.Target.Name)
+	}
+	for _, one := range group {
+		keys = append(keys, q.keys.Sent(shard, one.claim.Target.Name))
+	}
+	for i, one := range group {
+		if i == 0 || one.claim.Gate != group[i-1].claim.Gate {
 			keys = append(keys, q.keys.Due(shard, one.claim.Gate))
 		}
-	}
-	args := []any{len(gates), sentLasts.Milliseconds()}
-	for _, one := range group {
-		target := one.claim.Target.Name
-		keys = append(keys, q.keys.More(shard, target), q.keys.Sent(shard, target))
-		args = append(args, target, gates[one.claim.Gate], one.claim.Token, one.id, one.trouble, one.sent)
+		args = append(args, len(keys), one.claim.Token, one.id, one.trouble, one.sent)
 	}
 	return complete.Call(keys, args...)
 }

@@ -1,6 +1,7 @@
 package redisqueue
 
 import (
+	"cmp"
 	"context"
 	crand "crypto/rand"
 	"errors"
@@ -16,8 +17,7 @@ import (
 	"github.com/pushfx/pushfx/module/stored"
 )
 
-// Enqueue implements [module.DeliveryQueue]. A batch is one transaction: a plain command
-// for the texts, and a script for the rest.
+// Enqueue implements [module.DeliveryQueue]. A batch is one script.
 func (q *Queue) Enqueue(ctx context.Context, batches []module.DeliveryBatch) []module.Result[module.Enqueued] {
 	results := make([]module.Result[module.Enqueued], len(batches))
 	var open []*sending
@@ -39,18 +39,16 @@ func (q *Queue) Enqueue(ctx context.Context, batches []module.DeliveryBatch) []m
 
 // sendBatches sends batches, and returns those that must be sent again.
 func (q *Queue) sendBatches(ctx context.Context, all []*sending) (again []*sending) {
-	commands := make([]*redisclient.Command, len(all))
+	calls := make([]*redisclient.Call, len(all))
 	for i, s := range all {
-		s.call = enqueue.Call(s.keys(q), s.args()...)
-		commands[i] = &redisclient.Command{Key: q.keys.ShardFirst(s.batch.Shard), Queue: s.queue}
+		calls[i] = enqueue.Call(s.keys(q), s.args()...)
 	}
-	for i, err := range q.writer.DoDurably(ctx, commands...) {
+	for i, err := range q.runBy(ctx, q.writer.DoDurably, calls...) {
 		s := all[i]
-		isAside := (isWrongType(err) || s.lostTexts) && q.putAside(ctx, s.call.Keys())
 		if err == nil {
-			s.result.Value, err = s.enqueued()
+			s.result.Value, err = s.enqueued(calls[i].Reply)
 		}
-		if s.result.Err = err; errors.Is(err, errMoreGates) || isWrongType(err) && isAside {
+		if s.result.Err = err; errors.Is(err, errMoreGates) {
 			again = append(again, s)
 		}
 	}
@@ -65,10 +63,6 @@ type sending struct {
 	gates  []string // whose keys the script needs
 	nonce  string
 	lease  int64
-
-	call      *redisclient.Call
-	reply     []any
-	lostTexts bool // the key of texts has another type
 }
 
 var (
@@ -118,44 +112,40 @@ func (s *sending) keys(q *Queue) []string {
 }
 
 func (s *sending) args() []any {
-	b := s.batch
-	args := []any{
-		s.nonce, b.Window.Milliseconds(), s.lease, b.MaxBacklog, b.MaxUserBytes, b.Of.Token, b.From, b.To, b.MaxRoomBytes,
-		b.MaxShardBytes, b.Of.Target.Name, b.KeepFor.Seconds(), module.FanOut + b.Room, len(s.gates),
+	b, expansion := s.batch, ""
+	if b.Of.Token != 0 {
+		expansion = fmt.Sprint(b.Of.Target.Name, " ", b.Of.Token, " ", b.From, " ", b.To)
 	}
+	limits := fmt.Sprint(b.MaxBacklog, " ", b.MaxUserBytes, " ", b.KeepFor.Seconds(), " ", b.MaxRoomBytes, " ", b.MaxShardBytes)
+	args := []any{s.nonce, b.Window.Milliseconds(), s.lease, limits, expansion, len(s.gates), len(b.Additions)}
 	for _, gate := range s.gates {
 		args = append(args, gate)
 	}
+	for _, a := range b.Additions {
+		args = append(args, a.Target)
+	}
+	args = append(args, module.FanOut+b.Room)
+	var texts []any
+	places := map[string]int{"": 0} // of texts
 	for i, a := range b.Additions {
 		n := a.Notification
-		args = append(args, a.Target, s.need(a.Gate), s.heads[i], len(n.Text), n.Meta, flags(a), microseconds(a.Delay), a.Generation)
-	}
-	return args
-}
-
-// texts returns the command that stores the texts, nil if there are none.
-func (s *sending) texts() []any {
-	command := []any{"HSET", s.call.Keys()[3]}
-	for _, a := range s.batch.Additions {
-		if a.Notification.Text != "" {
-			command = append(command, stored.TextField(a.Target, a.Notification.ID), a.Notification.Text)
+		place, found := places[n.Text]
+		if !found {
+			texts = append(texts, n.Text)
+			place = len(texts)
+			places[n.Text] = place
 		}
+		var delay any = microseconds(a.Delay)
+		if a.Claim {
+			delay = "claim"
+		}
+		urgent := ""
+		if a.Urgent {
+			urgent = "u"
+		}
+		args = append(args, s.need(a.Gate), place, s.heads[i], n.Meta, delay, a.Generation, urgent)
 	}
-	if len(command) == 2 {
-		return nil
-	}
-	return command
-}
-
-func flags(a module.Addition) string {
-	text := "-"
-	if a.Claim {
-		text += "c"
-	}
-	if a.Urgent {
-		text += "u"
-	}
-	return text
+	return append(args, texts...)
 }
 
 // microseconds returns the duration with up to a millisecond more. The random part makes
@@ -167,53 +157,13 @@ func microseconds(d time.Duration) int64 {
 	return d.Microseconds()/2*2 + 2*rand.Int64N(500)
 }
 
-// queue is the [redisclient.Command.Queue] of the batch. In a transaction, one ASKING is
-// enough for all commands.
-func (s *sending) queue(ctx context.Context, to redisclient.Sender) func() error {
-	queued := []*redis.Cmd{to.Do(ctx, "MULTI")}
-	if texts := s.texts(); texts != nil {
-		queued = append(queued, to.Do(ctx, texts...))
-	}
-	checkScript := s.call.Queue(ctx, to)
-	exec := to.Do(ctx, "EXEC")
-	return func() error {
-		for _, cmd := range queued {
-			if cmd.Err() != nil {
-				return cmd.Err()
-			}
-		}
-		if err := checkScript(); err != nil {
-			return err
-		}
-		replies, err := exec.Slice()
-		if err != nil {
-			return err
-		}
-		return s.read(replies)
-	}
-}
-
-// read reads the replies of a transaction.
-func (s *sending) read(replies []any) error {
-	failed, _ := replies[0].(error)
-	s.lostTexts = len(replies) > 1 && isWrongType(failed)
-	switch last := replies[len(replies)-1].(type) {
-	case []any:
-		s.reply = last
-		return nil
-	case error:
-		return s.call.Check(last)
-	default:
-		return fmt.Errorf("%w: unexpected reply %T", redisclient.ErrAnswered, last)
-	}
-}
-
 // enqueued reads the reply of enqueueScript. With errMoreGates, the batch was not added.
-func (s *sending) enqueued() (e module.Enqueued, err error) {
-	if len(s.reply) == 0 {
-		return e, unavailable("enqueue", errors.New("empty reply"))
+func (s *sending) enqueued(reply *redis.Cmd) (e module.Enqueued, err error) {
+	values, err := reply.Slice()
+	if err != nil || len(values) == 0 {
+		return e, unavailable("enqueue", cmp.Or(err, errors.New("empty reply")))
 	}
-	switch state, _ := s.reply[0].(int64); {
+	switch state, _ := values[0].(int64); {
 	case state == -1:
 		return module.Enqueued{Behind: true}, nil
 	case state == -2:
@@ -221,14 +171,14 @@ func (s *sending) enqueued() (e module.Enqueued, err error) {
 	case state == -3:
 		return e, module.ErrFenced
 	case state == -4:
-		for _, gate := range textsIn(s.reply[1:]) {
+		for _, gate := range textsIn(values[1:]) {
 			s.need(gate)
 		}
 		return e, errMoreGates
 	}
 	additions := s.batch.Additions
-	numbers := make([]int64, len(s.reply))
-	for i, n := range s.reply {
+	numbers := make([]int64, len(values))
+	for i, n := range values {
 		numbers[i], _ = n.(int64)
 	}
 	if len(numbers) != 3+len(additions) {

@@ -118,14 +118,18 @@ func (q *Queue) tryRead(ctx context.Context, commands ...*redisclient.Command) e
 
 // run makes calls of scripts. It puts keys of another type aside, and repeats their calls.
 func (q *Queue) run(ctx context.Context, calls ...*redisclient.Call) []error {
+	return q.runBy(ctx, q.writer.Do, calls...)
+}
+
+func (q *Queue) runBy(ctx context.Context, do func(context.Context, ...*redisclient.Command) []error, calls ...*redisclient.Call) []error {
 	commands := make([]*redisclient.Command, len(calls))
 	for i, call := range calls {
 		commands[i] = call.Command()
 	}
-	errs := q.writer.Do(ctx, commands...)
+	errs := do(ctx, commands...)
 	for i, err := range errs {
 		if isWrongType(err) && q.putAside(ctx, calls[i].Keys()) {
-			errs[i] = q.writer.Do(ctx, commands[i])[0]
+			errs[i] = do(ctx, commands[i])[0]
 		}
 	}
 	return errs

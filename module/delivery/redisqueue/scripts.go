@@ -4,16 +4,15 @@ import "github.com/pushfx/pushfx/module/redisclient"
 
 // The keys of a script are declared, and in one slot. Scripts are idempotent, because the
 // client repeats them after a lost answer. Redis hashes every byte that a script gets, so
-// large texts do not pass through scripts.
+// a script gets a text once, and none that is stored.
 //
 // The score of a backlog in the sorted set of its gate is a time in microseconds. An even
 // score is the token of a claim, and the time when it lapses. An odd score is the due
 // time of an unclaimed backlog. The score of a gate is at or before the earliest of these,
 // so a completion leaves it alone, and a look at the gate corrects it.
 //
-// Scripts read the sets of gates and backlogs, and the hash of first notifications, before
-// they change anything. If such a key has another type, the script fails without an
-// effect, and the host puts the key aside; see [Queue.run].
+// If the key of gates, backlogs, first notifications or texts has another type, the script
+// fails, the host puts the key aside, and repeats the script; see [Queue.run].
 
 var (
 	enqueue  = redisclient.NewScript(enqueueScript)
@@ -41,22 +40,13 @@ now = now - now % 2
 `
 
 // calls has functions for calls. Try is redis.call with a default for a key of another
-// type, which costs its own pusher and not its shard. Fetch and send pass any number of
-// members.
+// type, which costs its own pusher and not its shard. Send passes any number of members.
 const calls = `
 local function try(default, ...)
 	local reply = redis.pcall(...)
 	if type(reply) ~= 'table' or not reply.err then return reply end
 	if string.find(reply.err, 'WRONGTYPE', 1, true) then return default end
 	return redis.call(...)
-end
-local function fetch(command, key, members)
-	if #members <= 2000 then return redis.call(command, key, unpack(members)) end
-	local all = {}
-	for i = 1, #members, 2000 do
-		for _, reply in ipairs(redis.call(command, key, unpack(members, i, math.min(i + 1999, #members)))) do all[#all + 1] = reply end
-	end
-	return all
 end
 local function send(command, key, members)
 	for i = 1, #members, 2000 do
@@ -88,100 +78,147 @@ local function uncount(entry, target, bytes)
 end
 `
 
-// enqueueScript adds entries to backlogs, after another command added their texts.
+// enqueueScript adds entries to backlogs.
 //
 // KEYS: seen, gates, first, texts, trouble, bytes; due of each gate; of each addition the
 // list. ARGV: 1 a nonce, 2 the window in ms, 3 the lease in us (even), 4 the longest
-// backlog, 5 the bytes of a user, 6 the token of the fan-out or 0, 7 from, 8 to, 9 the
-// bytes of a room's fan-out, 10 of all, 11 the target of the token, 12 how many seconds an
-// entry is kept, 13 the fan-out of the room, 14 how many gates, the gates; of each addition
-// the target, the index of its gate, the first 33 bytes of the entry, the bytes of the
-// text, the meta, flags ("c" claims, "u" is urgent), the delay in us, the generation. The
+// backlog, the bytes of a user, how many seconds an entry is kept, the bytes of a room's
+// fan-out, and of all, 5 the expanded fan-out, its token, from and to, or nothing, 6 how
+// many gates, 7 how many additions; the gates; the targets; the fan-out of the room; of each
+// addition the index of its gate, of its text or 0, the first 33 bytes of the entry, the
+// meta, the delay in us or "claim", the generation, "u" if it is urgent; the texts. The
 // reply begins with a state: 1 added, 0 again, -1 behind, -2 full, -3 fenced; or -4, and
 // more gates whose keys it needs.
 const enqueueScript = now + records + `
-local lease, longest, share, of = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[11]
-local gates = tonumber(ARGV[14])
-local first, fields = 15 + gates, 8
-local names, due, targets, missing = {}, {}, {}, {}
-for g = 1, gates do
-	names[g] = ARGV[14 + g]
-	due[names[g]] = KEYS[6 + g]
+local gates, n, fields = tonumber(ARGV[6]), tonumber(ARGV[7]), 7
+local targets = 7 + gates
+local additions = targets + n + 1
+local texts = additions + n * fields
+local longest, share, keepFor, mostOfRoom, most
+local function readLimits()
+	longest, share, keepFor, mostOfRoom, most = string.match(ARGV[4], '(%d+) (%d+) (%S+) (%d+) (%d+)')
 end
-for i = first, #ARGV, fields do targets[#targets + 1] = ARGV[i] end
-local n = #targets
-targets[n + 1] = ARGV[13]
-local known = fetch('HMGET', KEYS[3], targets)
+local function dueOf(gate)
+	for g = 1, gates do
+		if ARGV[7 + g] == gate then return KEYS[6 + g] end
+	end
+end
+local known = redis.call('HMGET', KEYS[3], unpack(ARGV, targets + 1, targets + n + 1))
+local missing = {-4}
 for i = 1, n do
 	local gate = known[i] and split(known[i])
-	if gate and not due[gate] then missing[gate] = true end
+	if gate and not dueOf(gate) then missing[#missing + 1] = gate end
 end
-if next(missing) then
-	local reply = {-4}
-	for gate in pairs(missing) do reply[#reply + 1] = gate end
-	return reply
-end
-redis.call('ZCARD', KEYS[2])
-for _, key in pairs(due) do redis.call('ZCARD', key) end
+if #missing > 1 then return missing end
 
-local function textOf(i) return targets[i] .. string.sub(ARGV[first + (i - 1) * fields + 2], 2, 17) end
--- keeps tells whether a backlog keeps a text: that of its first entry, or one that
--- counts for its user.
-local function keeps(i, id)
-	if not known[i] then return false end
-	local _, entry = split(known[i])
-	if string.sub(entry, 2, 17) == id then return true end
-	for _, entry in ipairs(redis.pcall('LRANGE', KEYS[6 + gates + i], 0, -1)) do
-		if string.sub(entry, 2, 17) == id then return string.sub(entry, 34, 39) ~= '000000' end
-	end
-	return false
-end
-local function again(nonce, at)
+local function again(nonce, token)
 	local reply = {0, 0, 0}
 	for i = 1, n do
-		local score = known[i] and redis.call('ZSCORE', due[split(known[i])], targets[i])
-		local isOwn = nonce == ARGV[1] and score and tonumber(score) == tonumber(at) + lease
-		reply[#reply + 1] = isOwn and tonumber(score) or 0
-		if not keeps(i, string.sub(ARGV[first + (i - 1) * fields + 2], 2, 17)) then try(0, 'HDEL', KEYS[4], textOf(i)) end
+		local isOwn = nonce == ARGV[1] and known[i] and redis.call('ZSCORE', dueOf(split(known[i])), ARGV[targets + i]) == token
+		reply[3 + i] = isOwn and tonumber(token) or 0
 	end
 	return reply
 end
 -- isFull tells whether a room's fan-out must not have more.
 local function isFull(ahead)
-	local bytes = tonumber(ARGV[first + 3])
-	local room = (tonumber(try(false, 'HGET', KEYS[6], string.sub(ARGV[first + 2], 26, 33))) or 0) + bytes
-	local all, most = (tonumber(try(false, 'HGET', KEYS[6], 'fanout--')) or 0) + bytes, tonumber(ARGV[10])
-	return room > tonumber(ARGV[9]) or all > most and (ahead or all > 2 * most)
+	readLimits()
+	local bytes, room = #ARGV[texts + 1], string.sub(ARGV[additions + 3], 26, 33)
+	local ofRoom = (tonumber(try(false, 'HGET', KEYS[6], room)) or 0) + bytes
+	local all = (tonumber(try(false, 'HGET', KEYS[6], 'fanout--')) or 0) + bytes
+	return ofRoom > tonumber(mostOfRoom) or all > tonumber(most) and (ahead or all > 2 * most)
 end
-
-local stamp = ARGV[1] .. ' ' .. string.format('%.0f', now)
-if ARGV[6] ~= '0' then
-	if redis.call('ZSCORE', due['fanout-'], of) ~= ARGV[6] then return {-3} end
-	local position, nonce, at = string.match(try(false, 'HGET', KEYS[5], of) or '0 - 0', '(%d+) (%S+) (%d+)')
-	if position == ARGV[8] and position ~= ARGV[7] then return again(nonce, at) end
-	if position ~= ARGV[7] then return {-3} end
+local expanded, claimed, from, to
+if ARGV[5] ~= '' then
+	expanded, claimed, from, to = string.match(ARGV[5], '(%S+) (%d+) (%d+) (%d+)')
+	if redis.call('ZSCORE', dueOf('fanout-'), expanded) ~= claimed then return {-3} end
+	local position, nonce, token = string.match(try(false, 'HGET', KEYS[5], expanded) or '0 - 0', '(%d+) (%S+) (%d+)')
+	if position == to and position ~= from then return again(nonce, token) end
+	if position ~= from then return {-3} end
 else
-	local nonce, at = string.match(redis.call('GET', KEYS[1]) or '', '(%S+) (%d+)')
-	if nonce then return again(nonce, at) end
-	local ahead, state = known[n + 1], 0
-	if isFanOut(targets[1]) then
-		if isFull(ahead) then state = -2 end
-	elseif ahead then
-		state = -1
-	end
-	if state < 0 then
-		for i = 1, n do try(0, 'HDEL', KEYS[4], textOf(i)) end
-		return {state}
+	local seen = redis.call('GET', KEYS[1])
+	if seen then return again(string.match(seen, '(%S+) (%d+)')) end
+	if isFanOut(ARGV[targets + 1]) then
+		if isFull(known[n + 1]) then return {-2} end
+	elseif known[n + 1] then
+		return {-1}
 	end
 end
 
+local reply, token = {1, 0, 0}, string.format('%.0f', now + ARGV[3])
+local set, kept, listed, gate, earliest
+local function pair(all, a, b)
+	if not all then return {a, b} end
+	local size = #all
+	all[size + 1], all[size + 2] = a, b
+	return all
+end
+local function list()
+	if listed then
+		redis.call('ZADD', dueOf(gate), unpack(listed))
+		redis.call('ZADD', KEYS[2], 'LT', earliest, gate)
+	end
+	listed = nil
+end
+local function put(to, target, score)
+	if to ~= gate then list() end
+	if not listed or earliest ~= score and tonumber(score) < tonumber(earliest) then earliest = score end
+	gate, listed = to, pair(listed, score, target)
+end
+local function keep(i, k)
+	if ARGV[k + 2] ~= '0' then kept = pair(kept, ARGV[targets + i] .. string.sub(ARGV[k + 3], 2, 17), ARGV[texts + ARGV[k + 2]]) end
+end
+-- entryOf returns an entry, and keeps its text. That of a backlog that begins counts for
+-- no user.
+local function entryOf(i, k, begins)
+	local counted, isKept = '000000', true
+	if isFanOut(ARGV[targets + i]) or not begins and ARGV[k + 2] ~= '0' then
+		local bytes, user = #(ARGV[texts + ARGV[k + 2]] or ''), string.sub(ARGV[k + 3], 26, 33)
+		if isFanOut(ARGV[targets + i]) then
+			count(KEYS[6], user, bytes)
+			count(KEYS[6], 'fanout--', bytes)
+			count(KEYS[6], 'fanout-n', 1)
+		elseif try(0, 'HINCRBY', KEYS[6], user, bytes) > tonumber(share) then
+			try(0, 'HINCRBY', KEYS[6], user, -bytes)
+			bytes, isKept = 0, false
+		end
+		counted = string.format('%06d', bytes)
+	end
+	if isKept then keep(i, k) end
+	return ARGV[k + 3] .. counted .. time[1] .. ARGV[k + 4]
+end
+-- begin adds the first entry of a backlog, and returns the token of a claim.
+local function begin(i, k)
+	local target, gate, isClaimed = ARGV[targets + i], ARGV[7 + ARGV[k + 1]], ARGV[k + 5] == 'claim'
+	set = pair(set, target, join(gate, entryOf(i, k, true)))
+	put(gate, target, isClaimed and token or now + 1 + ARGV[k + 5])
+	return isClaimed and tonumber(token) or 0
+end
+-- wake changes the due time and the gate of an unclaimed backlog, if it must. The first entry
+-- is given if it has changed.
+local function wake(i, k, gate, score, entry, isNewEntry)
+	local target, to = ARGV[targets + i], ARGV[7 + ARGV[k + 1]]
+	local isClaimed = score and score % 2 == 0
+	local at = score
+	if not score then
+		at = now + 1
+	elseif not isClaimed and score > now then
+		local trouble = try(false, 'HGET', KEYS[5], target)
+		local isNew = trouble and tonumber(string.match(trouble, '^%d+') or 0) < tonumber(ARGV[k + 6])
+		if isNew then try(0, 'HDEL', KEYS[5], target) end
+		if isNew or ARGV[k + 7] == 'u' then at = now + 1 end
+	end
+	if isClaimed then to = gate end
+	if to ~= gate then redis.call('ZREM', dueOf(gate), target) end
+	if to ~= gate or isNewEntry then set = pair(set, target, join(to, entry)) end
+	if to ~= gate or at ~= score then put(to, target, at) end
+end
 -- trim chooses what is least important: counts, then what has low priority, then the
 -- oldest of the room with most. It drops what of that is old enough. The first two may be
 -- in flight: one is not in the list.
 local function trim(target, more)
 	local entries = redis.call('LRANGE', more, 0, -1)
 	local left, rooms, dropped = #entries + 1 - longest, {}, 0
-	local before = now / 1000000 - tonumber(ARGV[12])
+	local before = now / 1000000 - keepFor
 	if #entries + 1 > 10 * longest then before = math.huge end
 	local function choose(i)
 		if tonumber(string.sub(entries[i], 40, 49)) <= before then
@@ -214,124 +251,56 @@ local function trim(target, more)
 	if dropped > 0 then redis.call('LREM', more, 0, '') end
 	return dropped
 end
-
-local reply, set, scores, earliest = {1, 0, 0}, {}, {}, {}
-local added = string.format('%010d', math.floor(now / 1000000))
--- put lists a backlog.
-local function put(gate, target, score)
-	local of = scores[gate] or {}
-	scores[gate] = of
-	of[#of + 1] = score
-	of[#of + 1] = target
-	if not earliest[gate] or score < earliest[gate] then earliest[gate] = score end
-end
--- entryOf returns an entry. That of a backlog that begins counts for no user.
-local function entryOf(i, begins)
-	local k = first + (i - 1) * fields
-	local target, head, bytes = targets[i], ARGV[k + 2], tonumber(ARGV[k + 3])
-	local user = string.sub(head, 26, 33)
-	if isFanOut(target) then
-		count(KEYS[6], user, bytes)
-		count(KEYS[6], 'fanout--', bytes)
-		count(KEYS[6], 'fanout-n', 1)
-	elseif begins then
-		bytes = 0
-	elseif bytes > 0 and try(0, 'HINCRBY', KEYS[6], user, bytes) > share then
-		try(0, 'HINCRBY', KEYS[6], user, -bytes)
-		try(0, 'HDEL', KEYS[4], textOf(i))
-		bytes = 0
-	end
-	return head .. string.format('%06d', bytes) .. added .. ARGV[k + 4]
-end
--- begin adds the first entry of a backlog, and returns the token of a claim.
-local function begin(i)
-	local k, token = first + (i - 1) * fields, 0
-	local gate = names[tonumber(ARGV[k + 1])]
-	set[#set + 1] = targets[i]
-	set[#set + 1] = join(gate, entryOf(i, true))
-	local score = now + 1 + ARGV[k + 6]
-	if string.find(ARGV[k + 5], 'c', 1, true) then
-		token = now + lease
-		score = token
-	end
-	put(gate, targets[i], score)
-	return token
-end
--- wake changes the due time and the gate of an unclaimed backlog, if it must. The first entry
--- is given if it has changed.
-local function wake(i, gate, score, entry, isNewEntry)
-	local k, target = first + (i - 1) * fields, targets[i]
-	local to = names[tonumber(ARGV[k + 1])]
-	local isClaimed = score and score % 2 == 0
-	local at = score
-	if not score then
-		at = now + 1
-	elseif not isClaimed and score > now then
-		local trouble = try(false, 'HGET', KEYS[5], target)
-		local isNew = trouble and tonumber(string.match(trouble, '^%d+') or 0) < tonumber(ARGV[k + 7])
-		if isNew then try(0, 'HDEL', KEYS[5], target) end
-		if isNew or string.find(ARGV[k + 5], 'u', 1, true) then at = now + 1 end
-	end
-	if isClaimed then to = gate end
-	if to ~= gate then redis.call('ZREM', due[gate], target) end
-	if to ~= gate or isNewEntry then
-		set[#set + 1] = target
-		set[#set + 1] = join(to, entry)
-	end
-	if to ~= gate or at ~= score then put(to, target, at) end
-end
 -- append adds an entry to a backlog, and returns the token of a claim.
-local function append(i)
-	local k, target, more = first + (i - 1) * fields, targets[i], KEYS[6 + gates + i]
+local function append(i, k)
+	local target, more, id = ARGV[targets + i], KEYS[6 + gates + i], string.sub(ARGV[k + 3], 2, 17)
 	local gate, entry = split(known[i])
-	local score = tonumber(redis.call('ZSCORE', due[gate], target) or nil)
-	if string.sub(entry, 2, 17) == string.sub(ARGV[k + 2], 2, 17) then -- Redis refused the rest of an earlier try
-		wake(i, gate, score, entry)
-		return 0
-	end
-	local isCounts = string.sub(ARGV[k + 2], 1, 1) == 'c'
+	local score = tonumber(redis.call('ZSCORE', dueOf(gate), target) or nil)
 	local length = redis.pcall('LLEN', more)
 	if type(length) == 'table' then -- the key has another type
 		reply[2] = reply[2] + 1
-		try(0, 'HDEL', KEYS[4], textOf(i))
 		return 0
 	end
+	readLimits()
 	local last = length > 0 and redis.call('LINDEX', more, -1) or entry
+	if id == string.sub(entry, 2, 17) or id == string.sub(last, 2, 17) then -- Redis refused the rest of an earlier try
+		keep(i, k)
+		wake(i, k, gate, score, entry)
+		return 0
+	end
 	if string.sub(last, 1, 1) == 'c' and (length > 0 or not score or score % 2 == 1) then
-		if isCounts then return 0 end
+		if string.sub(ARGV[k + 3], 1, 1) == 'c' then return 0 end
 		if length > 0 then
 			redis.call('RPOP', more)
 			length = length - 1
 		elseif try(0, 'HEXISTS', KEYS[5], target) == 0 then
-			redis.call('ZREM', due[gate], target)
-			return begin(i)
+			redis.call('ZREM', dueOf(gate), target)
+			return begin(i, k)
 		else
-			wake(i, gate, score, entryOf(i), true)
+			wake(i, k, gate, score, entryOf(i, k, true), true)
 			return 0
 		end
 	end
-	redis.call('RPUSH', more, entryOf(i))
-	wake(i, gate, score, entry)
-	if not isFanOut(target) and length + 2 > longest + longest / 5 then reply[2] = reply[2] + trim(target, more) end
+	redis.call('RPUSH', more, entryOf(i, k))
+	wake(i, k, gate, score, entry)
+	if length + 2 > longest * 1.2 and not isFanOut(target) then reply[2] = reply[2] + trim(target, more) end
 	return 0
 end
 
-for i = 1, n do reply[3 + i] = known[i] and append(i) or begin(i) end
-send('HSET', KEYS[3], set)
-local listed = {}
-for gate, members in pairs(scores) do
-	send('ZADD', due[gate], members)
-	listed[#listed + 1] = earliest[gate]
-	listed[#listed + 1] = gate
+for i = 1, n do
+	local k = additions + (i - 1) * fields
+	reply[3 + i] = known[i] and append(i, k) or begin(i, k)
 end
-for i = 1, #listed, 2000 do redis.call('ZADD', KEYS[2], 'LT', unpack(listed, i, math.min(i + 1999, #listed))) end
+list()
+if kept then redis.call('HSET', KEYS[4], unpack(kept)) end
+if set then redis.call('HSET', KEYS[3], unpack(set)) end
 -- Only now: if Redis refuses a command before this, the next try adds the rest.
-if ARGV[6] == '0' then
-	redis.call('SET', KEYS[1], stamp, 'PX', ARGV[2])
+if not expanded then
+	redis.call('SET', KEYS[1], ARGV[1] .. ' ' .. token, 'PX', ARGV[2])
 else
-	redis.call('HSET', KEYS[5], of, ARGV[8] .. ' ' .. stamp)
-	for gate, key in pairs(due) do
-		if gate ~= 'fanout-' then reply[3] = reply[3] + redis.call('ZCOUNT', key, '-inf', now + 1) end
+	redis.call('HSET', KEYS[5], expanded, to .. ' ' .. ARGV[1] .. ' ' .. token)
+	for g = 1, gates do
+		if ARGV[7 + g] ~= 'fanout-' then reply[3] = reply[3] + redis.call('ZCOUNT', KEYS[6 + g], '-inf', now + 1) end
 	end
 end
 return reply`
@@ -383,73 +352,66 @@ return {token, reply}`
 
 // completeScript removes notifications of claimed backlogs, each one of the first 16.
 //
-// KEYS: first, texts, trouble, bytes; due of each gate; of each notification the list and
-// sent. ARGV: how many gates, how long what was sent is kept in ms; of each notification
-// the target, the index of its gate, the token, the id, the trouble (may be empty), what
-// was sent (may be empty). It returns for each how many are left, or -1 with another
-// token. A full Redis does not keep what was sent.
+// KEYS: first, texts, bytes, trouble; of each notification the list, and what was sent; due
+// of each gate. ARGV: 1 how many notifications, 2 how long what was sent is kept in ms; the
+// targets, in the order of their gates; of each the index of due, the token, the id, the
+// trouble (may be empty), what was sent (may be empty). It returns for each how many are
+// left, or -1 with another token. A full Redis does not keep what was sent.
 const completeScript = records + `
-local gates, fields = tonumber(ARGV[1]), 6
-local targets, lists, members, scores = {}, {}, {}, {}
-for i = 3, #ARGV, fields do
-	local n, g = #targets + 1, tonumber(ARGV[i + 1])
-	targets[n], lists[n] = ARGV[i], KEYS[3 + gates + 2 * n]
-	members[g] = members[g] or {}
-	table.insert(members[g], ARGV[i])
-end
-for g, of in pairs(members) do
-	local found = redis.call('ZMSCORE', KEYS[4 + g], unpack(of))
-	for i, target in ipairs(of) do scores[target] = found[i] end
-end
-local known = redis.call('HMGET', KEYS[1], unpack(targets))
-local more = redis.call('EXISTS', unpack(lists))
-
-local texts, over, ended, reply = {}, {}, {}, {}
+local n, fields = tonumber(ARGV[1]), 5
+local known = redis.call('HMGET', KEYS[1], unpack(ARGV, 3, 2 + n))
+local isAlone = redis.call('EXISTS', unpack(KEYS, 4, 4 + n)) == 0 -- no lists, no troubles
+local texts, reply = {}, {}
 -- remove removes an entry, and returns how many are left. Next is the new first one.
-local function remove(i, id)
-	local target, record = targets[i], known[i]
+local function remove(target, list, record, id)
 	local gate, entry = split(record)
-	local left = more > 0 and try(0, 'LLEN', lists[i]) or 0
+	local left = isAlone and 0 or try(0, 'LLEN', list)
 	if string.sub(entry, 2, 17) == id then
-		local following = left > 0 and redis.call('LPOP', lists[i])
+		local following = left > 0 and redis.call('LPOP', list)
 		if following then redis.call('HSET', KEYS[1], target, join(gate, following)) end
 	else
 		local found
-		for _, other in ipairs(left > 0 and redis.call('LRANGE', lists[i], 0, 14) or {}) do
+		for _, other in ipairs(left > 0 and redis.call('LRANGE', list, 0, 14) or {}) do
 			if not found and string.sub(other, 2, 17) == id then found = other end
 		end
 		if not found then return left + 1 end
-		redis.call('LREM', lists[i], 1, found)
+		redis.call('LREM', list, 1, found)
 		entry = found
 	end
 	texts[#texts + 1] = target .. id
-	uncount(entry, target, KEYS[4])
+	uncount(entry, target, KEYS[3])
 	return left
 end
-for i, target in ipairs(targets) do
-	local k = 3 + (i - 1) * fields
-	local left, g = -1, tonumber(ARGV[k + 1])
-	if scores[target] == ARGV[k + 2] then
-		left = known[i] and remove(i, ARGV[k + 3]) or 0
-		if ARGV[k + 5] ~= '' then redis.pcall('SET', KEYS[4 + gates + 2 * i], ARGV[k + 5], 'PX', ARGV[2]) end
-		if left == 0 then
-			over[#over + 1] = target
-			ended[g] = ended[g] or {}
-			table.insert(ended[g], target)
-		elseif ARGV[k + 4] == '' then
-			try(0, 'HDEL', KEYS[3], target)
-		else
-			try(0, 'HSET', KEYS[3], target, ARGV[k + 4])
+local i = 1
+while i <= n do
+	local from, k = i, 2 + n + (i - 1) * fields
+	local g = ARGV[k + 1]
+	local due, over = KEYS[tonumber(g)], {}
+	while ARGV[2 + n + i * fields + 1] == g do i = i + 1 end
+	local tokens = redis.call('ZMSCORE', due, unpack(ARGV, 2 + from, 2 + i))
+	for j = from, i do
+		local target, left = ARGV[2 + j], -1
+		if tokens[j - from + 1] == ARGV[k + 2] then
+			left = known[j] and remove(target, KEYS[4 + j], known[j], ARGV[k + 3]) or 0
+			if ARGV[k + 5] ~= '' then redis.pcall('SET', KEYS[4 + n + j], ARGV[k + 5], 'PX', ARGV[2]) end
+			if left == 0 then
+				over[#over + 1] = target
+			elseif ARGV[k + 4] ~= '' then
+				try(0, 'HSET', KEYS[4], target, ARGV[k + 4])
+			elseif not isAlone then
+				try(0, 'HDEL', KEYS[4], target)
+			end
 		end
+		reply[j], k = left, k + fields
 	end
-	reply[i] = left
+	if #over > 0 then
+		redis.call('HDEL', KEYS[1], unpack(over))
+		if not isAlone then try(0, 'HDEL', KEYS[4], unpack(over)) end
+		redis.call('ZREM', due, unpack(over))
+	end
+	i = i + 1
 end
 if #texts > 0 then try(0, 'HDEL', KEYS[2], unpack(texts)) end
-if #over > 0 then
-	redis.call('HDEL', KEYS[1], unpack(over))
-	try(0, 'HDEL', KEYS[3], unpack(over))
-	for g, of in pairs(ended) do redis.call('ZREM', KEYS[4 + g], unpack(of)) end
-end
 return reply`
 
 // postponeScript ends a claim. KEYS: gates, first, trouble, due of the gate, due of the next
