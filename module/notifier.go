@@ -246,7 +246,7 @@ type Notification struct {
 	Priority Priority
 	Room     string // 8 bytes; identifies the room within a backlog
 	Meta     string // small, always stored, without a byte 0
-	Text     string // may be large; see DeliveryBatch.MaxUserBytes
+	Text     string // may be large, at most MaxText bytes; see DeliveryBatch.MaxUserBytes
 }
 
 // DeliveryBatch has notifications for backlogs of one shard; see
@@ -286,8 +286,14 @@ type DeliveryBatch struct {
 
 	MaxUserBytes int // bound of a user's texts, without the first of each backlog; further texts are left out
 
-	Additions []Addition // of different targets
+	Additions []Addition // of different targets, at most MaxAdditions
 }
+
+// Bounds of a batch, which each queue accepts. A queue may refuse more.
+const (
+	MaxAdditions = 1000    // of a [DeliveryBatch]
+	MaxText      = 999_999 // bytes of the text of a [Notification]
+)
 
 // Addition is a notification for a backlog.
 type Addition struct {

@@ -106,8 +106,8 @@ func (c Config) Validate() error {
 		{"MaxPerGateway", c.MaxPerGateway, 4, 1 << 16},
 		{"MaxBacklog", c.MaxBacklog, 10, 1000},
 		{"MaxUserBytes", c.MaxUserBytes, 1 << 10, 1 << 30},
-		{"MaxNotificationBytes", c.MaxNotificationBytes, 1 << 10, 1 << 20},
-		{"MaxEventBytes", c.MaxEventBytes, 1 << 10, 1 << 20},
+		{"MaxNotificationBytes", c.MaxNotificationBytes, 1 << 10, 512 << 10},
+		{"MaxEventBytes", c.MaxEventBytes, 1 << 10, 512 << 10},
 		{"MaxCachedRules", c.MaxCachedRules, 1 << 20, 1 << 40},
 	} {
 		if f.value < f.least || f.value > f.most {

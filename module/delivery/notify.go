@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/pushfx/pushfx/module"
@@ -296,6 +297,7 @@ func (d *Delivery) UpdateBadges(ctx context.Context, users ...mxid.UserID) error
 	if err != nil {
 		return err
 	}
+	var all []*adding
 	byShard := map[int]*adding{}
 	now, key := d.clock(), rand.Text()
 	for user, list := range lists {
@@ -306,18 +308,14 @@ func (d *Delivery) UpdateBadges(ctx context.Context, users ...mxid.UserID) error
 			}
 			shard := ShardOf(user, d.cfg.Shards)
 			a := byShard[shard]
-			if a == nil {
+			if a == nil || len(a.targets) == fanOutStep {
 				a = d.newAdding(shard)
-				a.batch.Key, a.batch.Window = key, d.cfg.DedupWindow
-				byShard[shard] = a
+				a.batch.Key, a.batch.Window = fmt.Sprint(key, len(all)), d.cfg.DedupWindow
+				byShard[shard], all = a, append(all, a)
 			}
 			m := newMeta(user, now, d.cfg.MaxAge)
 			a.add(d, content.Counts(key[:16], m), m, target, max(d.cfg.BadgeDelay, time.Millisecond))
 		}
-	}
-	var all []*adding
-	for _, a := range byShard {
-		all = append(all, a)
 	}
 	_, err = d.enqueue(ctx, all)
 	return err

@@ -2,6 +2,7 @@ package delivery
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"sync"
 	"testing"
@@ -187,6 +188,28 @@ func TestBadges(t *testing.T) {
 		w.wait(10*time.Second, func() bool { return len(w.all()) == 4 })
 		if got := w.all()[3].counts; got == nil || got.Unread != 0 {
 			t.Errorf("got %v", got)
+		}
+	})
+}
+
+// The queue takes no batch of any length.
+func TestBadgesOfManyUsers(t *testing.T) {
+	withReader(t, func(w *world, r *reader) {
+		w.cfg.Shards = 1
+		var users []mxid.UserID
+		for n := range module.MaxAdditions + 1 {
+			user := mxid.UserID(fmt.Sprintf("@user%d:h", n))
+			w.set(user, fmt.Sprint("key", n), "gw")
+			users = append(users, user)
+		}
+		d, stop := w.host()
+		defer stop()
+		if err := d.UpdateBadges(t.Context(), users...); err != nil {
+			t.Fatal(err)
+		}
+		w.wait(time.Minute, func() bool { return w.queue.Waiting() == 0 })
+		if got := len(w.all()); got != len(users) {
+			t.Errorf("%d of %d are sent", got, len(users))
 		}
 	})
 }

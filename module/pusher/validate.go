@@ -28,7 +28,7 @@ const NotifyPath = "/_matrix/push/v1/notify"
 // deletion. It checks only the text of a URL: host names may resolve to any address, so
 // the sender must also check addresses (package dialguard).
 type Policy struct {
-	MaxPushers      int  // pushers of one user; default 100
+	MaxPushers      int  // pushers of one user; at most 1,000, default 100
 	MaxListBytes    int  // bytes of all stored pushers of one user; default 256 KiB
 	MaxPushkeyBytes int  // bytes of a pushkey; default 512, the specification's limit
 	MaxAppIDChars   int  // code points of an app_id; default 64, the specification's limit
@@ -63,7 +63,11 @@ func DefaultPolicy() Policy {
 		MaxAppIDChars: 64, MaxDataBytes: 16 << 10, MaxURLBytes: 2048, MaxSharers: 100}
 }
 
-// Validate joins an error for each limit below 1 and each prefix that is not canonical.
+// maxPushers bounds what an event adds to the delivery queue for one user.
+const maxPushers = 1000
+
+// Validate joins an error for each limit that is out of range and each prefix that is not
+// canonical.
 func (l Policy) Validate() error {
 	var faults []error
 	for _, limit := range []struct {
@@ -81,6 +85,9 @@ func (l Policy) Validate() error {
 		if limit.value < 1 {
 			faults = append(faults, fmt.Errorf("%s is %d, want at least 1", limit.name, limit.value))
 		}
+	}
+	if l.MaxPushers > maxPushers {
+		faults = append(faults, fmt.Errorf("MaxPushers is %d, want at most %d", l.MaxPushers, maxPushers))
 	}
 	for i, prefix := range l.AllowedPrefixes {
 		if err := checkPrefix(prefix); err != nil {

@@ -180,6 +180,48 @@ func addedOnceByMany(t *testing.T, newQueue hosts, shard int) {
 	}
 }
 
+func large(t *testing.T, newQueue hosts, shard int) {
+	q := newQueue(t)
+	var all []module.Addition
+	for n := range module.MaxAdditions {
+		a := to(fmt.Sprint("t", n), one(n))[0]
+		a.Gate, a.Claim = fmt.Sprint(gate, n%7), n%3 == 0
+		all = append(all, a)
+	}
+	e := enqueue(t, q, batch(shard, all...))
+	for n, a := range all {
+		switch c := e.Claims[n]; {
+		case e.Again: // after a lost answer
+		case !a.Claim:
+			if c != (module.Claim{}) {
+				t.Fatalf("%d: got %+v", n, c)
+			}
+		case c.Target != module.Target{Shard: shard, Name: a.Target} || c.Gate != a.Gate:
+			t.Fatalf("%d: got %+v", n, c)
+		case n%100 == 0:
+			if got := texts(t, q, c); !slices.Equal(got, []string{fmt.Sprint("text ", n)}) {
+				t.Errorf("got %q", got)
+			}
+		}
+	}
+	// Only the second one counts for the user, for as long as it is there.
+	for n := range 2 {
+		name := id(2 * n)
+		add(t, q, shard, "large", one(2*n))
+		next := one(2*n + 1)
+		next.Text = strings.Repeat("x", module.MaxText)
+		b := batch(shard, to("large", next)...)
+		b.MaxUserBytes = module.MaxText
+		enqueue(t, q, b)
+		c := claim(t, q, shard, "large", long).Claim
+		if got := texts(t, q, c); len(got) != 2 || got[1] != next.Text {
+			t.Errorf("%s: got %d texts", name, len(got))
+		}
+		complete(t, q, c, name)
+		completeLast(t, q, c, next.ID)
+	}
+}
+
 func oneClaim(t *testing.T, newQueue hosts, shard int) {
 	const backlogs, lease = 50, 2 * time.Second
 	q := newQueue(t)

@@ -154,6 +154,9 @@ func (m *Memory) Enqueue(ctx context.Context, batches []module.DeliveryBatch) []
 }
 
 func (m *Memory) add(b module.DeliveryBatch) (module.Enqueued, error) {
+	if len(b.Additions) > module.MaxAdditions {
+		return module.Enqueued{}, fmt.Errorf("queuetest: a batch of %d", len(b.Additions))
+	}
 	s, now := m.shard(b.Shard), time.Now()
 	again := module.Enqueued{Again: true, Claims: make([]module.Claim, len(b.Additions))}
 	if b.Of.Token != 0 {

@@ -53,6 +53,7 @@ func Queue(t *testing.T, newQueue func(*testing.T) module.DeliveryQueue) {
 		{"a backlog is claimed by the host that begins it", claimedAtOnce},
 		{"a batch is added once in the window", addedOnce},
 		{"a batch of many hosts is added once", addedOnceByMany},
+		{"a batch and a text may be large", large},
 		{"a backlog has one claim", oneClaim},
 		{"a claim lapses, and fences its host", lapses},
 		{"a claim is renewed", renewed},

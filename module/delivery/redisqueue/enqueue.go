@@ -8,11 +8,13 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
 	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/fault"
 	"github.com/pushfx/pushfx/module/redisclient"
 	"github.com/pushfx/pushfx/module/stored"
 )
@@ -59,6 +61,7 @@ func (q *Queue) sendBatches(ctx context.Context, all []*sending) (again []*sendi
 type sending struct {
 	batch  module.DeliveryBatch
 	result *module.Result[module.Enqueued]
+	order  []int    // of the additions, by gate: the script lists those of a gate at once
 	heads  []string // of the additions' entries
 	gates  []string // whose keys the script needs
 	nonce  string
@@ -67,20 +70,29 @@ type sending struct {
 
 var (
 	errBadAddition = errors.New(name + ": an addition cannot be stored")
+	errTooMany     = fmt.Errorf("%s: a batch has more than %d additions", name, module.MaxAdditions)
+	errTooLarge    = fault.New(fault.InvalidParam, "The notification is too large.")
 	errMoreGates   = unavailable("enqueue", errors.New("backlogs change their gates"))
 )
 
 func (q *Queue) newSending(b module.DeliveryBatch) (*sending, error) {
+	if len(b.Additions) > module.MaxAdditions {
+		return nil, errTooMany
+	}
 	s := &sending{batch: b, nonce: crand.Text()[:12], lease: microseconds(b.Lease)}
-	for _, a := range b.Additions {
+	for i, a := range b.Additions {
 		n := a.Notification
 		head, ok := stored.BacklogEntry{Priority: byte(n.Priority), ID: n.ID, Room: n.Room, User: a.User}.Head()
-		if !ok || len(a.Gate) > stored.MaxGate {
+		switch {
+		case !ok || len(a.Gate) > stored.MaxGate:
 			return nil, errBadAddition
+		case len(n.Text) > module.MaxText:
+			return nil, errTooLarge
 		}
-		s.heads = append(s.heads, head)
+		s.order, s.heads = append(s.order, i), append(s.heads, head)
 		s.need(a.Gate)
 	}
+	slices.SortStableFunc(s.order, func(i, j int) int { return strings.Compare(b.Additions[i].Gate, b.Additions[j].Gate) })
 	if b.Of.Token != 0 {
 		s.need(module.FanOut)
 	}
@@ -105,8 +117,8 @@ func (s *sending) keys(q *Queue) []string {
 	for _, gate := range s.gates {
 		keys = append(keys, q.keys.Due(b.Shard, gate))
 	}
-	for _, a := range b.Additions {
-		keys = append(keys, q.keys.More(b.Shard, a.Target))
+	for _, i := range s.order {
+		keys = append(keys, q.keys.More(b.Shard, b.Additions[i].Target))
 	}
 	return keys
 }
@@ -121,14 +133,14 @@ func (s *sending) args() []any {
 	for _, gate := range s.gates {
 		args = append(args, gate)
 	}
-	for _, a := range b.Additions {
-		args = append(args, a.Target)
+	for _, i := range s.order {
+		args = append(args, b.Additions[i].Target)
 	}
 	args = append(args, module.FanOut+b.Room)
 	var texts []any
 	places := map[string]int{"": 0} // of texts
-	for i, a := range b.Additions {
-		n := a.Notification
+	for _, i := range s.order {
+		a, n := b.Additions[i], b.Additions[i].Notification
 		place, found := places[n.Text]
 		if !found {
 			texts = append(texts, n.Text)
@@ -186,8 +198,8 @@ func (s *sending) enqueued(reply *redis.Cmd) (e module.Enqueued, err error) {
 	}
 	e = module.Enqueued{Again: numbers[0] == 0, Coalesced: int(numbers[1]), Due: int(numbers[2])}
 	e.Claims = make([]module.Claim, len(additions))
-	for i, token := range numbers[3:] {
-		if token != 0 {
+	for at, token := range numbers[3:] {
+		if i := s.order[at]; token != 0 {
 			e.Claims[i] = module.Claim{Target: module.Target{Shard: s.batch.Shard, Name: additions[i].Target}, Gate: additions[i].Gate, Token: token}
 		}
 	}

@@ -1,7 +1,10 @@
 package redisqueue_test
 
 import (
+	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -56,7 +59,7 @@ func TestContract(t *testing.T) {
 		queuetest.Queue(t, func(t *testing.T) module.DeliveryQueue {
 			proxy := redistest.NewProxy(t, server)
 			for n := range 100 {
-				proxy.CutReply(4*(n+1), "EXEC")
+				proxy.CutReply(4*(n+1), "EVALSHA").With("}:seen:")      // batches
 				proxy.CutReply(3*(n+1), "EVALSHA").With("}:sent:")      // completions and drops
 				proxy.CutReply(3*(n+1), "EVALSHA").With("\r\nkeep\r\n") // postponements
 				proxy.CutReply(3*(n+1), "EVALSHA").With("\r\nset\r\n")
@@ -155,6 +158,119 @@ func TestAKeyOfAnotherType(t *testing.T) {
 				t.Errorf("put aside: %v, want %v", aside, test.isAside)
 			}
 		})
+	}
+}
+
+// A batch that fails has added nothing that a repetition would add again, nor has one
+// whose last notification is dropped at once left its text.
+func TestABatchLeavesNothingBehind(t *testing.T) {
+	t.Parallel()
+	client := redistest.Single(t).Client(t)
+	ctx, keys, q := t.Context(), stored.Keys{}, openQueue(t, client)
+	batch := func(shard, n int, gates ...string) module.DeliveryBatch {
+		b := module.DeliveryBatch{
+			Shard: shard, Key: fmt.Sprint("event", n), Window: time.Minute, Lease: time.Minute, MaxBacklog: 10, MaxUserBytes: 1000,
+		}
+		for _, gate := range gates {
+			b.Additions = append(b.Additions, module.Addition{Target: "to-" + gate, Gate: gate, User: "user0000", Notification: module.Notification{
+				ID: fmt.Sprintf("%016d", n), Priority: module.HighPriority, Room: "room0000", Text: "text",
+			}})
+		}
+		return b
+	}
+	add := func(b module.DeliveryBatch) error { return q.Enqueue(ctx, []module.DeliveryBatch{b})[0].Err }
+	for shard, bad := range []func(shard int) string{
+		keys.ShardGates, keys.ShardTexts, func(shard int) string { return keys.Due(shard, "z") }, keys.ShardTrouble,
+	} {
+		for n := range 2 {
+			if err := add(batch(shard, n, "a")); err != nil {
+				t.Fatal(err)
+			}
+		}
+		fanOut := batch(shard, 3, module.FanOut)
+		fanOut.MaxRoomBytes, fanOut.MaxShardBytes = 1000, 1000
+		fanOut.Additions[0].Target, fanOut.Additions[0].User, fanOut.Additions[0].Claim = module.FanOut+"room0000", "room0000", true
+		large := q.Enqueue(ctx, []module.DeliveryBatch{fanOut})[0]
+		if large.Err != nil || large.Value.Claims[0].Token == 0 {
+			t.Fatalf("got %+v", large)
+		}
+		client.Set(ctx, bad(shard), "x", 0)
+		client.Do(ctx, "ACL", "SETUSER", "default", "-rename") // so it cannot be put aside
+		failing := batch(shard, 2, "a", "z")
+		if bad(shard) == keys.ShardTrouble(shard) {
+			failing.Of, failing.To = large.Value.Claims[0], 1
+		}
+		for range 2 {
+			if err := add(failing); err == nil || errors.Is(err, module.ErrFenced) {
+				t.Fatalf("%s: got %v", bad(shard), err)
+			}
+		}
+		if got := client.LLen(ctx, keys.More(shard, "to-a")).Val(); got != 1 {
+			t.Errorf("%s: %d notifications behind the first", bad(shard), got)
+		}
+		if got := client.HGet(ctx, keys.ShardBytes(shard), "user0000").Val(); got != "4" {
+			t.Errorf("%s: %s bytes are counted", bad(shard), got)
+		}
+		client.Do(ctx, "ACL", "SETUSER", "default", "+rename")
+		if err := add(failing); err != nil {
+			t.Error(err)
+		}
+	}
+
+	// Redis may also refuse a command after the notification is in its list.
+	const refused, shard = 9, 10
+	for n := range 3 {
+		if n == 2 {
+			client.Do(ctx, "ACL", "SETUSER", "default", "-set")
+		}
+		if err := add(batch(refused, n, "a")); (err == nil) != (n < 2) {
+			t.Fatalf("%d: got %v", n, err)
+		}
+	}
+	client.Do(ctx, "ACL", "SETUSER", "default", "+set")
+	if err := add(batch(refused, 2, "a")); err != nil {
+		t.Error(err)
+	}
+	if n, bytes := client.LLen(ctx, keys.More(refused, "to-a")).Val(), client.HGet(ctx, keys.ShardBytes(refused), "user0000").Val(); n != 2 || bytes != "8" {
+		t.Errorf("%d notifications behind the first, %s bytes", n, bytes)
+	}
+
+	for n := range 12 {
+		if err := add(batch(shard, n, "a")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b := batch(shard, 12, "a")
+	b.Additions[0].Notification.Priority = module.LowPriority
+	if e := q.Enqueue(ctx, []module.DeliveryBatch{b})[0]; e.Err != nil || e.Value.Coalesced == 0 {
+		t.Fatalf("got %+v", e)
+	}
+	left := 1 + client.LLen(ctx, keys.More(shard, "to-a")).Val()
+	if texts := client.HLen(ctx, keys.ShardTexts(shard)).Val(); texts != left || client.HExists(ctx, keys.ShardTexts(shard), "to-a0000000000000012").Val() {
+		t.Errorf("%d texts of %d notifications", texts, left)
+	}
+}
+
+// Batches and texts above their bounds are refused before Redis.
+func TestBatchesAndTextsThatAreTooLargeAreRefused(t *testing.T) {
+	t.Parallel()
+	client := redistest.Single(t).Client(t)
+	q := openQueue(t, client)
+	b := module.DeliveryBatch{Key: "event", Window: time.Minute, MaxBacklog: 10, MaxUserBytes: 1 << 30}
+	for n := range module.MaxAdditions + 1 {
+		b.Additions = append(b.Additions, module.Addition{Target: fmt.Sprint("t", n), Gate: "gate", User: "user0000", Notification: module.Notification{
+			ID: "0000000000000000", Priority: module.HighPriority, Room: "room0000",
+		}})
+	}
+	other := b
+	other.Additions = slices.Clone(b.Additions[:1])
+	other.Additions[0].Notification.Text = strings.Repeat("x", module.MaxText+1)
+	results := q.Enqueue(t.Context(), []module.DeliveryBatch{b, other})
+	if results[0].Err == nil || fault.KindOf(results[1].Err) != fault.InvalidParam {
+		t.Errorf("got %v, %v", results[0].Err, results[1].Err)
+	}
+	if n := client.DBSize(t.Context()).Val(); n != 1 { // the format
+		t.Errorf("%d keys", n)
 	}
 }
 

@@ -12,7 +12,8 @@ import "github.com/pushfx/pushfx/module/redisclient"
 // so a completion leaves it alone, and a look at the gate corrects it.
 //
 // If the key of gates, backlogs, first notifications or texts has another type, the script
-// fails, the host puts the key aside, and repeats the script; see [Queue.run].
+// fails, the host puts the key aside, and repeats the script; see [Queue.run]. Until then
+// the script has changed nothing, or nothing that a repetition does not replace.
 
 var (
 	enqueue  = redisclient.NewScript(enqueueScript)
@@ -94,22 +95,25 @@ local gates, n, fields = tonumber(ARGV[6]), tonumber(ARGV[7]), 7
 local targets = 7 + gates
 local additions = targets + n + 1
 local texts = additions + n * fields
-local longest, share, keepFor, mostOfRoom, most
-local function readLimits()
-	longest, share, keepFor, mostOfRoom, most = string.match(ARGV[4], '(%d+) (%d+) (%S+) (%d+) (%d+)')
-end
 local function dueOf(gate)
 	for g = 1, gates do
 		if ARGV[7 + g] == gate then return KEYS[6 + g] end
 	end
 end
 local known = redis.call('HMGET', KEYS[3], unpack(ARGV, targets + 1, targets + n + 1))
-local missing = {-4}
+local missing, begun = {-4}, false
 for i = 1, n do
-	local gate = known[i] and split(known[i])
-	if gate and not dueOf(gate) then missing[#missing + 1] = gate end
+	if known[i] then
+		local gate = split(known[i])
+		if not dueOf(gate) then missing[#missing + 1] = gate end
+		begun = true
+	end
 end
 if #missing > 1 then return missing end
+local longest, share, keepFor, mostOfRoom, most
+if begun or isFanOut(ARGV[targets + 1]) then
+	longest, share, keepFor, mostOfRoom, most = string.match(ARGV[4], '(%d+) (%d+) (%S+) (%d+) (%d+)')
+end
 
 local function again(nonce, token)
 	local reply = {0, 0, 0}
@@ -121,7 +125,6 @@ local function again(nonce, token)
 end
 -- isFull tells whether a room's fan-out must not have more.
 local function isFull(ahead)
-	readLimits()
 	local bytes, room = #ARGV[texts + 1], string.sub(ARGV[additions + 3], 26, 33)
 	local ofRoom = (tonumber(try(false, 'HGET', KEYS[6], room)) or 0) + bytes
 	local all = (tonumber(try(false, 'HGET', KEYS[6], 'fanout--')) or 0) + bytes
@@ -131,21 +134,28 @@ local expanded, claimed, from, to
 if ARGV[5] ~= '' then
 	expanded, claimed, from, to = string.match(ARGV[5], '(%S+) (%d+) (%d+) (%d+)')
 	if redis.call('ZSCORE', dueOf('fanout-'), expanded) ~= claimed then return {-3} end
-	local position, nonce, token = string.match(try(false, 'HGET', KEYS[5], expanded) or '0 - 0', '(%d+) (%S+) (%d+)')
+	local position, nonce, token = string.match(redis.call('HGET', KEYS[5], expanded) or '0 - 0', '(%d+) (%S+) (%d+)')
 	if position == to and position ~= from then return again(nonce, token) end
 	if position ~= from then return {-3} end
 else
 	local seen = redis.call('GET', KEYS[1])
-	if seen then return again(string.match(seen, '(%S+) (%d+)')) end
+	local nonce, token = string.match(seen or '', '(%S+) (%d+)')
+	if nonce then return again(nonce, token) end
 	if isFanOut(ARGV[targets + 1]) then
 		if isFull(known[n + 1]) then return {-2} end
 	elseif known[n + 1] then
 		return {-1}
 	end
 end
+if longest then
+	-- Entries of lists and counts of bytes cannot be added twice: keys of another type fail before.
+	redis.call('ZCARD', KEYS[2])
+	redis.call('HLEN', KEYS[4])
+	for g = 1, gates do redis.call('ZCARD', KEYS[6 + g]) end
+end
 
 local reply, token = {1, 0, 0}, string.format('%.0f', now + ARGV[3])
-local set, kept, listed, gate, earliest
+local set, kept, long, listed, gate, earliest
 local function pair(all, a, b)
 	if not all then return {a, b} end
 	local size = #all
@@ -261,7 +271,6 @@ local function append(i, k)
 		reply[2] = reply[2] + 1
 		return 0
 	end
-	readLimits()
 	local last = length > 0 and redis.call('LINDEX', more, -1) or entry
 	if id == string.sub(entry, 2, 17) or id == string.sub(last, 2, 17) then -- Redis refused the rest of an earlier try
 		keep(i, k)
@@ -283,7 +292,7 @@ local function append(i, k)
 	end
 	redis.call('RPUSH', more, entryOf(i, k))
 	wake(i, k, gate, score, entry)
-	if length + 2 > longest * 1.2 and not isFanOut(target) then reply[2] = reply[2] + trim(target, more) end
+	if length + 2 > longest * 1.2 and not isFanOut(target) then long = pair(long, target, more) end
 	return 0
 end
 
@@ -294,6 +303,7 @@ end
 list()
 if kept then redis.call('HSET', KEYS[4], unpack(kept)) end
 if set then redis.call('HSET', KEYS[3], unpack(set)) end
+for i = 1, long and #long or 0, 2 do reply[2] = reply[2] + trim(long[i], long[i + 1]) end -- and texts, which must be there
 -- Only now: if Redis refuses a command before this, the next try adds the rest.
 if not expanded then
 	redis.call('SET', KEYS[1], ARGV[1] .. ' ' .. token, 'PX', ARGV[2])
