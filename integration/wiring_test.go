@@ -181,8 +181,8 @@ Config.Delivery.MaxInFlight is 0, want 16 to 65536
 Config.Delivery.MaxPerGateway is 0, want 4 to 65536
 Config.Delivery.MaxBacklog is 0, want 10 to 1000
 Config.Delivery.MaxUserBytes is 0, want 1024 to 1073741824
-Config.Delivery.MaxNotificationBytes is 0, want 1024 to 1048576
-Config.Delivery.MaxEventBytes is 0, want 1024 to 1048576
+Config.Delivery.MaxNotificationBytes is 0, want 1024 to 524288
+Config.Delivery.MaxEventBytes is 0, want 1024 to 524288
 Config.Delivery.MaxCachedRules is 0, want 1048576 to 1099511627776
 Config.Delivery.RequestTimeout is 0s, want 35s to 1m5s
 Config.Delivery.MaxAge is 0s, want 1s to 720h0m0s
