@@ -19,11 +19,13 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9/logging"
+
+	"github.com/pushfx/pushfx/module/redistest"
 )
 
 func TestMain(m *testing.M) {
 	logging.Disable() // as main does
-	os.Exit(m.Run())
+	os.Exit(redistest.RunSideBySide(m))
 }
 
 // patience allows for a slow machine. A sync without news takes longer.

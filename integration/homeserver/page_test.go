@@ -87,8 +87,10 @@ func (b *browser) do(actions ...chromedp.Action[chromedp.Void]) {
 	}
 }
 
+// wait waits until an expression is true. A TypeError tells that the page lacks an element of it.
 func (b *browser) wait(expression string) {
 	b.t.Helper()
+	expression = "(() => { try { return " + expression + " } catch (e) { if (e instanceof TypeError) return false; throw e } })()"
 	for deadline := time.Now().Add(browserPatience); !get[bool](b, expression); time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			b.t.Fatalf("not so: %s\n%s", expression, get[string](b, "document.body.innerText"))

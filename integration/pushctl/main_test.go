@@ -32,7 +32,7 @@ var update = flag.Bool("update", false, "rewrite the golden files")
 
 func TestMain(m *testing.M) {
 	logging.Disable() // as main does
-	os.Exit(m.Run())
+	os.Exit(redistest.RunSideBySide(m))
 }
 
 const (

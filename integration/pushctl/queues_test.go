@@ -216,7 +216,7 @@ func TestBacklogsAreFlushed(t *testing.T) {
 		t.Errorf("got %s", r.stdout)
 	}
 	for _, key := range d.client.Keys(t.Context(), "delivery:*").Val() {
-		if k := d.keys.Parse(key).Kind; k != stored.SeenKey && k != stored.SentKey && k != stored.DeliveryFormatKey {
+		if k := d.keys.Parse(key).Kind; !slices.Contains([]stored.KeyKind{stored.SeenKey, stored.SentKey, stored.DeliveryFormatKey, stored.ShardSummaryKey}, k) {
 			t.Errorf("%s still exists", key)
 		}
 	}
