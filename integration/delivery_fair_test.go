@@ -283,7 +283,9 @@ func TestAStoppingHostDoesNotDelayNotifications(t *testing.T) {
 	during := f.run(4 * time.Second)
 	t.Logf("before the stop: %v", before)
 	t.Logf("during the stop: %v", during)
-	if during.longest() > before.longest()+2*fairDelay { // the other host looks each second; a claim lasts five
+	// The other host looks each second, which TestAnOrderlyStopDelaysNothing measures in virtual time. A claim that the
+	// stopping host did not end would last five.
+	if during.longest() > before.longest()+2*fairDelay {
 		t.Errorf("the latest notification took %v", during.longest())
 	}
 }

@@ -1,6 +1,7 @@
 package delivery
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -174,10 +175,12 @@ func TestOtherHostsSendTheClaimsOfADeadHost(t *testing.T) {
 	})
 }
 
-// A request hangs at a host that stops.
+// A request hangs at a host that stops, and the first notification of each other user is under way there.
 func TestAnOrderlyStopDelaysNothing(t *testing.T) {
+	const took = 100 * time.Millisecond
 	inBubble(t, func(w *world) {
 		w.answer("hangs", slow(time.Hour, 200))
+		w.answer("gw", slow(took, 200))
 		w.set(name(0), key(0), "hangs")
 		for i := 1; i < 20; i++ {
 			w.set(name(i), key(i), "gw")
@@ -186,6 +189,9 @@ func TestAnOrderlyStopDelaysNothing(t *testing.T) {
 		other, stopOther := w.host()
 		defer stopOther()
 		w.notify(d, 0, "!r:h", name(0))
+		for i := 1; i < 20; i++ {
+			w.notify(d, 100+i, "!r:h", name(i))
+		}
 		synctest.Wait()
 		stopped := make(chan struct{})
 		began := time.Now()
@@ -194,7 +200,7 @@ func TestAnOrderlyStopDelaysNothing(t *testing.T) {
 		for i := 1; i < 20; i++ {
 			w.notify([]*Delivery{d, other}[i%2], i, "!r:h", name(i))
 		}
-		w.wait(time.Second, func() bool { return w.queue.Waiting() == 1 })
+		w.wait(took+time.Second+took, func() bool { return w.queue.Waiting() == 1 }) // the other host looks each second
 		<-stopped
 		if took := time.Since(began); took > w.cfg.DrainTimeout+time.Second {
 			t.Errorf("the stop took %v", took)
@@ -538,15 +544,16 @@ func TestLargeEventsKeepTheOrder(t *testing.T) {
 	})
 }
 
-// The gateway answers 502 for one notification, whatever its form.
+// The gateway answers 502 for one notification, whatever its form. It is dropped after eight attempts as event_id_only.
 func TestANotificationThatAlwaysFailsIsDropped(t *testing.T) {
+	const within = 8 * time.Minute
 	for name, test := range map[string]struct {
-		rooms  []string      // of the notifications 1 to 4
-		others time.Duration // until the notifications of other rooms have come
-		within time.Duration // until all have come
+		rooms  []string // of the notifications 1 to 4
+		before int      // attempts until a later notification is sent
+		all    int      // attempts until it is dropped
 	}{
-		"another room":  {[]string{"!r:h", "!o:h", "!o:h", "!r:h"}, 3 * time.Minute, 6 * time.Minute},
-		"the same room": {[]string{"!r:h", "!r:h", "!r:h", "!r:h"}, 8 * time.Minute, 8 * time.Minute},
+		"another room":  {[]string{"!r:h", "!o:h", "!o:h", "!r:h"}, 8, 24},
+		"the same room": {[]string{"!r:h", "!r:h", "!r:h", "!r:h"}, 24, 32},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(w *world) {
@@ -559,25 +566,34 @@ func TestANotificationThatAlwaysFailsIsDropped(t *testing.T) {
 				w.set(name1, "key", "gw")
 				d, stop := w.host()
 				defer stop()
-				began := time.Now()
 				for n, room := range test.rooms {
 					w.notify(d, n+1, room, name1)
 				}
-				w.wait(test.others, func() bool { return len(w.delivered("key")) >= 2 })
+				w.wait(within, func() bool { return len(w.delivered("key")) >= 2 })
 				// Another notification must come while the first one fails.
-				for e := 0; w.queue.Waiting() > 0 && time.Since(began) < test.within; e++ {
+				for e := 0; w.queue.Waiting() > 0 && e < 100; e++ {
 					w.notify(d, 100+e, "!o:h", name1)
 					time.Sleep(10 * time.Second)
 				}
 				w.wait(time.Second, func() bool { return w.queue.Waiting() == 0 })
 				var got []string
-				for _, s := range w.delivered("key") {
-					if len(s.event) == 2 {
+				var before, all, idOnly int
+				for _, s := range w.all() {
+					if s.event == "$1" {
+						all++
+						if s.idOnly {
+							idOnly++
+						}
+					} else if len(s.event) == 2 {
 						got = append(got, s.event)
+						before = cmp.Or(before, all)
 					}
 				}
 				if fmt.Sprint(got) != "[$2 $3 $4]" || w.drops(DropRefused) != 1 {
 					t.Errorf("got %v, dropped %v", got, w.dropped)
+				}
+				if before != test.before || all != test.all || idOnly != 8 {
+					t.Errorf("%d attempts before another notification, and %d in all, %d of them as event_id_only", before, all, idOnly)
 				}
 			})
 		})
