@@ -93,6 +93,14 @@ func (g *gates) state(gate string) (isOpen, isCutOff bool) {
 	return g.turns.IsOpen(gate), g.turns.IsCutOff(time.Now())
 }
 
+// closedFor returns for how much of the last time a gate was closed at this host.
+func (g *gates) closedFor(gate string, last time.Duration) time.Duration {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	now := time.Now()
+	return g.turns.ClosedFor(now, now.Add(-last), gate)
+}
+
 // mayReach is [turns.Scheduler.MayReach].
 func (g *gates) mayReach(gate string) bool {
 	g.mu.Lock()

@@ -20,15 +20,16 @@ const (
 	LateFailed    LateCause = "failed"    // the gateway answered otherwise, did not answer, or could not be reached
 	LateSlow      LateCause = "slow"      // the gateway took most of the time to accept it
 	LateDelayed   LateCause = "delayed"   // by module.Attention
+	LateClosed    LateCause = "closed"    // its gateway was closed most of the time, after failures of other pushers
 
-	// LateWaited is for no failed request of the pusher: its gateway was closed or held, a
-	// host died or was paused, no host ran, Redis failed, or hosts had no place.
+	// LateWaited is for none of these: its gateway was held, a host died or was paused, no
+	// host ran, Redis failed, or hosts had no place.
 	LateWaited LateCause = "waited"
 )
 
 // LateCauses returns all causes.
 func LateCauses() []LateCause {
-	return []LateCause{LateThrottled, LateFailed, LateSlow, LateDelayed, LateWaited}
+	return []LateCause{LateThrottled, LateFailed, LateSlow, LateDelayed, LateClosed, LateWaited}
 }
 
 // LateError describes a late notification. Its text has no pushkey and no user.
@@ -80,6 +81,8 @@ func (s *sending) checkAge(added time.Time, took time.Duration) {
 		e.Cause = LateSlow
 	case t.Delayed != "":
 		e.Cause = LateDelayed
+	case s.d.gates.closedFor(s.target.Gate(), age) > age/2:
+		e.Cause = LateClosed
 	}
 	s.d.observer.Count(observe.NotificationLate, string(e.Cause), 1)
 	if s.d.mayReportLate() {

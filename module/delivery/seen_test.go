@@ -250,6 +250,43 @@ func TestALateNotificationSaysWhy(t *testing.T) {
 	}
 }
 
+// Most users of a gateway that fails for others wait without a request.
+func TestLateSinceTheGateWasClosed(t *testing.T) {
+	for _, test := range []struct {
+		name   string
+		noHost time.Duration // after the gate has closed
+		cause  LateCause
+	}{{"closed", 0, LateClosed}, {"closed, then without a host for longer", 2 * time.Minute, LateWaited}} {
+		t.Run(test.name, func(t *testing.T) {
+			inBubble(t, func(w *world) {
+				w.answer("gw", always(502))
+				d, stop := w.host()
+				const first, all = 5, 105
+				for n := range all {
+					if n == first {
+						time.Sleep(15 * time.Second)
+					}
+					w.set(name2(n), key(n), "gw")
+					w.notify(d, n, "!r:h", name2(n))
+				}
+				time.Sleep(30 * time.Second)
+				if test.noHost > 0 {
+					stop()
+					time.Sleep(test.noHost)
+					_, stop = w.host()
+				}
+				defer func() { stop() }()
+				w.answer("gw", always(200))
+				time.Sleep(2 * time.Minute)
+				failed, late := w.counted(observe.NotificationLate, FailReason(LateFailed)), w.counted(observe.NotificationLate, FailReason(test.cause))
+				if late < 30 || failed+late < all {
+					t.Errorf("%d %s, %d failed, of %d: %v", late, test.cause, failed, all, w.counts)
+				}
+			})
+		})
+	}
+}
+
 type delayAll time.Duration
 
 func (d delayAll) Delay(_ context.Context, devices []module.UserDevice) []time.Duration {

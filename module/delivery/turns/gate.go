@@ -59,7 +59,8 @@ type gate struct {
 	probeAt   time.Time
 	triedAt   time.Time // the last probe by a user without failures
 	opened    time.Time
-	ramp      int // requests in the second that began at rampAt
+	wasClosed time.Time // when it closed, before it opened
+	ramp      int       // requests in the second that began at rampAt
 	rampAt    time.Time
 }
 
@@ -107,7 +108,7 @@ func (g *gate) rampLimit(now time.Time) int {
 // newGate more. With each answer the limit grows by one, so it can double in a round trip.
 func (g *gate) takes(now time.Time, took time.Duration, most int) {
 	if !g.closedAt.IsZero() {
-		g.opened = now
+		g.wasClosed, g.opened = g.closedAt, now
 	}
 	g.answered, g.failing, g.failedAt = now, nil, time.Time{}
 	g.closedAt, g.isBlocked, g.probes = time.Time{}, false, 0
@@ -157,6 +158,19 @@ func (g *gate) throttle(now time.Time, user uint64, wait time.Duration) {
 	if len(g.failing) >= closeUsers && g.closedAt.IsZero() {
 		g.close(now, min(wait, maxProbeDelay))
 	}
+}
+
+// closedFor returns for how long a gate was closed since a time, without earlier closures
+// than the last one.
+func (g *gate) closedFor(now, since time.Time) time.Duration {
+	from, to := g.wasClosed, g.opened
+	if !g.closedAt.IsZero() {
+		from, to = g.closedAt, now
+	}
+	if from.Before(since) {
+		from = since
+	}
+	return max(0, to.Sub(from))
 }
 
 func (g *gate) close(now time.Time, probeIn time.Duration) {

@@ -503,6 +503,14 @@ func (s *Scheduler) IsOpen(gate string) bool {
 	return !s.isHeld(gate) && (g == nil || g.closedAt.IsZero())
 }
 
+// ClosedFor returns for how long a gate was closed since a time, by its last closure.
+func (s *Scheduler) ClosedFor(now, since time.Time, gate string) time.Duration {
+	if g := s.gates[gate]; g != nil {
+		return g.closedFor(now, since)
+	}
+	return 0
+}
+
 const maxClaims = 256 // at once
 
 // Capacity returns how many backlogs to claim. A host that is cut off tries a few.
