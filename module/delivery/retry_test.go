@@ -1,14 +1,18 @@
 package delivery
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"net/http"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/pushfx/pushfx/module"
 )
 
 // busyGateway is a push gateway without a network. It answers the first request with a status and headers, and accepts
@@ -94,6 +98,38 @@ func TestARetryWaitsAsTheAnswerSays(t *testing.T) {
 			})
 		}
 	}
+}
+
+// countedReads is a queue that counts the notifications that hosts have read.
+type countedReads struct {
+	module.DeliveryQueue
+	n atomic.Int64
+}
+
+func (q *countedReads) Read(ctx context.Context, c module.Claim, limit int) ([]module.Notification, error) {
+	all, err := q.DeliveryQueue.Read(ctx, c, limit)
+	q.n.Add(int64(len(all)))
+	return all, err
+}
+
+// While a pusher fails, the notifications behind the first one are not read.
+func TestARetryReadsOneNotification(t *testing.T) {
+	inBubble(t, func(w *world) {
+		const failures, all = 7, 20
+		w.answer("gw", statuses(append(slices.Repeat([]int{404}, failures), 200)...))
+		w.set(name1, "key", "gw")
+		queue := &countedReads{DeliveryQueue: w.queue}
+		d, stop := w.hostOn(queue, w)
+		defer stop()
+		for n := range all {
+			w.notify(d, n, "!r:h", name1)
+			synctest.Wait()
+		}
+		time.Sleep(10 * time.Minute)
+		if sent, read := len(w.delivered("key")), int(queue.n.Load()); sent != all || read > failures+all {
+			t.Errorf("%d notifications were delivered, %d read", sent, read)
+		}
+	})
 }
 
 // A 404 is about its pusher: the gateway is not asked every few seconds for a day.

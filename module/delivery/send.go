@@ -66,8 +66,14 @@ func (s *sending) kept() *module.Trouble {
 	return &trouble
 }
 
+// readMore reads the next notifications: a single one if it has failed before, since it
+// may fail again.
 func (s *sending) readMore(life context.Context) bool {
-	known, err := s.d.queue.Read(life, s.claim, maxRead)
+	limit := maxRead
+	if s.trouble.ID != "" && !s.trouble.Ahead && (!s.d.hasDelays || s.trouble.Delayed == s.trouble.ID) {
+		limit = 1
+	}
+	known, err := s.d.queue.Read(life, s.claim, limit)
 	if err != nil || len(known) == 0 {
 		s.release(err)
 		return false

@@ -44,13 +44,15 @@ func readAsAdded(t *testing.T, newQueue hosts, shard int) {
 	if got := read(t, other, b.Claim); !slices.Equal(got, want) {
 		t.Errorf("got  %q\nwant %q", got, want)
 	}
-	var two []module.Notification
-	persist(t.Context(), t, func() (err error) {
-		two, err = q.Read(t.Context(), b.Claim, 2)
-		return err
-	})
-	if !slices.Equal(two, want[:2]) {
-		t.Errorf("of two: got %q", two)
+	for limit := 1; limit < len(want); limit++ {
+		var some []module.Notification
+		persist(t.Context(), t, func() (err error) {
+			some, err = q.Read(t.Context(), b.Claim, limit)
+			return err
+		})
+		if !slices.Equal(some, want[:limit]) {
+			t.Errorf("of %d: got %q", limit, some)
+		}
 	}
 }
 

@@ -285,12 +285,16 @@ func (q *Queue) Read(ctx context.Context, c module.Claim, limit int) (all []modu
 	shard, target := c.Target.Shard, c.Target.Name
 	first, more, texts := q.keys.ShardFirst(shard), q.keys.More(shard, target), q.keys.ShardTexts(shard)
 	var record *redis.StringCmd
-	var others *redis.StringSliceCmd
-	if err := q.read(ctx, command(first, &record, func(ctx context.Context, to redisclient.Sender) *redis.StringCmd {
+	others := &redis.StringSliceCmd{}
+	commands := []*redisclient.Command{command(first, &record, func(ctx context.Context, to redisclient.Sender) *redis.StringCmd {
 		return to.HGet(ctx, first, target)
-	}), command(more, &others, func(ctx context.Context, to redisclient.Sender) *redis.StringSliceCmd {
-		return to.LRange(ctx, more, 0, int64(limit-2))
-	})); err != nil && !isWrongType(err) {
+	})}
+	if limit > 1 {
+		commands = append(commands, command(more, &others, func(ctx context.Context, to redisclient.Sender) *redis.StringSliceCmd {
+			return to.LRange(ctx, more, 0, int64(limit-2))
+		}))
+	}
+	if err := q.read(ctx, commands...); err != nil && !isWrongType(err) {
 		return nil, err
 	}
 	_, entry, found := stored.ReadFirstEntry(record.Val())
@@ -298,7 +302,7 @@ func (q *Queue) Read(ctx context.Context, c module.Claim, limit int) (all []modu
 		return nil, nil
 	}
 	var fields []string
-	for _, entry := range append([]string{entry}, others.Val()...)[:min(limit, 1+len(others.Val()))] {
+	for _, entry := range append([]string{entry}, others.Val()...) {
 		n := notification(entry)
 		all, fields = append(all, n), append(fields, stored.TextField(target, n.ID))
 	}

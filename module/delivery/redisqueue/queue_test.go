@@ -251,6 +251,39 @@ func TestABatchLeavesNothingBehind(t *testing.T) {
 	}
 }
 
+// A host reads one notification for each retry, and for each large event.
+func TestOneNotificationIsReadWithoutItsList(t *testing.T) {
+	t.Parallel()
+	client := redistest.Single(t).Client(t)
+	ctx, q := t.Context(), openQueue(t, client)
+	for n := range 3 {
+		b := module.DeliveryBatch{Key: fmt.Sprint(n), Window: time.Minute, Lease: time.Minute, MaxBacklog: 10, MaxUserBytes: 1000}
+		b.Additions = []module.Addition{{Target: "target", Gate: "gate", User: "user0000", Notification: module.Notification{
+			ID: fmt.Sprintf("%016d", n), Priority: module.HighPriority, Room: "room0000", Text: fmt.Sprint("text ", n),
+		}}}
+		if e := q.Enqueue(ctx, []module.DeliveryBatch{b})[0]; e.Err != nil {
+			t.Fatal(e.Err)
+		}
+	}
+	claimed, err := q.Claim(ctx, anything(1))
+	if err != nil || len(claimed.Backlogs) != 1 {
+		t.Fatalf("got %v, %v", claimed.Backlogs, err)
+	}
+	for _, test := range []struct {
+		limit int
+		lists bool
+	}{{1, false}, {2, true}} {
+		client.ConfigResetStat(ctx)
+		all, err := q.Read(ctx, claimed.Backlogs[0].Claim, test.limit)
+		if err != nil || len(all) != test.limit || all[0].Text != "text 0" {
+			t.Errorf("got %v, %v", all, err)
+		}
+		if lists := strings.Contains(client.Info(ctx, "commandstats").Val(), "cmdstat_lrange"); lists != test.lists {
+			t.Errorf("%d: the list was read: %t", test.limit, lists)
+		}
+	}
+}
+
 // Batches and texts above their bounds are refused before Redis.
 func TestBatchesAndTextsThatAreTooLargeAreRefused(t *testing.T) {
 	t.Parallel()
