@@ -254,6 +254,9 @@ func (s *memoryShard) trim(b *memoryBacklog, limit int, before time.Time) (dropp
 	if len(b.entries) > 10*limit {
 		before = time.Now()
 	}
+	if !slices.ContainsFunc(b.entries, func(e memoryEntry) bool { return !e.added.After(before) }) {
+		return 0
+	}
 	chosen, rooms := map[string]bool{}, map[string]int{}
 	for _, e := range b.entries[2:] {
 		rooms[e.Room]++
