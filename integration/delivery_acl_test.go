@@ -81,8 +81,9 @@ func useQueue(ctx context.Context, client redis.UniversalClient, prefix string) 
 		q.Enqueue(ctx, []module.DeliveryBatch{counts})[0].Err, add("f", "f", 1), add("fanout", fanOut, 1),
 	}
 	claims := map[string]module.Claim{}
+	look := module.Look{Limit: 10, Lease: time.Minute, Gate: func(string) (int, bool) { return 10, false }}
 	for range 2 {
-		claimed, err := q.Claim(ctx, module.Look{Limit: 10, Lease: time.Minute, Gate: func(string) (int, bool) { return 10, false }})
+		claimed, err := q.Claim(ctx, look)
 		failures = append(failures, err)
 		for _, b := range claimed.Backlogs {
 			claims[b.Claim.Target.Name] = b.Claim
@@ -104,6 +105,8 @@ func useQueue(ctx context.Context, client redis.UniversalClient, prefix string) 
 		q.Postpone(ctx, claims["d"], claims["d"].Gate, 0, nil))
 	keys := stored.Keys{Prefix: prefix}
 	failures = append(failures, client.Set(ctx, keys.Due(1, "gate0"), "of another type", 0).Err(), add("h", "h", 2))
+	_, again := q.Claim(ctx, look) // lists the backlogs again
+	failures = append(failures, again)
 	return errors.Join(failures...)
 }
 

@@ -1,16 +1,19 @@
 package redisqueue
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
 	"github.com/pushfx/pushfx/module/observe"
+	"github.com/pushfx/pushfx/module/redisclient"
 	"github.com/pushfx/pushfx/module/stored"
 )
 
@@ -35,8 +38,8 @@ func typeOf(kind stored.KeyKind) string {
 }
 
 // putAside renames those of a shard's keys that have another type than hosts give them, so
-// that the shard goes on, and lists its backlogs again. Pushctl check names the renamed
-// keys.
+// that the shard goes on. The next looks list its backlogs again. Pushctl check names the
+// renamed keys.
 func (q *Queue) putAside(ctx context.Context, names []string) (done bool) {
 	var keys []string
 	var types []any
@@ -53,7 +56,7 @@ func (q *Queue) putAside(ctx context.Context, names []string) (done bool) {
 	if n, _ := call.Reply.Int(); err == nil && n > 0 {
 		q.observer.Report(observe.DeliveryDelayed, fmt.Errorf("%s: %d keys of shard %d have another type, renamed to %s*",
 			name, n, shard, q.keys.Aside(shard, suffix)))
-		err = q.relist(ctx, shard)
+		q.unlisted.begin(shard)
 	}
 	if err != nil {
 		q.observer.Report(observe.DeliveryDelayed, fmt.Errorf("%s: keys of shard %d have another type: %w", name, shard, err))
@@ -61,23 +64,75 @@ func (q *Queue) putAside(ctx context.Context, names []string) (done bool) {
 	return err == nil
 }
 
-// relist lists the backlogs of a shard that are not listed.
-func (q *Queue) relist(ctx context.Context, shard int) error {
-	return q.scanFirst(ctx, shard, func(targets, gates []string) error {
-		for i, target := range targets {
-			if _, err := q.List(ctx, shard, target, gates[i]); err != nil {
-				return err
-			}
-		}
+// unlisted has the shards whose backlogs must be listed again, each with the cursor of the
+// next ones. It is safe for concurrent use.
+type unlisted struct {
+	mu      sync.Mutex
+	cursors map[int]uint64
+}
+
+func (u *unlisted) begin(shard int) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.cursors == nil {
+		u.cursors = map[int]uint64{}
+	}
+	u.cursors[shard] = 0
+}
+
+// take returns any shard, and removes it.
+func (u *unlisted) take() (shard int, cursor uint64, found bool) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	for shard, cursor := range u.cursors {
+		delete(u.cursors, shard)
+		return shard, cursor, true
+	}
+	return 0, 0, false
+}
+
+// put returns a shard, unless it has to begin again.
+func (u *unlisted) put(shard int, cursor uint64) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if _, found := u.cursors[shard]; !found {
+		u.cursors[shard] = cursor
+	}
+}
+
+// relist lists some backlogs again, and returns the shard if it has more. It is a part of
+// each look, because no request should wait for thousands of backlogs.
+func (q *Queue) relist(ctx context.Context) (more []int) {
+	shard, cursor, found := q.unlisted.take()
+	if !found {
 		return nil
-	})
+	}
+	targets, gates, next, err := q.scanPage(ctx, shard, cursor)
+	calls := make([]*redisclient.Call, len(targets))
+	for i, target := range targets {
+		calls[i] = list.Call(q.listKeys(shard, target, gates[i]), target, gates[i])
+	}
+	for _, failed := range q.run(ctx, calls...) {
+		err = cmp.Or(err, failed)
+	}
+	switch {
+	case err != nil:
+		q.unlisted.put(shard, cursor)
+		q.observer.Report(observe.DeliveryDelayed, fmt.Errorf("%s: list the backlogs of shard %d again: %w", name, shard, err))
+	case next != 0:
+		q.unlisted.put(shard, next)
+		more = []int{shard}
+	}
+	return more
+}
+
+func (q *Queue) listKeys(shard int, target, gate string) []string {
+	return []string{q.keys.ShardGates(shard), q.keys.ShardFirst(shard), q.keys.Due(shard, gate), q.keys.More(shard, target)}
 }
 
 // List makes a backlog due that is not listed by its gate, or has lost its first
 // notification. It reports whether there is such a backlog.
 func (q *Queue) List(ctx context.Context, shard int, target, gate string) (found bool, err error) {
-	n, err := q.number(ctx, list, []string{
-		q.keys.ShardGates(shard), q.keys.ShardFirst(shard), q.keys.Due(shard, gate), q.keys.More(shard, target),
-	}, target, gate)
+	n, err := q.number(ctx, list, q.listKeys(shard, target, gate), target, gate)
 	return n > 0, err
 }

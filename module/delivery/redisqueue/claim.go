@@ -54,7 +54,7 @@ func (q *Queue) Claim(ctx context.Context, look module.Look) (module.Claimed, er
 		claimed.Oldest = max(claimed.Oldest, g.late)
 		more = append(more, g.shard)
 	}
-	claimed.More = append(claimed.More, more...)
+	claimed.More = append(append(claimed.More, more...), q.relist(ctx)...)
 	slices.Sort(claimed.More)
 	claimed.More = slices.Compact(claimed.More)
 	claimed.Oldest = max(claimed.Oldest, q.looks.note(shards, began, failing))

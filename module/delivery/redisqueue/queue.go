@@ -38,6 +38,7 @@ type Queue struct {
 
 	completions completions
 	looks       looks
+	unlisted    unlisted
 }
 
 // New does no I/O. Client is a *redis.Client or a *redis.ClusterClient that reads from

@@ -37,19 +37,10 @@ func (q *Queue) Backlogs(ctx context.Context, shard int, visit func(module.Backl
 
 // scanFirst calls visit for some backlogs of a shard after the other.
 func (q *Queue) scanFirst(ctx context.Context, shard int, visit func(targets, gates []string) error) error {
-	key := q.keys.ShardFirst(shard)
 	for cursor := uint64(0); ; {
-		var scanned *redis.ScanCmd
-		if err := q.read(ctx, command(key, &scanned, func(ctx context.Context, to redisclient.Sender) *redis.ScanCmd {
-			return to.HScan(ctx, key, cursor, "", page)
-		})); err != nil {
+		targets, gates, next, err := q.scanPage(ctx, shard, cursor)
+		if err != nil {
 			return err
-		}
-		pairs, next := scanned.Val()
-		var targets, gates []string
-		for i := 0; i+1 < len(pairs); i += 2 { // each target and its record
-			gate, _, _ := stored.ReadFirstEntry(pairs[i+1])
-			targets, gates = append(targets, pairs[i]), append(gates, gate)
 		}
 		if err := visit(targets, gates); err != nil {
 			return err
@@ -58,6 +49,23 @@ func (q *Queue) scanFirst(ctx context.Context, shard int, visit func(targets, ga
 			return nil
 		}
 	}
+}
+
+// scanPage returns some backlogs of a shard, and the cursor of the next ones, 0 for none.
+func (q *Queue) scanPage(ctx context.Context, shard int, cursor uint64) (targets, gates []string, next uint64, err error) {
+	key := q.keys.ShardFirst(shard)
+	var scanned *redis.ScanCmd
+	if err := q.read(ctx, command(key, &scanned, func(ctx context.Context, to redisclient.Sender) *redis.ScanCmd {
+		return to.HScan(ctx, key, cursor, "", page)
+	})); err != nil {
+		return nil, nil, 0, err
+	}
+	pairs, next := scanned.Val()
+	for i := 0; i+1 < len(pairs); i += 2 { // each target and its record
+		gate, _, _ := stored.ReadFirstEntry(pairs[i+1])
+		targets, gates = append(targets, pairs[i]), append(gates, gate)
+	}
+	return targets, gates, next, nil
 }
 
 // backlogs reads backlogs, except those that are removed meanwhile. A backlog that is not
