@@ -24,6 +24,14 @@ func isWrongType(err error) bool {
 	return errors.As(err, &refusal) && strings.Contains(refusal.Error(), "WRONGTYPE")
 }
 
+// unlessWrongType returns nil for the error of a key of another type.
+func unlessWrongType(err error) error {
+	if isWrongType(err) {
+		return nil
+	}
+	return err
+}
+
 // typeOf returns the type of a kind of key, or "" for keys that are not renamed.
 func typeOf(kind stored.KeyKind) string {
 	switch kind {

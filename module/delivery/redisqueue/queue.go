@@ -97,24 +97,15 @@ func command[C redis.Cmder](key string, reply *C, queue func(context.Context, re
 	}}
 }
 
-// read makes reads, which may find nothing.
-func (q *Queue) read(ctx context.Context, commands ...*redisclient.Command) error {
-	for _, err := range q.writer.Read(ctx, commands...) {
-		if err != nil && !errors.Is(err, redis.Nil) {
-			return err
+// read makes reads, which may find nothing. It returns the error of a key of another type
+// only if there is no other error; see [unlessWrongType].
+func (q *Queue) read(ctx context.Context, commands ...*redisclient.Command) (err error) {
+	for _, failed := range q.writer.Read(ctx, commands...) {
+		if failed != nil && !errors.Is(failed, redis.Nil) && unlessWrongType(err) == nil {
+			err = failed
 		}
 	}
-	return nil
-}
-
-// tryRead makes reads that find nothing in keys of another type.
-func (q *Queue) tryRead(ctx context.Context, commands ...*redisclient.Command) error {
-	for _, err := range q.writer.Read(ctx, commands...) {
-		if err != nil && !errors.Is(err, redis.Nil) && !isWrongType(err) {
-			return err
-		}
-	}
-	return nil
+	return err
 }
 
 // run makes calls of scripts. It puts keys of another type aside, and repeats their calls.

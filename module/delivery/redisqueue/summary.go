@@ -150,7 +150,7 @@ func (q *Queue) readSamples(ctx context.Context, all []*shardSample, isAlone fun
 			return to.HMGet(ctx, key, s.targets...)
 		}))
 	}
-	if err := q.tryRead(ctx, commands...); err != nil {
+	if err := unlessWrongType(q.read(ctx, commands...)); err != nil {
 		return err
 	}
 	for n, s := range all {

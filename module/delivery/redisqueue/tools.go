@@ -103,11 +103,11 @@ type reading struct {
 func (q *Queue) readBacklogs(ctx context.Context, shard int, targets []string) (all []reading, err error) {
 	first, trouble := q.keys.ShardFirst(shard), q.keys.ShardTrouble(shard)
 	var records, troubles *redis.SliceCmd
-	if err := q.read(ctx, command(first, &records, func(ctx context.Context, to redisclient.Sender) *redis.SliceCmd {
+	if err := unlessWrongType(q.read(ctx, command(first, &records, func(ctx context.Context, to redisclient.Sender) *redis.SliceCmd {
 		return to.HMGet(ctx, first, targets...)
 	}), command(trouble, &troubles, func(ctx context.Context, to redisclient.Sender) *redis.SliceCmd {
 		return to.HMGet(ctx, trouble, targets...)
-	})); err != nil && !isWrongType(err) {
+	}))); err != nil {
 		return nil, err
 	}
 	scores, lengths := make([]*redis.FloatCmd, len(targets)), make([]*redis.IntCmd, len(targets))
@@ -120,7 +120,7 @@ func (q *Queue) readBacklogs(ctx context.Context, shard int, targets []string) (
 			return to.ZScore(ctx, due, target)
 		}), command(more, &lengths[i], func(ctx context.Context, to redisclient.Sender) *redis.IntCmd { return to.LLen(ctx, more) }))
 	}
-	if err := q.tryRead(ctx, commands...); err != nil {
+	if err := unlessWrongType(q.read(ctx, commands...)); err != nil {
 		return nil, err
 	}
 	for i, target := range targets {
@@ -160,9 +160,9 @@ type Gate struct {
 func (q *Queue) Gates(ctx context.Context, shard int, now time.Time) (all []Gate, err error) {
 	key := q.keys.ShardGates(shard)
 	var names *redis.StringSliceCmd
-	if err := q.tryRead(ctx, command(key, &names, func(ctx context.Context, to redisclient.Sender) *redis.StringSliceCmd {
+	if err := unlessWrongType(q.read(ctx, command(key, &names, func(ctx context.Context, to redisclient.Sender) *redis.StringSliceCmd {
 		return to.ZRange(ctx, key, 0, -1)
-	})); err != nil {
+	}))); err != nil {
 		return nil, err
 	}
 	n := len(names.Val())
@@ -178,7 +178,7 @@ func (q *Queue) Gates(ctx context.Context, shard int, now time.Time) (all []Gate
 			return to.ZRangeWithScores(ctx, key, 0, 0)
 		}))
 	}
-	if err := q.tryRead(ctx, commands...); err != nil {
+	if err := unlessWrongType(q.read(ctx, commands...)); err != nil {
 		return nil, err
 	}
 	for i, name := range names.Val() {
@@ -194,9 +194,9 @@ func (q *Queue) Troubles(ctx context.Context, shard int, visit func(module.Troub
 	key := q.keys.ShardTrouble(shard)
 	for cursor := uint64(0); ; {
 		var scanned *redis.ScanCmd
-		if err := q.tryRead(ctx, command(key, &scanned, func(ctx context.Context, to redisclient.Sender) *redis.ScanCmd {
+		if err := unlessWrongType(q.read(ctx, command(key, &scanned, func(ctx context.Context, to redisclient.Sender) *redis.ScanCmd {
 			return to.HScan(ctx, key, cursor, "", page)
-		})); err != nil {
+		}))); err != nil {
 			return err
 		}
 		pairs, next := scanned.Val()
@@ -289,13 +289,6 @@ func (q *Queue) existing(ctx context.Context, hash string, fields []string) (all
 		}
 	}
 	return all, nil
-}
-
-func unlessWrongType(err error) error {
-	if isWrongType(err) {
-		return nil
-	}
-	return err
 }
 
 // DropTexts removes those texts whose notification is in no backlog, and returns their
