@@ -260,14 +260,15 @@ func (s *Sessions) SetPassword(ctx context.Context, user mxid.UserID, password s
 }
 
 // newPassword sets the password of an account (KEYS[1]) and ends the sessions of all other
-// devices (KEYS[2]).
+// devices (KEYS[2]). While a slot moves, Redis refuses to create a key anew: what the script
+// keeps, it does not delete first.
 var newPassword = redis.NewScript(`
-local kept = redis.call('HGET', KEYS[2], ARGV[3])
-redis.call('DEL', KEYS[2])
-if kept then
-	redis.call('HSET', KEYS[2], ARGV[3], kept)
-end
 redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])
+for _, device in ipairs(redis.call('HKEYS', KEYS[2])) do
+	if device ~= ARGV[3] then
+		redis.call('HDEL', KEYS[2], device)
+	end
+end
 return 'ok'
 `)
 
