@@ -178,7 +178,7 @@ func (d *Delivery) Stats() Stats {
 	return Stats{
 		InFlight: s.InFlight, Slow: s.Hanging, Late: late,
 		Waiting: d.summary.Notifications, Oldest: oldest(d.summary, d.summaryAt), WaitingAt: byGateway(d.summary.Gates),
-		Gateways:        [gateStates]int{GateOpen: s.Open, GateClosed: s.Closed, GateHeld: s.Held},
+		Gateways:        [gateStates]int{GateOpen: s.Open, GateClosed: s.Closed, GateHeld: s.Held, GateBlocked: s.Blocked},
 		RemovalsStopped: s.Stopped, CutOff: isCutOff,
 	}
 }

@@ -83,14 +83,15 @@ type GateState int
 
 // The states.
 const (
-	GateOpen   GateState = iota
-	GateClosed           // it fails or is throttled: hosts only probe it
-	GateHeld             // an operator holds it: hosts send it nothing
+	GateOpen    GateState = iota
+	GateClosed            // it fails or is throttled, for three users: hosts only probe it
+	GateHeld              // an operator holds it: hosts send it nothing
+	GateBlocked           // its address is not allowed: this host sends it nothing for an hour
 	gateStates
 )
 
 // String returns the name of the state.
-func (s GateState) String() string { return [gateStates]string{"open", "closed", "held"}[s] }
+func (s GateState) String() string { return [gateStates]string{"open", "closed", "held", "blocked"}[s] }
 
 // Stats is the current state of a host.
 type Stats struct {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/commit"
+	"github.com/pushfx/pushfx/module/delivery/dialguard"
 	"github.com/pushfx/pushfx/module/fault"
 	"github.com/pushfx/pushfx/module/observe"
 )
@@ -99,6 +100,25 @@ func TestTheOldestIsNotOfOneUser(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A gateway with an address that is not allowed is not closed: a single user may invent it.
+func TestABlockedGatewayIsSeenAsBlocked(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.answer("bad", func(context.Context, sent) (module.GatewayAnswer, error) {
+			return module.GatewayAnswer{}, dialguard.ErrRefused
+		})
+		w.set(name1, "key", "bad")
+		d, stop := w.host()
+		defer stop()
+		w.notify(d, 1, "!r:h", name1)
+		for range 2 {
+			time.Sleep(59 * time.Minute)
+			if got := d.Stats().Gateways; got != [gateStates]int{GateBlocked: 1} {
+				t.Errorf("got %v", got)
+			}
+		}
+	})
 }
 
 // The age of what waits grows while the queue cannot be read, and every failure is counted.

@@ -554,6 +554,7 @@ type Stats struct {
 	InFlight, Hanging  int // requests
 	Waiting            int // requests, for a place
 	Open, Closed, Held int // gates
+	Blocked            int // gates to which this host may not connect
 	Stopped            int // gates at the rejection limit
 }
 
@@ -580,6 +581,8 @@ func (s *Scheduler) Stats() (stats Stats) {
 			stats.Held++
 		case g.closedAt.IsZero():
 			stats.Open++
+		case g.isBlocked:
+			stats.Blocked++
 		default:
 			stats.Closed++
 		}
