@@ -41,12 +41,9 @@ func (c *Call) Queue(ctx context.Context, to Sender) (check func() error) {
 		send = c.script.Eval
 	}
 	c.Reply = send(ctx, to, c.keys, c.args...)
-	return func() error { return c.Check(c.Reply.Err()) }
-}
-
-// Check returns the error of a reply, which may have come by another command. It makes
-// the next sending take the source if the server lacks the script.
-func (c *Call) Check(err error) error {
-	c.isUnknown = c.isUnknown || redis.HasErrorPrefix(err, "NOSCRIPT")
-	return err
+	return func() error {
+		err := c.Reply.Err()
+		c.isUnknown = c.isUnknown || redis.HasErrorPrefix(err, "NOSCRIPT")
+		return err
+	}
 }
