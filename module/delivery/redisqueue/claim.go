@@ -22,8 +22,12 @@ import (
 // so that many closed gates hide none.
 const maxGates = 256
 
-// minClaims is how many backlogs of a gate in a shard a look claims, if it may.
-const minClaims = 4
+// minClaims is how many backlogs of a gate in a shard a look claims, if it may. Lua passes
+// about 3,900 pairs of values to a command, hence maxClaims.
+const (
+	minClaims = 4
+	maxClaims = 1000
+)
 
 // dueGate is a gate with due backlogs in a shard.
 type dueGate struct {
@@ -79,7 +83,7 @@ func choose(gates []dueGate, look module.Look) (chosen, rest []dueGate) {
 		return of.most <= 0
 	})
 	slices.SortFunc(gates, func(a, b dueGate) int { return cmp.Compare(b.late, a.late) })
-	limit, most := look.Limit, max(minClaims, look.Limit/max(1, len(gates)))
+	limit, most := look.Limit, min(maxClaims, max(minClaims, look.Limit/max(1, len(gates))))
 	for _, g := range gates {
 		g.share = allowed[g.gate]
 		switch g.most = min(most, limit, g.most); {

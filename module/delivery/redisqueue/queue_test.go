@@ -307,6 +307,37 @@ func TestBatchesAndTextsThatAreTooLargeAreRefused(t *testing.T) {
 	}
 }
 
+// A look claims some of any number of backlogs, and the next ones claim the rest.
+func TestManyBacklogsOfAGateAreClaimed(t *testing.T) {
+	t.Parallel()
+	q := openQueue(t, redistest.Single(t).Client(t))
+	const parts = 10
+	for part := range parts {
+		b := module.DeliveryBatch{Key: fmt.Sprint(part), Window: time.Minute, MaxBacklog: 10}
+		for n := range module.MaxAdditions {
+			b.Additions = append(b.Additions, module.Addition{
+				Target: fmt.Sprint("t", part, "-", n), Gate: "gate", User: "user0000",
+				Notification: module.Notification{ID: "0000000000000000", Priority: module.HighPriority, Room: "room0000"},
+			})
+		}
+		if e := q.Enqueue(t.Context(), []module.DeliveryBatch{b})[0]; e.Err != nil {
+			t.Fatal(e.Err)
+		}
+	}
+	claimed := 0
+	for more := true; more; {
+		found, err := q.Claim(t.Context(), anything(1<<16))
+		if err != nil {
+			t.Fatal(err)
+		}
+		claimed += len(found.Backlogs)
+		more = len(found.More) > 0
+	}
+	if claimed != parts*module.MaxAdditions {
+		t.Errorf("%d are claimed", claimed)
+	}
+}
+
 // A key that is overwritten while backlogs wait loses none that it does not hold. A request
 // that finds it does not wait until all are listed again.
 func TestBacklogsAreListedAgain(t *testing.T) {

@@ -40,19 +40,14 @@ local now = time[1] * 1000000 + time[2]
 now = now - now % 2
 `
 
-// calls has functions for calls. Try is redis.call with a default for a key of another
-// type, which costs its own pusher and not its shard. Send passes any number of members.
+// calls has a function: try is redis.call with a default for a key of another type, which
+// costs its own pusher and not its shard.
 const calls = `
 local function try(default, ...)
 	local reply = redis.pcall(...)
 	if type(reply) ~= 'table' or not reply.err then return reply end
 	if string.find(reply.err, 'WRONGTYPE', 1, true) then return default end
 	return redis.call(...)
-end
-local function send(command, key, members)
-	for i = 1, #members, 2000 do
-		redis.call(command, key, unpack(members, i, math.min(i + 1999, #members)))
-	end
 end
 `
 
@@ -325,7 +320,7 @@ return {string.format('%.0f', now), redis.call('ZRANGEBYSCORE', KEYS[1], '-inf',
 // KEYS: gates, first, trouble, due of each gate. ARGV: the lease in us (even), of each gate
 // the name and how many to claim. It returns the token, and for each gate the earliest due
 // time, the targets, their records and their troubles.
-const claimScript = now + calls + `
+const claimScript = now + `
 local reply, token, due = {}, now + ARGV[1], {}
 for g = 1, #KEYS - 3 do
 	due[g] = redis.call('ZRANGEBYSCORE', KEYS[3 + g], '-inf', now, 'WITHSCORES', 'LIMIT', 0, ARGV[2 * g + 1])
@@ -351,8 +346,8 @@ for g, found in ipairs(due) do
 				gone[#gone + 1] = target
 			end
 		end
-		send('ZADD', key, scores)
-		send('ZREM', key, gone)
+		if #scores > 0 then redis.call('ZADD', key, unpack(scores)) end
+		if #gone > 0 then redis.call('ZREM', key, unpack(gone)) end
 	end
 	local first = redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')
 	if first[2] then redis.call('ZADD', KEYS[1], first[2], gate) else redis.call('ZREM', KEYS[1], gate) end
