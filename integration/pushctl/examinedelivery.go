@@ -181,26 +181,47 @@ func (e *entries) problems(name string) []problem {
 
 // examineFirst reads the first notifications of a shard.
 func (s *scanner) examineFirst(ctx context.Context, node *redis.Client, x *examination, name string, key stored.Key) error {
-	records, err := node.HGetAll(ctx, name).Result()
-	if err != nil {
-		return err
-	}
 	var all entries
-	x.Waiting += int64(len(records))
-	byGate := map[string][]string{}
-	for target, record := range records {
-		gate, entry, _ := stored.ReadFirstEntry(record)
-		all.examine(target, target, entry)
-		byGate[gate] = append(byGate[gate], target)
+	for cursor := uint64(0); ; {
+		pairs, next, err := node.HScan(ctx, name, cursor, "", pageSize).Result()
+		if err != nil {
+			return err
+		}
+		byGate := map[string][]string{}
+		for i := 0; i+1 < len(pairs); i += 2 { // each target and its record
+			gate, entry, _ := stored.ReadFirstEntry(pairs[i+1])
+			all.examine(pairs[i], pairs[i], entry)
+			byGate[gate] = append(byGate[gate], pairs[i])
+			x.Waiting++
+		}
+		if err := s.examineListed(ctx, node, x, key.Shard, byGate); err != nil {
+			return err
+		}
+		if cursor = next; cursor == 0 {
+			break
+		}
 	}
 	x.problems = append(x.problems, all.problems(name)...)
+	return nil
+}
+
+// examineListed looks for backlogs that their gates do not list.
+func (s *scanner) examineListed(ctx context.Context, node *redis.Client, x *examination, shard int, byGate map[string][]string) error {
+	scores := map[string]*redis.FloatSliceCmd{}
+	_, err := node.Pipelined(ctx, func(p redis.Pipeliner) error {
+		for gate, targets := range byGate {
+			scores[gate] = p.ZMScore(ctx, s.keys.Due(shard, gate), targets...)
+		}
+		return nil
+	})
+	var refusal redis.Error // of a key of another type, or on another master, which is a problem of its own
+	if err != nil && !errors.As(err, &refusal) {
+		return err
+	}
 	for gate, targets := range byGate {
-		for part := range slices.Chunk(targets, pageSize) {
-			scores, err := node.ZMScore(ctx, s.keys.Due(key.Shard, gate), part...).Result()
-			for i, target := range part {
-				if err == nil && scores[i] == 0 {
-					x.unconfirmed = append(x.unconfirmed, s.lost(key.Shard, target, gate))
-				}
+		for i, score := range scores[gate].Val() {
+			if score == 0 {
+				x.unconfirmed = append(x.unconfirmed, s.lost(shard, targets[i], gate))
 			}
 		}
 	}

@@ -9,8 +9,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/stored"
 )
 
 // The repair of what hosts add, fail to deliver and deliver at that moment changes nothing.
@@ -99,4 +102,35 @@ func TestBacklogsOfAShardThatNoHostLooksAtAreSent(t *testing.T) {
 		}
 	}
 	few.stop()
+}
+
+// A large shard is read in parts, so that clients' requests do not wait long.
+func TestCheckReadsALargeShardInParts(t *testing.T) {
+	t.Parallel()
+	b := onOne(t)
+	b.register(alice)
+	const backlogs, gates = 900, 30
+	isLost := map[int]bool{10: true, 450: true, 899: true}
+	_, err := b.client.Pipelined(t.Context(), func(p redis.Pipeliner) error {
+		for n := range backlogs {
+			name, gate := fmt.Sprint("target", n), fmt.Sprint("gate", n%gates)
+			entry := `h0123456789abcdefroom0000user00000000001700000000{"u":"@alice:example.org"}`
+			p.HSet(t.Context(), b.keys.ShardFirst(0), name, stored.FirstEntry(gate, entry))
+			if !isLost[n] {
+				p.ZAdd(t.Context(), b.keys.Due(0, gate), redis.Z{Score: 1, Member: name})
+			}
+			p.ZAdd(t.Context(), b.keys.ShardGates(0), redis.Z{Score: 1, Member: gate})
+		}
+		return p.ConfigResetStat(t.Context()).Err()
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := b.want(exitProblems, "check", "-list")
+	if n := strings.Count(r.stdout, lostBacklog.name+"\t"); n != len(isLost) || !strings.Contains(r.stdout, fmt.Sprint(backlogs, " waiting")) {
+		t.Errorf("%d are lost:\n%s", n, r.stdout)
+	}
+	if stats := b.client.Info(t.Context(), "commandstats").Val(); !strings.Contains(stats, "cmdstat_hscan:") {
+		t.Errorf("the shard was read at once: %s", stats)
+	}
 }
