@@ -144,33 +144,6 @@ func pairOfFeedHosts(t *testing.T, cluster *redistest.ClusterServers, users []st
 	return pair
 }
 
-func TestHostsOnAClusterReceiveEachOthersChanges(t *testing.T) {
-	t.Parallel()
-	const changes = 200
-	cluster := redistest.Cluster(t, 3, 1)
-	users := slices.Concat(usersOfEach(t, cluster, cluster.Client(t))...)
-	pair := pairOfFeedHosts(t, cluster, users)
-	for n, o := range pair {
-		other := pair[1-n]
-		var delays []time.Duration
-		for i := range changes {
-			user, id := mxid.UserID(users[i%len(users)]), fmt.Sprintf("%d-%d", n, i)
-			made := o.put(user, id)
-			delays = append(delays, other.waitFor(user, id).Sub(made))
-			content := other.syncs(user)
-			if _, found := content.Rules.Rule(pushrule.Room, id); !found {
-				t.Errorf("a sync does not have %s of %s", id, user)
-			}
-		}
-		slices.Sort(delays)
-		t.Logf("from the change at host %d to the listener at the other: p50 %v, p99 %v, max %v",
-			n, delays[changes/2], delays[changes*99/100], delays[changes-1])
-		if half := delays[changes/2]; half > longWait {
-			t.Errorf("half of the changes took more than %v", half)
-		}
-	}
-}
-
 // channelSlot returns the slot of the channel for changes. Hosts subscribe at the master of this slot.
 func channelSlot(t *testing.T, client *redis.ClusterClient) int {
 	t.Helper()

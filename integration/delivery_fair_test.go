@@ -245,29 +245,6 @@ func manyGateways(t *testing.T, n int, handler http.HandlerFunc) (urls []string)
 
 func always(user mxid.UserID) func(int) mxid.UserID { return func(int) mxid.UserID { return user } }
 
-// closeAfter is how long a gateway accepts nothing before hosts stop sending to it.
-const closeAfter = 5 * time.Second
-
-// Without other notifications for a while, the host cannot tell these gateways from a network failure.
-func TestGatewaysThatCutConnectionsDoNotDelayOtherUsers(t *testing.T) {
-	t.Parallel()
-	f := startFairness(t, 1)
-	cut := manyGateways(t, 20, func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) })
-	cutting := func(n int) mxid.UserID { return mxid.UserID(fmt.Sprintf("@cut%d:x", n)) }
-	const users = 2000
-	f.setPushers(users, cutting, func(n int) pusher.Pusher { return pusherAt(cut[n%len(cut)], "cut") })
-	var all []mxid.UserID
-	for n := range users {
-		all = append(all, cutting(n))
-	}
-	before := f.run(time.Second)
-	end := f.attack(time.Second, func() { f.send(0, all...) })
-	time.Sleep(2 * closeAfter)
-	during := f.run(fairInterval)
-	end()
-	f.compare(before, during, fairDelay)
-}
-
 func TestAStoppingHostDoesNotDelayNotifications(t *testing.T) {
 	t.Parallel()
 	f := startFairness(t, 2)

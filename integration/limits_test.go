@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -12,6 +13,22 @@ import (
 
 	"github.com/pushfx/pushfx"
 )
+
+// writers is how many changes atOnce makes at the same time.
+const writers = 50
+
+func atOnce(do func(writer int)) {
+	var group sync.WaitGroup
+	start := make(chan struct{})
+	for writer := range writers {
+		group.Go(func() {
+			<-start
+			do(writer)
+		})
+	}
+	close(start)
+	group.Wait()
+}
 
 // room is what is left below a limit for many writers.
 const room = 5

@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	"go.uber.org/fx"
 
 	"github.com/pushfx/pushfx"
@@ -83,24 +82,4 @@ func TestPusherListenersHearOfChangesByAllHosts(t *testing.T) {
 		t.Fatal(err)
 	}
 	listener.want(t, "a deactivation", alice)
-}
-
-// Without fx, and on a cluster, where users and subscriptions are at different nodes.
-func TestPusherListenersHearOfChangesOnACluster(t *testing.T) {
-	t.Parallel()
-	redistest.Require(t)
-	cluster := redistest.Cluster(t, 3, 0)
-	client := func() redis.UniversalClient { return cluster.Client(t) }
-	listener := make(deviceList, 100)
-	listening, err := pushfx.New(client(), pushfx.DefaultConfig(), pushfx.Options{PusherListeners: []module.PusherListener{listener}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	startPush(t, listening)
-	listener.want(t, "at the start", "missed")
-	there := startHost(t, client())
-	for _, user := range []string{alice, bob, mover} {
-		there.do(user, http.MethodPost, v3+"/pushers/set", httpPusher("app", user))
-		listener.want(t, "a new pusher", user)
-	}
 }

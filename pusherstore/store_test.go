@@ -1,7 +1,6 @@
 package pusherstore
 
 import (
-	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -11,7 +10,6 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/pushfx/pushfx/module/commit/rediscommit"
-	"github.com/pushfx/pushfx/module/fault"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pusher"
 	"github.com/pushfx/pushfx/module/redistest"
@@ -108,26 +106,6 @@ func newLossyStore(t *testing.T, server *redistest.Server, lost ...int) (*Store,
 	return store, losses
 }
 
-func TestChangeWithALostReplyTakesEffectOnce(t *testing.T) {
-	t.Parallel()
-	store, server, _ := newStore(t)
-	if err := store.Update(t.Context(), alice, toggle("a")); err != nil {
-		t.Fatal(err)
-	}
-	lossy, losses := newLossyStore(t, server, 1, 2)
-	for _, key := range []string{"a", "b"} {
-		if err := lossy.Update(t.Context(), alice, toggle(key)); err != nil {
-			t.Error(err)
-		}
-	}
-	for _, loss := range losses {
-		<-loss.Struck()
-	}
-	if got := pushkeys(t, store); got != "b" {
-		t.Errorf("got pushers %q", got)
-	}
-}
-
 func TestSwapScriptChangesOnlyTheExpectedHash(t *testing.T) {
 	t.Parallel()
 	_, _, client := newStore(t)
@@ -204,36 +182,6 @@ func TestHashWithoutPushersExpires(t *testing.T) {
 // lives reports whether a time to live was just set to want, 0 for none.
 func lives(got, want time.Duration) bool {
 	return want == 0 && got < 0 || got <= want && want-got < want/10
-}
-
-func TestUnreadablePushersAreNeverOverwritten(t *testing.T) {
-	t.Parallel()
-	for name, plant := range map[string]func(context.Context, redis.Cmdable){
-		"not JSON": func(ctx context.Context, c redis.Cmdable) { c.HSet(ctx, aliceKey, `["app","a"]`, "secret") },
-		"not a pusher": func(ctx context.Context, c redis.Cmdable) {
-			c.HSet(ctx, aliceKey, `["app","a"]`, `{"pushkey":"secret"}`)
-		},
-		"another pusher's key": func(ctx context.Context, c redis.Cmdable) {
-			c.HSet(ctx, aliceKey, "x", string(aPusher("secret").AppendStored(nil)))
-		},
-		"another type": func(ctx context.Context, c redis.Cmdable) { c.Set(ctx, aliceKey, "secret", 0) },
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			store, _, client := newStore(t)
-			plant(t.Context(), client)
-			before := client.Dump(t.Context(), aliceKey).Val()
-			_, err := store.Load(t.Context(), alice)
-			for _, err := range []error{err, store.Update(t.Context(), alice, set("a"))} {
-				if fault.KindOf(err) != fault.Database || strings.Contains(err.Error(), "secret") {
-					t.Errorf("got error %v", err)
-				}
-			}
-			if after := client.Dump(t.Context(), aliceKey).Val(); after != before {
-				t.Errorf("before:\n%s\nafter:\n%s", before, after)
-			}
-		})
-	}
 }
 
 func TestNewNamesEachWrongSetting(t *testing.T) {

@@ -1,8 +1,6 @@
 package rulestore
 
 import (
-	"errors"
-	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -10,7 +8,6 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/pushfx/pushfx/module/commit/rediscommit"
-	"github.com/pushfx/pushfx/module/fault"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pushrule"
 	"github.com/pushfx/pushfx/module/redistest"
@@ -44,8 +41,6 @@ func remove(id string) func(*pushrule.Ruleset, bool) error {
 	return func(rules *pushrule.Ruleset, _ bool) error { return rules.Delete(pushrule.Room, id) }
 }
 
-var aRevision = regexp.MustCompile(`\d{16},"changes":1,"writers":\{"[A-Z2-7]{13}":(\d+)\}`)
-
 func ids(t *testing.T, s *Store) string {
 	t.Helper()
 	content, err := s.Load(t.Context(), alice)
@@ -58,90 +53,6 @@ func ids(t *testing.T, s *Store) string {
 		ids = append(ids, rule.ID)
 	}
 	return strings.Join(ids, " ")
-}
-
-func TestReadEventDistinguishesMissingFromUnreadable(t *testing.T) {
-	t.Parallel()
-	const missing, unreadable = "missing", "unreadable"
-	for text, want := range map[string]string{
-		`{"type":"m.push_rules","content":{"global":{}}}`: "",
-		` { "content" : { "global" : { } } } `:            "",
-		`{}`:                                              missing,
-		`{"content":null}`:                                missing,
-		`{"content":[]}`:                                  missing,
-		`{"content":"x"}`:                                 missing,
-		`{"content":0}`:                                   missing,
-		``:                                                unreadable,
-		`x`:                                               unreadable,
-		`[]`:                                              unreadable,
-		`null`:                                            unreadable,
-		`{"content":{}}`:                                  unreadable,
-		`{"content":{"global":[]}}`:                       unreadable,
-		`{"content":{"global":null}}`:                     unreadable,
-		`{"content":{"global":{}}} x`:                     unreadable,
-		`{"content":{"global":{}},"content":{"global":{}}}`:                                           unreadable,
-		`{"content":{"global":{"override":{}}}}`:                                                      unreadable,
-		`{"content":{"global":{"room":[{"rule_id":"x"}]}}}`:                                           unreadable,
-		`{"content":{"global":{"room":[{"rule_id":1,"default":false,"enabled":true,"actions":[]}]}}}`: unreadable,
-		"{\"content\":{\"global\":{\"x\":\"\xff\"}}}":                                                 unreadable,
-	} {
-		e, err := stored.ReadEvent(text)
-		got := ""
-		switch {
-		case fault.KindOf(err) == fault.Database:
-			got = unreadable
-		case err != nil:
-			t.Errorf("%s: got error %v", text, err)
-		case !e.Found:
-			got = missing
-		}
-		if got != want {
-			t.Errorf("%s: got %q, want %q", text, got, want)
-		}
-	}
-}
-
-func TestUnknownMembersOfAnEventAreKept(t *testing.T) {
-	t.Parallel()
-	store, _, client := newStore(t, rediscommit.DefaultConfig())
-	client.Set(t.Context(), aliceKey, `{"x":1.0,"content":{"y":[1e400],"global":{"z":{},"room":[]}},"type":"m.push_rules"}`, 0)
-	if _, err := store.Update(t.Context(), alice, put("a")); err != nil {
-		t.Fatal(err)
-	}
-	got := client.Get(t.Context(), aliceKey).Val()
-	want := `{"type":"m.push_rules","content":{"global":{"override":[],"content":[],` +
-		`"room":[{"rule_id":"a","default":false,"enabled":true,"actions":[]}],"sender":[],"underride":[],"z":{}},"y":[1e400]},"x":1.0,"revision":{"version":1,"writers":{"W":1}}}`
-	if got = aRevision.ReplaceAllString(got, `1,"writers":{"W":$1}`); got != want {
-		t.Errorf("got  %s\nwant %s", got, want)
-	}
-}
-
-func TestChangeWithALostReplyTakesEffectOnce(t *testing.T) {
-	t.Parallel()
-	store, server, _ := newStore(t, rediscommit.DefaultConfig())
-	for _, id := range []string{"a", "b"} {
-		if _, err := store.Update(t.Context(), alice, put(id)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	proxy := redistest.NewProxy(t, server)
-	lossy, err := New(proxy.Client(t, func(o *redis.Options) { o.MaxRetries = -1 }), rediscommit.DefaultConfig(), rediscommit.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	losses := []*redistest.Fault{proxy.CutReply(1, "EVALSHA"), proxy.CutReply(2, "EVALSHA")}
-	if _, err := lossy.Update(t.Context(), alice, remove("a")); err != nil {
-		t.Errorf("the delete took effect, but got error %v", err)
-	}
-	if _, err := lossy.Update(t.Context(), alice, put("c")); err != nil {
-		t.Error(err)
-	}
-	for _, loss := range losses {
-		<-loss.Struck()
-	}
-	if got := ids(t, store); got != "c b" {
-		t.Errorf("got rules %q", got)
-	}
 }
 
 func TestSwapScriptReplacesOnlyTheExpectedEvent(t *testing.T) {
@@ -213,51 +124,6 @@ func TestSwapScriptComparesTheSuffix(t *testing.T) {
 		if got := client.Get(t.Context(), aliceKey).Val(); got != want {
 			t.Errorf("%s: stored is %.20q, want %.20q", name, got, want)
 		}
-	}
-}
-
-func TestUnchangedRulesAreNotWritten(t *testing.T) {
-	t.Parallel()
-	store, _, client := newStore(t, rediscommit.DefaultConfig())
-	if _, err := store.Update(t.Context(), alice, put("a")); err != nil {
-		t.Fatal(err)
-	}
-	before := client.Get(t.Context(), aliceKey).Val()
-	if _, err := store.Update(t.Context(), alice, put("a")); err != nil {
-		t.Fatal(err)
-	}
-	if after := client.Get(t.Context(), aliceKey).Val(); after != before {
-		t.Errorf("before %s\nafter  %s", before, after)
-	}
-}
-
-func TestKeyOfAnotherTypeIsUnreadableAndStays(t *testing.T) {
-	t.Parallel()
-	store, _, client := newStore(t, rediscommit.DefaultConfig())
-	client.LPush(t.Context(), aliceKey, "x")
-	if _, err := store.Load(t.Context(), alice); fault.KindOf(err) != fault.Database {
-		t.Errorf("got error %v", err)
-	}
-	if _, err := store.Update(t.Context(), alice, put("a")); fault.KindOf(err) != fault.Database {
-		t.Errorf("got error %v", err)
-	}
-	if got := client.LRange(t.Context(), aliceKey, 0, -1).Val(); len(got) != 1 {
-		t.Errorf("the key was changed: %v", got)
-	}
-}
-
-func TestStoppedServerIsUnavailable(t *testing.T) {
-	t.Parallel()
-	cfg := rediscommit.DefaultConfig()
-	cfg.OperationTimeout = 300 * time.Millisecond
-	store, server, _ := newStore(t, cfg)
-	server.Stop()
-	if _, err := store.Load(t.Context(), alice); fault.KindOf(err) != fault.Unavailable {
-		t.Errorf("got error %v", err)
-	}
-	_, err := store.Update(t.Context(), alice, put("a"))
-	if fault.KindOf(err) != fault.Unavailable || errors.Unwrap(err) == nil {
-		t.Errorf("got error %v, want one with a cause", err)
 	}
 }
 

@@ -216,35 +216,6 @@ func TestWatchDropsOutdatedEventsFromTheCache(t *testing.T) {
 	}
 }
 
-func TestWatchReceivesConcurrentChanges(t *testing.T) {
-	t.Parallel()
-	eachRedis(t, func(t *testing.T, client *redis.Client) {
-		store := storeOn(t, client, defaults)
-		w := newWatch(t, store)
-		var mu sync.Mutex
-		versions := map[int64]bool{}
-		var writing sync.WaitGroup
-		for n := range 50 {
-			writing.Go(func() {
-				content, err := store.Update(t.Context(), alice, put(fmt.Sprint("rule", n)))
-				if err != nil {
-					t.Error(err)
-				}
-				mu.Lock()
-				defer mu.Unlock()
-				versions[content.Version] = true
-			})
-		}
-		writing.Wait()
-		var want []string
-		for version := range versions {
-			want = append(want, changeText(alice, version))
-		}
-		slices.Sort(want)
-		w.want(append(want, changeText(alice, mustUpdate(t, store, alice, put("last"))))...)
-	})
-}
-
 func TestConfirmingWriteIsNotPublished(t *testing.T) {
 	t.Parallel()
 	servers := redistest.Replicated(t, 1, "--repl-diskless-sync", "no")

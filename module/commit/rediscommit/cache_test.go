@@ -152,22 +152,6 @@ func TestCachedValuesAreNotReadAgain(t *testing.T) {
 	wantText(t, other, "e")
 }
 
-func TestReadIsRepeatedAfterALostReply(t *testing.T) {
-	t.Parallel()
-	proxy := redistest.NewProxy(t, redistest.Single(t))
-	store := textStore(t, proxy.Client(t, func(o *redis.Options) { o.MaxRetries = -1 }), defaults)
-	wantText(t, store, "")
-	lost := proxy.CutReply(1, "GET")
-	wantText(t, store, "")
-	<-lost.Struck()
-	if err := store.Update(t.Context(), alice, to("a")); err != nil {
-		t.Fatal(err)
-	}
-	lost = proxy.CutReply(1, "GETRANGE")
-	wantText(t, store, "a")
-	<-lost.Struck()
-}
-
 type sentCommands struct{ names []string }
 
 func (s *sentCommands) DialHook(next redis.DialHook) redis.DialHook { return next }

@@ -98,29 +98,6 @@ func TestScriptWaitsForItsReplicas(t *testing.T) {
 	}
 }
 
-func TestScriptWaitsForTheReplicaOfItsMaster(t *testing.T) {
-	t.Parallel()
-	cluster := redistest.Cluster(t, 3, 1)
-	set := newTestScript(cluster.Client(t), nil, setting, oneReplica)
-	for n := range 50 {
-		key := fmt.Sprint("key", n)
-		if done, err := set.run(t.Context(), key, []any{"x"}); !done || err != nil {
-			t.Fatalf("got %t, %v", done, err)
-		}
-	}
-	found := 0
-	for _, node := range cluster.Nodes()[3:] {
-		n, err := node.Client(t).DBSize(t.Context()).Result()
-		if err != nil {
-			t.Error(err)
-		}
-		found += int(n)
-	}
-	if found != 50 {
-		t.Errorf("the replicas have %d keys", found)
-	}
-}
-
 // shortages start a master without enough working replicas, and return a client and the
 // master.
 var shortages = map[string]func(*testing.T) (redis.UniversalClient, *redistest.Server){
@@ -415,32 +392,6 @@ func countPairs(t *testing.T, connection string, commands []string) int {
 		}
 	}
 	return len(commands) / 2
-}
-
-// On another connection, WAIT would return at once: the replica already has the writes
-// of that connection.
-func TestNoConcurrentScriptIsDoneWithoutTheReplica(t *testing.T) {
-	t.Parallel()
-	const writers, writes = 50, 4
-	pair := replicated(t, 1)
-	client := redis.NewClient(&redis.Options{Addr: pair.Master().Addr(), ContextTimeoutEnabled: true, PoolSize: 4 * writers})
-	defer client.Close()
-	write := func(d Durability, want bool) {
-		t.Helper()
-		set := newTestScript(client, nil, setting, d)
-		parallel(writers, func(writer int) {
-			for range writes {
-				if done, err := set.run(t.Context(), fmt.Sprint("key", writer), []any{"x"}); done != want || (err == nil) != want {
-					t.Errorf("got %t, %v, want %t", done, err, want)
-				}
-			}
-		})
-	}
-	write(oneReplica, true)
-	pause(t, pair.Replicas()[0])
-	write(Durability{Replicas: 1, Timeout: 20 * time.Millisecond}, false)
-	pair.Replicas()[0].Resume()
-	write(oneReplica, true)
 }
 
 // All stores together may hold two of the four connections to a node.

@@ -449,54 +449,6 @@ func TestAnUnusedProbePassesToTheNextRequest(t *testing.T) {
 	}
 }
 
-// lookAt does what a host does for a gate with n due backlogs of as many users: it claims what it
-// may, sends what has a place, and leaves the rest. It returns how many were answered.
-func (w *world) lookAt(gate string, n int, r Result) (claimed, answered int) {
-	claimed = min(n, w.claimable(gate))
-	for i := range claimed {
-		if turn, _ := w.admit(fmt.Sprint("u", i), gate); turn != nil {
-			w.pass(10 * time.Microsecond)
-			w.end(turn, r)
-			answered++
-		}
-	}
-	return claimed, answered
-}
-
-func TestABackloggedGateIsServedSoon(t *testing.T) {
-	for backlogs, want := range map[int]time.Duration{1000: 5 * time.Second, 10_000: 20 * time.Second} {
-		w := newWorld(t)
-		w.close("g")
-		for range 10 * 60 * 20 {
-			w.lookAt("g", backlogs, Failed)
-			w.pass(50 * time.Millisecond)
-		}
-		back := w.now
-		for left := backlogs; left > 0; w.pass(50 * time.Millisecond) {
-			_, answered := w.lookAt("g", left, Taken)
-			left -= answered
-		}
-		if took := w.now.Sub(back) - maxProbeDelay; took > want { // until the next probe
-			t.Errorf("%d took %v", backlogs, took)
-		}
-	}
-}
-
-// However many wait behind it, and however often a host looks.
-func TestAClosedGateCostsItsProbes(t *testing.T) {
-	w := newWorld(t)
-	w.close("g")
-	claims := 0
-	for range 60 * 20 {
-		claimed, _ := w.lookAt("g", 10_000, Failed)
-		claims += claimed
-		w.pass(50 * time.Millisecond)
-	}
-	if probes := 60 / 5; claims > (probes+3)*probeClaims || claims < probes {
-		t.Errorf("%d are claimed in a minute", claims)
-	}
-}
-
 func TestRetryAfterOfThreeUsersClosesTheGateForAWhile(t *testing.T) {
 	w := newWorld(t)
 	for n := range 3 {
