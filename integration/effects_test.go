@@ -181,13 +181,6 @@ func newMutationServer(t *testing.T) *mutationServer {
 	return s
 }
 
-func (s *mutationServer) forgetScripts(t *testing.T) {
-	t.Helper()
-	if err := s.client.ScriptFlush(t.Context()).Err(); err != nil {
-		t.Error(err)
-	}
-}
-
 type setting struct {
 	retries          int // as in redis.Options
 	readTimeout      time.Duration
@@ -381,43 +374,6 @@ func TestEffectOnceWithLostMessages(t *testing.T) {
 				})
 			})
 		}
-	}
-}
-
-// withoutScripts are losses on a server that has forgotten all scripts, so that EVAL sends them again.
-var withoutScripts = []lostMessage{
-	{"nothing else", never, func(p *redistest.Proxy) []*redistest.Fault {
-		f := p.HoldRequest(1, "EVAL")
-		f.Release()
-		return []*redistest.Fault{f}
-	}},
-	{"reply lost", never, func(p *redistest.Proxy) []*redistest.Fault {
-		return []*redistest.Fault{p.CutReply(1, "EVAL")}
-	}},
-	{"request lost", never, func(p *redistest.Proxy) []*redistest.Fault {
-		return []*redistest.Fault{p.CutRequest(1, "EVAL")}
-	}},
-}
-
-// The mutations run in sequence, because a server forgets all scripts at once.
-func TestEffectOnceWithScriptFlush(t *testing.T) {
-	t.Parallel()
-	redistest.Require(t)
-	for _, with := range eachClient(never, never) {
-		t.Run(with.String(), func(t *testing.T) {
-			t.Parallel()
-			mutationServer := newMutationServer(t)
-			for _, m := range withoutScripts {
-				for n := range mutations {
-					c := mutationServer.newScene(t, n, with)
-					mutationServer.forgetScripts(t)
-					faults := m.plan(c.proxy)
-					c.wantSuccess(<-c.begin(), c.after)
-					c.wantFault(faults[0])
-					c.wantStored(c.after)
-				}
-			}
-		})
 	}
 }
 
