@@ -204,9 +204,16 @@ func TestHangingPushersOfFewUsersDelayNoOthers(t *testing.T) {
 }
 
 // Accounts that a gateway has never answered share the places for new users there. 24 that hang delay no other first
-// notification by a second; more do, by seconds, but cost none.
+// notification by a second; more do, by seconds, but cost none. They do it once: later, they go behind new users.
 func TestFreshAccountsThatHang(t *testing.T) {
-	for attackers, atMost := range map[int]time.Duration{0: time.Second, 20: time.Second, 40: 10 * time.Second} {
+	for _, test := range []struct {
+		attackers int
+		lead      time.Duration // of the attack
+		atMost    time.Duration
+	}{
+		{0, 0, time.Second}, {20, 0, time.Second}, {40, 0, 10 * time.Second}, {100, 90 * time.Second, time.Second},
+	} {
+		attackers := test.attackers
 		t.Run(fmt.Sprint(attackers), func(t *testing.T) {
 			inBubble(t, func(w *world) {
 				hangs := slow(time.Hour, 200)
@@ -226,6 +233,13 @@ func TestFreshAccountsThatHang(t *testing.T) {
 				}
 				d, stop := w.host()
 				defer stop()
+				w.set(name2(99), key(99), "gw")
+				w.notify(d, 19_999, "!k:h", name2(99))
+				time.Sleep(time.Second)
+				for e := range int(test.lead / time.Second) {
+					w.notify(d, 20_000+e, "!k:h", append(users, name2(99))...)
+					time.Sleep(time.Second)
+				}
 				sentAt := map[string]time.Time{}
 				const events = 60 // the first of each user
 				for e := range events {
@@ -238,7 +252,7 @@ func TestFreshAccountsThatHang(t *testing.T) {
 					time.Sleep(100 * time.Millisecond)
 				}
 				time.Sleep(20 * time.Second)
-				w.checkAges(sentAt, events, atMost)
+				w.checkAges(sentAt, events, test.atMost)
 			})
 		})
 	}

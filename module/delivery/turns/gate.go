@@ -32,7 +32,7 @@ type class int
 const (
 	known   class = iota // the gate has answered the user
 	unknown              // one request of each user
-	hangs                // a request of the user hangs at the gate
+	hangs                // a request of the user hung at the gate, and none was answered since
 	classes
 )
 

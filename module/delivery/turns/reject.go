@@ -13,8 +13,14 @@ const (
 // answers are the users with answers of a gate, in this window and the one before.
 type answers struct {
 	all, rejected recent
+	hung          recent // users without an answer since a request of theirs hung
 	began         time.Time
 	isStopped     bool
+}
+
+func (a *answers) add(user uint64) {
+	a.all.add(user)
+	a.hung.remove(user)
 }
 
 // at begins a new window, if it is time.
@@ -24,10 +30,11 @@ func (a *answers) at(now time.Time) *answers {
 		return a
 	}
 	if passed >= 2*rejectWindow {
-		a.all, a.rejected = recent{}, recent{}
+		a.all, a.rejected, a.hung = recent{}, recent{}, recent{}
 	}
 	a.all.rotate()
 	a.rejected.rotate()
+	a.hung.rotate()
 	a.began = now
 	a.isStopped = a.isStopped && a.areTooMany()
 	return a
@@ -41,7 +48,7 @@ func (a *answers) areTooMany() bool {
 // the limit was reached now.
 func (s *Scheduler) Reject(now time.Time, t *Turn) (stopped, isNew bool) {
 	a := t.gate.answers.at(now)
-	a.all.add(s.hash(t.User))
+	a.add(s.hash(t.User))
 	a.rejected.add(s.hash(t.User))
 	was := a.isStopped
 	a.isStopped = a.areTooMany()
@@ -62,6 +69,11 @@ func (r *recent) add(key uint64) {
 	}
 	delete(r.old, key)
 	r.young[key] = struct{}{}
+}
+
+func (r *recent) remove(key uint64) {
+	delete(r.young, key)
+	delete(r.old, key)
 }
 
 func (r *recent) has(key uint64) bool {

@@ -310,7 +310,7 @@ func (s *Scheduler) serveFirst(g *gate, line class, now time.Time) bool {
 // classOf returns the class of a request, by its user's experience at the gate.
 func (s *Scheduler) classOf(t *Turn) class {
 	switch {
-	case t.user.hangsAt(t.gate):
+	case t.user.hangsAt(t.gate), t.gate.answers.hung.has(s.hash(t.User)):
 		return hangs
 	case t.gate.answers.all.has(s.hash(t.User)):
 		return known
@@ -377,9 +377,10 @@ func (s *Scheduler) age(now time.Time) {
 		}
 		t.user.hanging = append(t.user.hanging, t)
 		s.hanging++
+		t.gate.answers.at(now).hung.add(s.hash(t.User))
 		if t.gate.answered.Before(t.began) {
 			s.setSilent(t.gate, true)
-			t.gate.fails(now, s.hash(t.User))
+			s.fails(t, now)
 		}
 		s.advance(t.user, now)
 		s.serve(t.gate, now)
@@ -482,18 +483,26 @@ func (s *Scheduler) note(t *Turn, r Result, wait time.Duration, now time.Time) {
 		s.tookAny = now
 		s.setSilent(g, false)
 		g.takes(now, min(now.Sub(t.began), hangAfter), s.cfg.MaxPerGate)
-		g.answers.at(now).all.add(s.hash(t.User))
+		g.answers.at(now).add(s.hash(t.User))
 	case Unreached:
 		s.unreached[t.Gate] = unreachable{now, t.User}
 		fallthrough
 	case Failed:
-		g.fails(now, s.hash(t.User))
+		s.fails(t, now)
 		g.closeIfSilent(now)
 	case Throttled:
 		g.throttle(now, s.hash(t.User), wait)
 	case Blocked:
 		g.close(now, blockedLasts)
 		g.isBlocked = true
+	}
+}
+
+// fails notes a failure at the gate, except of a user whose requests hang again and again:
+// the gate stays as it is for others.
+func (s *Scheduler) fails(t *Turn, now time.Time) {
+	if t.class != hangs {
+		t.gate.fails(now, s.hash(t.User))
 	}
 }
 

@@ -152,6 +152,36 @@ func TestHangingRequestsCountAtTheirUser(t *testing.T) {
 	}
 }
 
+// Accounts with requests that hang come back when these have failed. A new user does not wait for them.
+func TestUsersWhoseRequestsHungGoLast(t *testing.T) {
+	w := newWorld(t)
+	w.prove("g")
+	var hung []*Turn
+	for n := range 300 {
+		hung = append(hung, w.must(fmt.Sprint("hangs", n), "g"))
+		if n%8 == 7 {
+			w.pass(hangAfter)
+			w.end(w.must("well", "g"), Taken)
+		}
+	}
+	for _, turn := range hung {
+		w.end(turn, Failed)
+	}
+	w.prove("g")
+	again := 0
+	for n := range 300 {
+		if turn, _ := w.admit(fmt.Sprint("hangs", n), "g"); turn != nil {
+			again++
+		}
+	}
+	if again == 0 || again > 300/4 {
+		t.Errorf("%d begin again", again)
+	}
+	for n := range 100 {
+		w.end(w.must(fmt.Sprint("new", n), "g"), Taken)
+	}
+}
+
 // Three hundred accounts have gates of their own that hang. All that hang have half of the
 // host's places.
 func TestUsersShareThePlacesOfRequestsThatHang(t *testing.T) {
