@@ -315,6 +315,44 @@ func TestLargeEventsDelayNoOtherRooms(t *testing.T) {
 	}
 }
 
+// A sender of one message to many large rooms delays another sender's by a step.
+func TestManyLargeRoomsOfASenderDelayNoOthers(t *testing.T) {
+	for name, test := range map[string]struct {
+		senders int
+		isLate  bool
+	}{"none": {0, false}, "one sender": {1, false}, "the control, a sender each": {160, true}} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(w *world) {
+				w.cfg.Shards, w.cfg.Content = 1, NoNames // stores little
+				var members []mxid.UserID
+				for i := range 60 {
+					members = append(members, mxid.UserID(fmt.Sprintf("@member%d:h", i)))
+				}
+				w.set("@last:h", "key", "gw")
+				d, stop := w.hostOn(slowExpansion{w.queue, 100 * time.Millisecond}, w)
+				defer stop()
+				send := func(n int, sender string, members []mxid.UserID) {
+					event := fmt.Sprintf(`{"event_id":"$%d","room_id":"!large%d:h","sender":%q,"type":"m.room.message","content":{}}`, n, n, sender)
+					if err := w.send(d, module.Event{JSON: event}, members...); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if test.senders > 0 {
+					for n := range 160 {
+						send(1000+n, fmt.Sprintf("@sender%d:h", n%test.senders), members)
+					}
+				}
+				at := time.Now()
+				send(1, "@other:h", append(members, "@last:h"))
+				w.wait(20*time.Second, func() bool { return len(w.got("key")) == 1 })
+				if took := time.Since(at); (took > time.Second) != test.isLate {
+					t.Errorf("it took %v", took)
+				}
+			})
+		})
+	}
+}
+
 // Rooms are expanded one after the other, however many events of one wait.
 func TestRoomsAreExpandedInTurn(t *testing.T) {
 	inBubble(t, func(w *world) {

@@ -42,7 +42,7 @@ type Delivery struct {
 	failures *failures
 
 	stopping  chan struct{} // closed when this host stops
-	expanding chan struct{} // has a value for each step of a fan-out in progress
+	expanding steps         // of fan-outs
 
 	mu          sync.Mutex
 	sending     sync.WaitGroup
@@ -86,7 +86,7 @@ func New(seams Seams, cfg Config) (*Delivery, error) {
 		audience: &audience{seams.Feed, seams.Host, match.NewCache(cfg.MaxCachedRules), seams.Observer},
 		clock:    seams.Now, observer: seams.Observer,
 		hasUnread: seams.Unread != nil, hasDelays: seams.Attention != nil,
-		stopping: make(chan struct{}), expanding: make(chan struct{}, expansions),
+		stopping: make(chan struct{}), expanding: newSteps(expansions),
 		gates:    newGates(turns.Config{MaxInFlight: cfg.MaxInFlight, MaxPerGate: cfg.MaxPerGateway, Random: rand.Float64}),
 		failures: &failures{observer: seams.Observer, reported: map[string]time.Time{}},
 	}

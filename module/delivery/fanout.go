@@ -152,11 +152,11 @@ func (d *Delivery) expandOne(life context.Context, c *claimed, n module.Notifica
 		return true
 	}
 	for read := fanOutRead; from < len(text.Recipients); {
-		if !d.beginExpansion(life, c) {
+		if !d.beginExpansion(life, c, h.ev.Sender) {
 			return false
 		}
 		to, due, err := d.expandPart(life, c, h, text.Recipients, from, min(from+read, len(text.Recipients)))
-		<-d.expanding
+		d.expanding.end()
 		if err != nil {
 			d.failures.add("add a large event", err)
 			c.postpone(time.Second, nil)
@@ -175,19 +175,22 @@ func (d *Delivery) expandOne(life context.Context, c *claimed, n module.Notifica
 	return true
 }
 
-// beginExpansion waits for a step's turn: rooms have theirs one after the other. If it
-// returns false, the fan-out is due again.
-func (d *Delivery) beginExpansion(life context.Context, c *claimed) bool {
+// beginExpansion waits for a step's turn. If it returns false, the fan-out is due again.
+func (d *Delivery) beginExpansion(life context.Context, c *claimed, sender string) bool {
 	timeout := time.NewTimer(maxAwait)
 	defer timeout.Stop()
+	ready := d.expanding.await(sender)
 	select {
-	case d.expanding <- struct{}{}:
+	case <-ready:
 		return true
 	case <-timeout.C:
+		d.expanding.leave(sender, ready)
 		c.postpone(fanOutPause, nil)
 	case <-d.stopping:
+		d.expanding.leave(sender, ready)
 		c.release(nil)
 	case <-life.Done():
+		d.expanding.leave(sender, ready)
 	}
 	return false
 }
