@@ -31,7 +31,7 @@ const (
 var outboxMembers = []mxid.UserID{"@alice:localhost", "@bob:localhost", "@carol:localhost", "@dave:localhost"}
 
 // death is the step of an event at which a demo host is killed. Its first script puts the event into its room, the
-// second into the outbox.
+// second into the outbox, and the others into the shards of the members.
 type death struct {
 	step   string
 	stalls func(*redistest.Proxy) *redistest.Fault // the command that the host waits for
@@ -43,8 +43,8 @@ type death struct {
 var deaths = []death{
 	{"the row is not written", func(p *redistest.Proxy) *redistest.Fault { return p.HoldRequest(2, "EVAL", "EVALSHA") }, false, false, true},
 	{"the row is written", func(p *redistest.Proxy) *redistest.Fault { return p.StallReply(2, "EVAL", "EVALSHA") }, true, false, false},
-	{"nothing is handed over", func(p *redistest.Proxy) *redistest.Fault { return p.HoldRequest(1, "HSET") }, true, false, false},
-	{"a part is handed over", func(p *redistest.Proxy) *redistest.Fault { return p.HoldRequest(2, "HSET") }, true, false, false},
+	{"nothing is handed over", func(p *redistest.Proxy) *redistest.Fault { return p.HoldRequest(3, "EVAL", "EVALSHA") }, true, false, false},
+	{"a part is handed over", func(p *redistest.Proxy) *redistest.Fault { return p.HoldRequest(4, "EVAL", "EVALSHA") }, true, false, false},
 	{"all is handed over", func(p *redistest.Proxy) *redistest.Fault { return p.StallReply(3, "EVAL", "EVALSHA") }, true, false, false},
 	{"the row is not deleted", func(p *redistest.Proxy) *redistest.Fault { return p.HoldRequest(1, "HDEL") }, true, true, false},
 	{"the row is deleted", func(p *redistest.Proxy) *redistest.Fault { return p.StallReply(1, "HDEL") }, false, true, false},
@@ -69,6 +69,7 @@ func TestAKilledDemoHostLosesNoEvent(t *testing.T) {
 	server := redistest.Single(t)
 	o := &outboxDeaths{t: t, server: server, client: server.Client(t), want: map[string]bounds{}}
 	o.setPushers()
+	o.loadScripts()
 	var other *demo
 	if *chaosTime > 0 {
 		other = o.start(server.Addr())
@@ -102,6 +103,16 @@ func (o *outboxDeaths) setPushers() {
 	if err != nil {
 		o.t.Fatal(err)
 	}
+}
+
+// loadScripts sends an event, so that Redis knows all scripts.
+func (o *outboxDeaths) loadScripts() {
+	host := o.start(o.server.Addr())
+	if err := o.send(host, "$first"); err != nil {
+		o.t.Fatal(err)
+	}
+	o.want["$first"] = bounds{1, 2}
+	host.kill()
 }
 
 func (o *outboxDeaths) start(redisAddress string) *demo {

@@ -95,7 +95,7 @@ type change struct {
 	trace                    string // in the stored data
 }
 
-const durabilityUsers = 4
+const durabilityUsers = 8
 
 func newChange(writer, n int) change {
 	user, id := fmt.Sprintf("@durable%d:example.org", writer%durabilityUsers), fmt.Sprintf("w%dn%d", writer, n)
@@ -211,7 +211,7 @@ func (c failureRounds) name() string { return c.durability.String() + "/" + c.fa
 
 func (c failureRounds) config(cfg pushfx.Config) pushfx.Config {
 	cfg.Redis.Durability = c.durability
-	cfg.PusherPolicy.MaxPushers = 10_000
+	cfg.PusherPolicy.MaxPushers = 1000
 	return cfg
 }
 
