@@ -125,8 +125,8 @@ func TestMembership(t *testing.T) {
 	poll(t, "the invitation is printed", func() bool { return strings.Contains(d.stdout.String(), "m.room.member from @bob:localhost") })
 	d.expect("POST", sendPath, "demo-alice", fmt.Sprintf(membership, "@alice:localhost", "join"), 200, "")
 	d.send("demo-bob", "$3", "")
-	poll(t, "the message is printed", func() bool { return strings.Contains(d.stdout.String(), "event $3") })
-	if printed := d.stdout.String(); strings.Contains(printed, "event $2") {
+	poll(t, "the message is printed", func() bool { return strings.Contains(d.stdout.String(), "event $3 ") })
+	if printed := d.stdout.String(); strings.Contains(printed, "event $2 ") {
 		t.Errorf("a user who has left is notified:\n%s", printed)
 	}
 	if got := d.syncRooms("demo-alice", "since="+left.Next).Rooms.Join[teaRoom]; got.Summary.Joined != 2 || !strings.HasSuffix(got.ids(), " $3") {
