@@ -103,20 +103,29 @@ func (s *scanner) examineDeliveryKey(ctx context.Context, node *redis.Client, x 
 	return nil
 }
 
+// scanHash calls do with the pairs of a hash, a page at a time. A pair may come twice.
+func scanHash(ctx context.Context, node *redis.Client, name string, do func(pairs []string) error) error {
+	for cursor := uint64(0); ; {
+		pairs, next, err := node.HScan(ctx, name, cursor, "", pageSize).Result()
+		if err == nil {
+			err = do(pairs)
+		}
+		if cursor = next; err != nil || cursor == 0 {
+			return err
+		}
+	}
+}
+
 // examineTexts looks for texts that no host removes.
 func (s *scanner) examineTexts(ctx context.Context, node *redis.Client, x *examination, name string, key stored.Key) error {
 	var fields, all []string
-	for cursor := uint64(0); ; {
-		pairs, next, err := node.HScan(ctx, name, cursor, "", pageSize).Result()
-		if err != nil {
-			return err
-		}
+	if err := scanHash(ctx, node, name, func(pairs []string) error {
 		for i := 0; i < len(pairs); i += 2 { // each field and its text
 			fields = append(fields, pairs[i])
 		}
-		if cursor = next; cursor == 0 {
-			break
-		}
+		return nil
+	}); err != nil {
+		return err
 	}
 	slices.Sort(fields) // so that each backlog is read once
 	for part := range slices.Chunk(slices.Compact(fields), pageSize) {
@@ -182,11 +191,7 @@ func (e *entries) problems(name string) []problem {
 // examineFirst reads the first notifications of a shard.
 func (s *scanner) examineFirst(ctx context.Context, node *redis.Client, x *examination, name string, key stored.Key) error {
 	var all entries
-	for cursor := uint64(0); ; {
-		pairs, next, err := node.HScan(ctx, name, cursor, "", pageSize).Result()
-		if err != nil {
-			return err
-		}
+	err := scanHash(ctx, node, name, func(pairs []string) error {
 		byGate := map[string][]string{}
 		for i := 0; i+1 < len(pairs); i += 2 { // each target and its record
 			gate, entry, _ := stored.ReadFirstEntry(pairs[i+1])
@@ -194,12 +199,10 @@ func (s *scanner) examineFirst(ctx context.Context, node *redis.Client, x *exami
 			byGate[gate] = append(byGate[gate], pairs[i])
 			x.Waiting++
 		}
-		if err := s.examineListed(ctx, node, x, key.Shard, byGate); err != nil {
-			return err
-		}
-		if cursor = next; cursor == 0 {
-			break
-		}
+		return s.examineListed(ctx, node, x, key.Shard, byGate)
+	})
+	if err != nil {
+		return err
 	}
 	x.problems = append(x.problems, all.problems(name)...)
 	return nil

@@ -309,10 +309,11 @@ func (s *Scheduler) serveFirst(g *gate, line class, now time.Time) bool {
 
 // classOf returns the class of a request, by its user's experience at the gate.
 func (s *Scheduler) classOf(t *Turn) class {
+	user, answers := s.hash(t.User), &t.gate.answers
 	switch {
-	case t.user.hangsAt(t.gate), t.gate.answers.hung.has(s.hash(t.User)):
+	case t.user.hangsAt(t.gate), answers.hung.has(user):
 		return hangs
-	case t.gate.answers.all.has(s.hash(t.User)):
+	case answers.all.has(user):
 		return known
 	}
 	return unknown

@@ -115,35 +115,28 @@ func (s *Store) Append(ctx context.Context, texts []module.UserText) []module.Re
 // another.
 func (s *Store) push(ctx context.Context, pushes []push, places []int, commands []*redisclient.Command) []error {
 	errs := s.writer.DoDurably(ctx, commands...)
-	missing := make([]int, 0, len(errs))
+	var missing []int
+	var again []*redisclient.Command
 	for n, i := range places {
 		if errs[n] == nil && pushes[i].length == 0 {
-			missing = append(missing, n)
+			missing, again = append(missing, n), append(again, commands[n])
 		}
 	}
 	if len(missing) == 0 {
 		return errs
 	}
-	otherMasters := s.pipelines.Elsewhere(ctx, choose(commands, missing)...)
+	otherMasters := s.pipelines.Elsewhere(ctx, again...)
 	for k, n := range missing {
 		// After an error, the list may have begun or moved since the first try.
 		pushes[places[n]].begins = otherMasters[k] == nil
 	}
-	for k, err := range s.writer.DoDurably(ctx, choose(commands, missing)...) {
+	for k, err := range s.writer.DoDurably(ctx, again...) {
 		n := missing[k]
 		if errs[n] = err; err == nil && pushes[places[n]].length == 0 {
 			errs[n] = module.Unavailable(fmt.Errorf("%s: %w", name, otherMasters[k]))
 		}
 	}
 	return errs
-}
-
-func choose(commands []*redisclient.Command, places []int) []*redisclient.Command {
-	chosen := make([]*redisclient.Command, len(places))
-	for k, n := range places {
-		chosen[k] = commands[n]
-	}
-	return chosen
 }
 
 var readTexts = rediscommit.Query[[]string]{
