@@ -2,13 +2,10 @@ package main
 
 import (
 	"bufio"
-	"bytes"
-	"crypto/sha256"
+	"compress/gzip"
 	"encoding/base64"
-	"encoding/hex"
 	"errors"
 	"fmt"
-	"hash"
 	"io"
 	"os"
 	"time"
@@ -19,9 +16,8 @@ import (
 	"github.com/pushfx/pushfx/module/stored"
 )
 
-// An archive has the users' values, byte for byte: a header, a line for each value, and a
-// trailer with the number of values and the SHA-256 of the lines before. Each line is a JSON
-// object.
+// An archive has the users' values, byte for byte: a gzip file of JSON objects, a header and
+// one for each value. The checksum of gzip shows that a file is damaged or incomplete.
 
 const archiveFormat = 1
 
@@ -30,11 +26,6 @@ type archiveHeader struct {
 	Created string `json:"created"`
 	Redis   string `json:"redis"`
 	Prefix  string `json:"key_prefix"`
-}
-
-type archiveTrailer struct {
-	Records *int64 `json:"records"`
-	Sum     string `json:"sha256"`
 }
 
 // record is a user's value: an event, or the fields of a pusher hash.
@@ -71,97 +62,76 @@ func (r record) otherVersion() error {
 	return nil
 }
 
-// line is a record in JSON. Values that are not UTF-8 are in base64.
+// converted returns the record with each text converted.
+func (r record) converted(convert func(string) string) record {
+	if r.event != nil {
+		text := convert(*r.event)
+		return record{user: r.user, event: &text}
+	}
+	fields := make(map[string]string, len(r.fields))
+	for field, text := range r.fields {
+		fields[convert(field)] = convert(text)
+	}
+	return record{user: r.user, fields: fields}
+}
+
+func (r record) isUTF8() bool {
+	is := true
+	r.converted(func(text string) string {
+		is = is && utf8.ValidString(text)
+		return text
+	})
+	return is
+}
+
+// line is a record in JSON.
 type line struct {
-	User         mxid.UserID       `json:"user"`
-	Event        *string           `json:"push_rules,omitempty"`
-	EventBytes   []byte            `json:"push_rules_base64,omitempty"`
-	Pushers      map[string]string `json:"pushers,omitempty"`
-	PushersBytes map[string]string `json:"pushers_base64,omitempty"`
+	User    mxid.UserID       `json:"user"`
+	Event   *string           `json:"push_rules,omitempty"`
+	Pushers map[string]string `json:"pushers,omitempty"`
+	Base64  bool              `json:"base64,omitempty"` // all texts, since one is not UTF-8
 }
 
-func (r record) appendLine(dst *bytes.Buffer) error {
-	l := line{User: r.user}
-	switch {
-	case r.event != nil && utf8.ValidString(*r.event):
-		l.Event = r.event
-	case r.event != nil:
-		l.EventBytes = []byte(*r.event)
-	case allUTF8(r.fields):
-		l.Pushers = r.fields
-	default:
-		l.PushersBytes = make(map[string]string, len(r.fields))
-		for field, text := range r.fields {
-			l.PushersBytes[base64.StdEncoding.EncodeToString([]byte(field))] = base64.StdEncoding.EncodeToString([]byte(text))
-		}
+func (r record) line() line {
+	isUTF8 := r.isUTF8()
+	if !isUTF8 {
+		r = r.converted(func(text string) string { return base64.StdEncoding.EncodeToString([]byte(text)) })
 	}
-	return writeJSON(dst, l)
-}
-
-func allUTF8(fields map[string]string) bool {
-	for field, text := range fields {
-		if !utf8.ValidString(field) || !utf8.ValidString(text) {
-			return false
-		}
-	}
-	return true
+	return line{r.user, r.event, r.fields, !isUTF8}
 }
 
 func (l line) record() (r record, err error) {
 	r = record{user: l.User, event: l.Event, fields: l.Pushers}
-	if l.EventBytes != nil {
-		text := string(l.EventBytes)
-		r.event = &text
+	if (r.event == nil) == (r.fields == nil) {
+		return r, errors.New("want either push rules or pushers")
 	}
-	for name, value := range l.PushersBytes {
-		field, fieldErr := base64.StdEncoding.DecodeString(name)
-		text, textErr := base64.StdEncoding.DecodeString(value)
-		if r.fields == nil {
-			r.fields = map[string]string{}
-		}
-		r.fields[string(field)] = string(text)
-		err = errors.Join(err, fieldErr, textErr)
-	}
-	if err == nil && (r.event == nil) == (r.fields == nil) {
-		err = errors.New("want either push rules or pushers")
+	if l.Base64 {
+		r = r.converted(func(text string) string {
+			decoded, failed := base64.StdEncoding.DecodeString(text)
+			err = errors.Join(err, failed)
+			return string(decoded)
+		})
 	}
 	return r, errors.Join(err, r.user.Validate())
 }
 
 type archive struct {
-	to             io.Writer
-	file           *os.File // nil for stdout
-	sum            hash.Hash
-	records, bytes int64
+	zip     *gzip.Writer
+	file    *os.File // nil for stdout
+	records int64
 }
 
 func newArchive(to io.Writer, b *backend) (*archive, error) {
-	a := &archive{to: to, sum: sha256.New()}
-	var text bytes.Buffer
-	header := archiveHeader{archiveFormat, time.Now().UTC().Format(time.RFC3339), b.servers.String(), b.keys.Prefix}
-	if err := writeJSON(&text, header); err != nil {
-		return nil, err
-	}
-	return a, a.write(text.Bytes())
+	a := &archive{zip: gzip.NewWriter(to)}
+	return a, writeJSON(a.zip, archiveHeader{archiveFormat, time.Now().UTC().Format(time.RFC3339), b.servers.String(), b.keys.Prefix})
 }
 
-// errLocked is the error of a file that another export writes.
-var errLocked = errors.New("another export writes it")
-
-// createArchive begins an archive in a new file that only its owner can read. It locks the
-// file, if the file system has locks. It fails if the file or a link exists.
+// createArchive begins an archive in a new file that only its owner can read. It fails if the
+// file or a link exists.
 func createArchive(name string, b *backend) (*archive, error) {
 	file, err := os.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {
 		return nil, err
-	}
-	// Another export may have removed the file before it had the lock.
-	own, ownErr := file.Stat()
-	if err := lock(file); errors.Is(err, errLocked) {
-		return nil, errors.Join(fmt.Errorf("%s: %w", name, err), file.Close())
-	}
-	if now, err := os.Lstat(name); err != nil || ownErr != nil || !os.SameFile(own, now) {
-		return nil, errors.Join(fmt.Errorf("%s: %w", name, errLocked), file.Close())
 	}
 	a, err := newArchive(file, b)
 	if err != nil {
@@ -173,36 +143,22 @@ func createArchive(name string, b *backend) (*archive, error) {
 
 // add adds records. They are on disk after sync.
 func (a *archive) add(records ...record) error {
-	var text bytes.Buffer
 	for _, r := range records {
-		if err := r.appendLine(&text); err != nil {
+		if err := writeJSON(a.zip, r.line()); err != nil {
 			return err
 		}
 	}
 	a.records += int64(len(records))
-	return a.write(text.Bytes())
+	return nil
 }
 
-func (a *archive) write(lines []byte) error {
-	_, _ = a.sum.Write(lines)
-	n, err := a.to.Write(lines)
-	a.bytes += int64(n)
-	return err
-}
+func (a *archive) sync() error { return errors.Join(a.zip.Flush(), a.file.Sync()) }
 
-func (a *archive) sync() error {
-	if a.file == nil {
-		return nil
-	}
-	return a.file.Sync()
-}
-
-// end writes the trailer, without which an archive is incomplete.
+// end completes the archive, and closes a file.
 func (a *archive) end() error {
-	var text bytes.Buffer
-	err := writeJSON(&text, archiveTrailer{&a.records, hex.EncodeToString(a.sum.Sum(nil))})
-	if err == nil {
-		err = errors.Join(a.write(text.Bytes()), a.sync())
+	err := a.zip.Close()
+	if a.file != nil {
+		err = errors.Join(err, a.file.Sync(), a.file.Close())
 	}
 	return err
 }
@@ -223,49 +179,42 @@ const maxLine = 64 << 20
 // readArchive calls visit for each record. Only the end of an archive shows whether it is
 // complete. Errors do not repeat a line's text.
 func readArchive(from io.Reader, visit func(number int64, r record) error) (records int64, err error) {
-	sum, lines := sha256.New(), bufio.NewScanner(from)
+	zip, err := gzip.NewReader(from)
+	if err != nil {
+		return 0, &damagedArchiveError{1, "not a gzip file"}
+	}
+	lines := bufio.NewScanner(zip)
 	lines.Buffer(make([]byte, 1<<16), maxLine)
-	lines.Split(splitLines)
-	for number := int64(1); lines.Scan(); number++ {
-		text := lines.Bytes()
-		switch {
-		case number == 1:
-			if err := checkHeader(text); err != nil {
-				return 0, err
-			}
-		case bytes.HasPrefix(text, []byte(`{"records":`)):
-			return records, checkTrailer(text, number, records, sum, lines)
-		default:
-			var l line
-			var r record
-			if err = strictUnmarshal(text, &l); err == nil {
-				r, err = l.record()
-			}
-			if err != nil {
-				return 0, &damagedArchiveError{number, "not a record"}
-			}
-			records++
-			if err := visit(number, r); err != nil {
-				return 0, err
-			}
+	number := int64(1)
+	for ; lines.Scan(); number++ {
+		if number == 1 {
+			err = checkHeader(lines.Bytes())
+		} else {
+			err = readRecord(lines.Bytes(), number, visit)
 		}
-		_, _ = sum.Write(text)
+		if err != nil {
+			return 0, err
+		}
 	}
-	if err := lines.Err(); err != nil && !errors.Is(err, bufio.ErrTooLong) {
-		return 0, err
+	switch err := lines.Err(); {
+	case errors.Is(err, io.ErrUnexpectedEOF) || err == nil && number == 1:
+		return 0, &damagedArchiveError{number, "the end is missing"}
+	case err != nil:
+		return 0, &damagedArchiveError{number, err.Error()}
 	}
-	return 0, &damagedArchiveError{records + 2, "the trailer is missing"}
+	return number - 2, nil
 }
 
-// splitLines splits after each line feed. Text after the last one is a line too.
-func splitLines(data []byte, atEOF bool) (advance int, token []byte, err error) {
-	if i := bytes.IndexByte(data, '\n'); i >= 0 {
-		return i + 1, data[:i+1], nil
+func readRecord(text []byte, number int64, visit func(int64, record) error) error {
+	var l line
+	err := strictUnmarshal(text, &l)
+	if err == nil {
+		var r record
+		if r, err = l.record(); err == nil {
+			return visit(number, r)
+		}
 	}
-	if atEOF && len(data) > 0 {
-		return len(data), data, nil
-	}
-	return 0, nil, nil
+	return &damagedArchiveError{number, "not a record"}
 }
 
 func checkHeader(text []byte) error {
@@ -277,19 +226,4 @@ func checkHeader(text []byte) error {
 		return fmt.Errorf("the archive has format %d, want %d", h.Format, archiveFormat)
 	}
 	return nil
-}
-
-func checkTrailer(text []byte, number, records int64, sum hash.Hash, lines *bufio.Scanner) error {
-	var t archiveTrailer
-	switch {
-	case strictUnmarshal(text, &t) != nil || t.Records == nil || text[len(text)-1] != '\n':
-		return &damagedArchiveError{number, "not a complete trailer"}
-	case *t.Records != records:
-		return &damagedArchiveError{number, fmt.Sprintf("the trailer counts %d records, the archive has %d", *t.Records, records)}
-	case t.Sum != hex.EncodeToString(sum.Sum(nil)):
-		return &damagedArchiveError{number, "the SHA-256 differs"}
-	case lines.Scan():
-		return &damagedArchiveError{number + 1, "text after the trailer"}
-	}
-	return lines.Err()
 }

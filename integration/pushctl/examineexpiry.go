@@ -22,8 +22,6 @@ func (b *backend) examineExpiry(x *examination, v value) {
 	// A host may have emptied the value between the two commands.
 	p := b.expiring(x, v.name, v.expiry)
 	p.recheck = func(ctx context.Context) (bool, error) {
-		ctx, cancel := context.WithTimeout(ctx, replyTimeout)
-		defer cancel()
 		values, err := b.readExpiring(ctx, b.client, []string{v.name})
 		return err == nil && values[0].expiry >= 0 && !values[0].isEmpty(), err
 	}

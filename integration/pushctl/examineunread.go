@@ -57,8 +57,6 @@ func (b *backend) examineUnread(x *examination, v value) {
 		x.unconfirmed = append(x.unconfirmed, problem{
 			kind: longUnread, subject: v.name, detail: fmt.Sprintf("%d operations", l.ops),
 			recheck: func(ctx context.Context) (bool, error) {
-				ctx, cancel := context.WithTimeout(ctx, replyTimeout)
-				defer cancel()
 				values, err := b.readValues(ctx, b.client, []string{v.name})
 				return err == nil && readUnread(values[0].items).ops > unread.MaxOps, err
 			},

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -18,9 +17,9 @@ func exportCommand() command {
 	return command{
 		name: "export", args: "FILE",
 		summary: "copies all push rules and pushers to a file",
-		about: "Copies the push rules and pushers of all users to a file, while hosts run. Each line has one value as\n" +
-			"JSON. The file ends with a SHA-256 and holds pushkeys, so only its owner can read it. Until it is\n" +
-			"complete, its name is FILE.part; the next export removes that of a killed one. FILE - is stdout.",
+		about: "Copies the push rules and pushers of all users to a gzip file, while hosts run. Each line has one value\n" +
+			"as JSON. The file holds pushkeys, so only its owner can read it. Until it is complete, its name is\n" +
+			"FILE.part. FILE - is stdout.",
 		setup: func(f *flags) runner {
 			p := f.pace()
 			return func(ctx context.Context, c *call) error { return c.export(ctx, p, c.args[0]) }
@@ -43,46 +42,16 @@ func (c *call) export(ctx context.Context, p *pace, name string) error {
 	part := name + ".part"
 	a, err := createArchive(part, c.backend)
 	if errors.Is(err, fs.ErrExist) {
-		if err := removeAbandoned(part); err != nil {
-			return fmt.Errorf("%s exists: %w", part, err)
-		}
-		a, err = createArchive(part, c.backend)
+		return fmt.Errorf("%s exists: another export writes it, or was killed: then remove it", part)
 	}
 	if err != nil {
 		return err
 	}
 	err = c.exportTo(ctx, p, a)
-	if closed := a.file.Close(); err == nil {
-		err = closed
-	}
 	if err != nil && !errors.Is(err, errProblems) {
-		return errors.Join(err, os.Remove(part))
+		return errors.Join(err, a.file.Close(), os.Remove(part))
 	}
 	return errors.Join(os.Rename(part, name), err)
-}
-
-// removeAbandoned removes the file of an export that was killed. Such a file has no lock.
-func removeAbandoned(name string) error {
-	const otherwise = "remove it, or name another file"
-	info, err := os.Lstat(name)
-	if err != nil || !info.Mode().IsRegular() {
-		return errors.Join(err, errors.New("not a file: "+otherwise))
-	}
-	file, err := os.Open(name)
-	if err != nil {
-		return err
-	}
-	defer file.Close()
-	if err := lock(file); errors.Is(err, errLocked) {
-		return err
-	} else if err != nil {
-		return fmt.Errorf("cannot tell whether an export runs (%w): %s", err, otherwise)
-	}
-	header, err := bufio.NewReader(file).ReadBytes('\n')
-	if len(header) > 0 && (err != nil || checkHeader(header) != nil) {
-		return errors.New("not the file of an export: " + otherwise)
-	}
-	return os.Remove(name)
 }
 
 // exportTo writes the archive. It returns errProblems if keys were left out.
@@ -111,7 +80,7 @@ func (c *call) exportTo(ctx context.Context, p *pace, a *archive) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(c.notes, "exported %d values, %d bytes\n", a.records, a.bytes)
+	fmt.Fprintf(c.notes, "exported %d values\n", a.records)
 	if others > 0 {
 		fmt.Fprintf(c.notes, "%d values are of another version, and only its import takes the file\n", others)
 	}

@@ -140,6 +140,7 @@ func texts[T ~string](values []json.RawMessage) (all []T) {
 	return all
 }
 
+// strictUnmarshal refuses unknown fields.
 func strictUnmarshal(text []byte, value any) error {
 	decoder := json.NewDecoder(bytes.NewReader(text))
 	decoder.DisallowUnknownFields()

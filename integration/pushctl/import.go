@@ -10,12 +10,8 @@ import (
 	"os"
 	"slices"
 	"sync"
-	"time"
-
-	"github.com/redis/go-redis/v9"
 
 	"github.com/pushfx/pushfx/module/pusher"
-	"github.com/pushfx/pushfx/module/retry"
 	"github.com/pushfx/pushfx/module/stored"
 )
 
@@ -129,9 +125,6 @@ func (i *importer) storeAll(ctx context.Context, file io.Reader, records int64) 
 	return errors.Join(err, bar.Exit())
 }
 
-// storeTimeout bounds the time for a record.
-const storeTimeout = 30 * time.Second
-
 // importJob is a record with the stored value.
 type importJob struct {
 	record
@@ -141,36 +134,6 @@ type importJob struct {
 
 // storeBatch reads the keys in one pipeline, so that unchanged records cost little.
 func (i *importer) storeBatch(ctx context.Context, batch []record) error {
-	jobs, err := i.prepare(ctx, batch)
-	if err != nil {
-		return err
-	}
-	return parallel(ctx, jobs, i.store)
-}
-
-func (i *importer) prepare(ctx context.Context, batch []record) (jobs []importJob, err error) {
-	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
-	defer cancel()
-	err = repeat(ctx, func(bool) error {
-		jobs, err = i.tryPrepare(ctx, batch)
-		return err
-	})
-	return jobs, err
-}
-
-// repeat calls try until it succeeds, ctx ends, or the error stays the same each time. A
-// server may be slow or restart, and a replica may take over.
-func repeat(ctx context.Context, try func(again bool) error) error {
-	for wait := 20 * time.Millisecond; ; wait = min(2*wait, time.Second) {
-		err := try(wait > 20*time.Millisecond)
-		final := errors.Is(err, errBusy) || errors.Is(err, errOtherType) || redis.HasErrorPrefix(err, "NOPERM")
-		if err == nil || final || retry.Sleep(ctx, retry.Jitter(wait)) != nil {
-			return err
-		}
-	}
-}
-
-func (i *importer) tryPrepare(ctx context.Context, batch []record) ([]importJob, error) {
 	names := make([]string, len(batch))
 	var digests []pusher.Digest
 	for n, r := range batch {
@@ -182,39 +145,28 @@ func (i *importer) tryPrepare(ctx context.Context, batch []record) ([]importJob,
 	}
 	claims, err := i.readClaims(ctx, digests)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	values, err := i.readValues(ctx, i.client, names)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	jobs := make([]importJob, len(batch))
 	for n, r := range batch {
 		jobs[n] = importJob{r, values[n], claims}
 	}
-	return jobs, nil
+	return parallel(ctx, jobs, i.store)
 }
 
 // store stores a record, unless the stored value stays.
 func (i *importer) store(ctx context.Context, j importJob) error {
-	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
-	defer cancel()
-	var outcome importOutcome
-	err := repeat(ctx, func(again bool) (err error) {
-		if again {
-			err = i.readAgain(ctx, &j)
+	outcome, err := i.tryStore(ctx, j)
+	if err == nil && outcome != kept && j.event == nil {
+		if outcome != unchanged {
+			j.claims = nil // they may be outdated now
 		}
-		if err == nil {
-			outcome, err = i.tryStore(ctx, j)
-		}
-		if err == nil && outcome != kept && j.event == nil {
-			if outcome != unchanged {
-				j.claims = nil // they may be outdated now
-			}
-			err = i.claim(ctx, j)
-		}
-		return err
-	})
+		err = i.claim(ctx, j)
+	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", printable(string(j.user)), err)
 	}
@@ -225,15 +177,6 @@ func (i *importer) store(ctx context.Context, j importJob) error {
 		fmt.Fprintf(i.out, "kept\t%s\t%s\n", j.kindName(), printable(string(j.user)))
 	}
 	return nil
-}
-
-// readAgain reads the stored value, which has changed or may have.
-func (i *importer) readAgain(ctx context.Context, j *importJob) error {
-	values, err := i.readValues(ctx, i.client, []string{j.key(i.keys)})
-	if err == nil {
-		j.before = values[0]
-	}
-	return err
 }
 
 // maxTries bounds the tries for a value that hosts keep changing.
@@ -262,9 +205,11 @@ func (i *importer) tryStore(ctx context.Context, j importJob) (importOutcome, er
 		if done, err := i.replace(ctx, j); err != nil || done {
 			return outcome, err
 		}
-		if err := i.readAgain(ctx, &j); err != nil {
+		values, err := i.readValues(ctx, i.client, []string{j.key(i.keys)})
+		if err != nil {
 			return 0, err
 		}
+		j.before = values[0]
 	}
 	return 0, errBusy
 }

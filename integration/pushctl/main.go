@@ -154,8 +154,6 @@ func (c *call) userArgument() (mxid.UserID, error) {
 
 // checkUser returns a [notFoundError] if nothing is stored for the user.
 func (c *call) checkUser(ctx context.Context, user mxid.UserID) error {
-	ctx, cancel := context.WithTimeout(ctx, replyTimeout)
-	defer cancel()
 	values, err := c.readValues(ctx, c.client, []string{c.keys.Rules(user), c.keys.Pushers(user)})
 	if err == nil && !slices.ContainsFunc(values, func(v value) bool { return v.state != isAbsent }) {
 		err = c.notFound(user)

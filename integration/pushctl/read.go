@@ -63,6 +63,8 @@ func (b *backend) readExpiring(ctx context.Context, from redis.UniversalClient, 
 func (b *backend) readEach(
 	ctx context.Context, from redis.UniversalClient, names []string, after func(p redis.Pipeliner, name string),
 ) ([]value, error) {
+	ctx, cancel := context.WithTimeout(ctx, replyTimeout)
+	defer cancel()
 	values, answers := make([]value, 0, len(names)), make([]redis.Cmder, 0, len(names))
 	_, _ = from.Pipelined(ctx, func(p redis.Pipeliner) error { // each answer has its error
 		for _, name := range names {
@@ -95,8 +97,6 @@ func (b *backend) readEach(
 // readAnywhere reads values of some kinds from a node, or from another node if a key has just
 // moved there.
 func (b *backend) readAnywhere(ctx context.Context, node *redis.Client, names []string, kinds ...stored.KeyKind) ([]value, error) {
-	ctx, cancel := context.WithTimeout(ctx, replyTimeout)
-	defer cancel()
 	values, err := b.readValues(ctx, node, slices.DeleteFunc(slices.Clone(names), func(name string) bool {
 		return !slices.Contains(kinds, b.keys.Parse(name).Kind)
 	}))

@@ -58,7 +58,7 @@ func (r *repairer) run(ctx context.Context, p *pace) error {
 		err = r.reconcilePushkeys(ctx) // ends repairs that mark pushkeys as pending
 	}
 	if r.saved != nil {
-		err = errors.Join(err, r.saved.end(), r.saved.file.Close())
+		err = errors.Join(err, r.saved.end())
 	}
 	if errors.Is(err, errNoKeys) {
 		return err

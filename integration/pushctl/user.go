@@ -59,15 +59,13 @@ func (u *userChange) run(ctx context.Context, c *call) error {
 }
 
 func (c *call) recordsOfUser(ctx context.Context, user mxid.UserID) ([]record, error) {
-	ctx, cancel := context.WithTimeout(ctx, replyTimeout)
-	defer cancel()
 	values, err := c.readValues(ctx, c.client, []string{c.keys.Rules(user), c.keys.Pushers(user)})
 	if err != nil {
 		return nil, err
 	}
 	records, others := recordsOf(values)
 	if others > 0 {
-		return nil, errors.New("a key of the user has the wrong type: look at it by hand")
+		return nil, errOtherType
 	}
 	for _, r := range records {
 		if err := r.otherVersion(); err != nil {
@@ -94,7 +92,7 @@ func (c *call) saveRecords(name string, records []record) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(a.add(records...), a.end(), a.file.Close())
+	return errors.Join(a.add(records...), a.end())
 }
 
 func resetCommand() command {
