@@ -267,8 +267,6 @@ func TestAHostileGatewayDoesNoHarm(t *testing.T) {
 	}
 }
 
-func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
-
 func quantile(all []time.Duration, share float64) time.Duration {
 	slices.Sort(all)
 	return all[min(int(float64(len(all))*share), len(all)-1)]

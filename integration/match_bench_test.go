@@ -73,21 +73,6 @@ func oneKilobyte() string {
 		`"m.relates_to":{"m.in_reply_to":{"event_id":"$reply:example.org"}}}}`
 }
 
-func BenchmarkEvaluate(b *testing.B) {
-	e := mustReadEvent(b, benchEvent)
-	for _, test := range benchSets(b) {
-		b.Run(test.name, func(b *testing.B) {
-			rules := match.Compile(test.set)
-			b.ReportAllocs()
-			for b.Loop() {
-				if _, id := rules.Evaluate(e, benchFacts).Rule(); id != ".m.rule.message" {
-					b.Fatal(id)
-				}
-			}
-		})
-	}
-}
-
 func TestEvaluationAllocatesNothing(t *testing.T) {
 	found := mustReadEvent(t, `{"type":"m.room.message","sender":"@bob:example.org","content":{"body":"keyword7 Keynote word99! Alice"}}`)
 	for _, test := range benchSets(t) {
@@ -97,30 +82,6 @@ func TestEvaluationAllocatesNothing(t *testing.T) {
 				t.Errorf("%s: %v allocations", test.name, n)
 			}
 		}
-	}
-}
-
-func BenchmarkReadEvent(b *testing.B) {
-	for _, text := range []string{benchEvent, oneKilobyte()} {
-		b.Run(fmt.Sprint("bytes=", len(text)), func(b *testing.B) {
-			b.ReportAllocs()
-			for b.Loop() {
-				if _, err := match.ReadEvent(text); err != nil {
-					b.Fatal(err)
-				}
-			}
-		})
-	}
-}
-
-func BenchmarkCompile(b *testing.B) {
-	for _, test := range benchSets(b) {
-		b.Run(test.name, func(b *testing.B) {
-			b.ReportAllocs()
-			for b.Loop() {
-				match.Compile(test.set)
-			}
-		})
 	}
 }
 

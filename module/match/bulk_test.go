@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"testing"
-	"time"
 
 	"github.com/pushfx/pushfx/module/match"
 	"github.com/pushfx/pushfx/module/mxid"
@@ -79,30 +78,5 @@ func TestEvaluateAllEndsWithTheContext(t *testing.T) {
 	}
 	if results, err := match.EvaluateAll(t.Context(), readEvent(t, `{}`), match.Room{}, nil); len(results) != 0 || err != nil {
 		t.Errorf("nobody: got %d results, %v", len(results), err)
-	}
-}
-
-func BenchmarkEvaluateAll(b *testing.B) {
-	members := bulkMembers(b, 100_000)
-	room := match.Room{MemberCount: len(members), Power: &match.Power{}}
-	for name, text := range map[string]string{
-		"message": `{"type":"m.room.message","sender":"@bob:example.org","content":{"msgtype":"m.text","body":"Lunch is at noon, see you there!",` +
-			`"m.mentions":{}}}`,
-		"mention": `{"type":"m.room.message","sender":"@bob:example.org","content":{"msgtype":"m.text","body":"Lunch is at noon, see you there!",` +
-			`"m.mentions":{"user_ids":["@user77:example.org"]}}}`,
-	} {
-		e := readEvent(b, text)
-		b.Run(name, func(b *testing.B) {
-			b.ReportAllocs()
-			fastest := time.Hour
-			for b.Loop() {
-				start := time.Now()
-				if _, err := match.EvaluateAll(b.Context(), e, room, members); err != nil {
-					b.Fatal(err)
-				}
-				fastest = min(fastest, time.Since(start))
-			}
-			b.ReportMetric(fastest.Seconds()*1000, "fastest-ms")
-		})
 	}
 }

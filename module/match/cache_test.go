@@ -243,12 +243,3 @@ func TestSetLargerThanTheCacheIsNotKept(t *testing.T) {
 	}
 	asking.Wait()
 }
-
-func BenchmarkCache(b *testing.B) {
-	cache := match.NewCache(1 << 20)
-	set := pushrule.ServerDefault("@alice:example.org")
-	b.ReportAllocs()
-	for b.Loop() {
-		cache.Rules("@alice:example.org", set)
-	}
-}

@@ -207,15 +207,3 @@ func TestCompilingTakesMemoryLinearInTheSet(t *testing.T) {
 		})
 	}
 }
-
-func BenchmarkCompileLarge(b *testing.B) {
-	for name, set := range largeSets(b) {
-		b.Run(name, func(b *testing.B) {
-			b.ReportAllocs()
-			b.SetBytes(int64(len(set.JSON())))
-			for b.Loop() {
-				match.Compile(set)
-			}
-		})
-	}
-}

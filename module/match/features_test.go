@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"math"
 	"testing"
-	"time"
 
 	"github.com/pushfx/pushfx/module/match"
 	"github.com/pushfx/pushfx/module/mxid"
@@ -141,50 +140,5 @@ func TestEvaluateAllEqualsEvaluateForAllPowerLevels(t *testing.T) {
 				}
 			}
 		}
-	}
-}
-
-func BenchmarkFeatures(b *testing.B) {
-	event := readEvent(b, `{"type":"m.room.message","sender":"@bob:example.org","room_id":"!a:example.org",`+
-		`"content":{"msgtype":"m.text","body":"Lunch is at noon, see you there!","m.mentions":{}}}`)
-	level := int64(0)
-	facts := match.Facts{User: "@alice:example.org", Power: &level, Room: match.Room{MemberCount: 20, Power: &match.Power{}}}
-	for name, defaults := range map[string]pushrule.Defaults{"none": {}, "all": allFeatures(b)} {
-		rules := match.Compile(defaults.For(facts.User))
-		b.Run(name, func(b *testing.B) {
-			b.ReportAllocs()
-			const batch = 1000
-			fastest := time.Hour
-			for b.Loop() {
-				start := time.Now()
-				for range batch {
-					if !rules.Evaluate(event, facts).Notify() {
-						b.Fatal("no notification")
-					}
-				}
-				fastest = min(fastest, time.Since(start))
-			}
-			b.ReportMetric(float64(fastest.Nanoseconds())/batch, "fastest-ns")
-		})
-	}
-}
-
-func BenchmarkKnock(b *testing.B) {
-	knock := readEvent(b, `{"type":"m.room.member","sender":"@knocker:example.org","state_key":"@knocker:example.org","content":{"membership":"knock"}}`)
-	room := match.Room{MemberCount: 100_000, Power: &match.Power{Permissions: map[string]int64{"invite": 50}}}
-	for name, list := range map[string][]*int64{"without": {nil}, "with": levels(0, 50, 0, 0, 100)} {
-		members := powerfulMembers(b, 100_000, allFeatures(b), list...)
-		b.Run(name, func(b *testing.B) {
-			b.ReportAllocs()
-			fastest := time.Hour
-			for b.Loop() {
-				start := time.Now()
-				if _, err := match.EvaluateAll(b.Context(), knock, room, members); err != nil {
-					b.Fatal(err)
-				}
-				fastest = min(fastest, time.Since(start))
-			}
-			b.ReportMetric(fastest.Seconds()*1000, "fastest-ms")
-		})
 	}
 }

@@ -183,36 +183,3 @@ func TestFoldingIsSimpleFolding(t *testing.T) {
 		}
 	}
 }
-
-// BenchmarkGlob uses the largest bodies, and patterns that are slow for a backtracking
-// matcher.
-func BenchmarkGlob(b *testing.B) {
-	as, words := readBody(strings.Repeat("a", 64<<10)), readBody(strings.Repeat("ab ", 21<<10))
-	for _, pattern := range []string{
-		"*a*a*a*a*b", strings.Repeat("*a", 40) + "b", "a*a*a*a*b", "?*?*?*b", "a?a?a?b*", strings.Repeat("a", 1023) + "b",
-		strings.Repeat("a?", 500) + "b", "*" + strings.Repeat("a", 1000) + "b*", "*" + strings.Repeat("a?", 30) + "b",
-	} {
-		name := pattern
-		if len(name) > 20 {
-			name = name[:20] + "..."
-		}
-		g := newGlob(pattern)
-		b.Run(name, func(b *testing.B) {
-			b.ReportAllocs()
-			for b.Loop() {
-				if g.matchWords(&as, unlimited()) {
-					b.Fatal("it matches")
-				}
-			}
-		})
-	}
-	b.Run("????... in words", func(b *testing.B) {
-		g := newGlob(strings.Repeat("?", 1001) + "a")
-		b.ReportAllocs()
-		for b.Loop() {
-			if g.matchWords(&words, unlimited()) {
-				b.Fatal("it matches")
-			}
-		}
-	})
-}
