@@ -183,13 +183,3 @@ func TestHashWithoutPushersExpires(t *testing.T) {
 func lives(got, want time.Duration) bool {
 	return want == 0 && got < 0 || got <= want && want-got < want/10
 }
-
-func TestNewNamesEachWrongSetting(t *testing.T) {
-	t.Parallel()
-	_, err := New(nil, rediscommit.Config{KeyPrefix: "{a}"}, rediscommit.Options{})
-	for _, field := range []string{"pusherstore", "KeyPrefix", "OperationTimeout"} {
-		if err == nil || !strings.Contains(err.Error(), field) {
-			t.Errorf("the error does not name %s: %v", field, err)
-		}
-	}
-}

@@ -3,7 +3,6 @@ package rulestore
 import (
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -123,16 +122,6 @@ func TestSwapScriptComparesTheSuffix(t *testing.T) {
 		}
 		if got := client.Get(t.Context(), aliceKey).Val(); got != want {
 			t.Errorf("%s: stored is %.20q, want %.20q", name, got, want)
-		}
-	}
-}
-
-func TestNewNamesEachWrongSetting(t *testing.T) {
-	t.Parallel()
-	_, err := New(nil, rediscommit.Config{KeyPrefix: "{a}", OperationTimeout: time.Hour}, rediscommit.Options{})
-	for _, field := range []string{"rulestore", "KeyPrefix", "OperationTimeout", "LargeValueBytes"} {
-		if err == nil || !strings.Contains(err.Error(), field) {
-			t.Errorf("the error does not name %s: %v", field, err)
 		}
 	}
 }

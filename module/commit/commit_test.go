@@ -49,7 +49,7 @@ func TestChangeIsRetriedOnlyWhileItMaySucceed(t *testing.T) {
 				if want := int64(s.others); err == nil && (!s.value.has("a") || s.revision.Changes != want+1) {
 					t.Errorf("stored is %q after %d changes", s.value.list, s.revision.Changes)
 				}
-				if err == nil && (state.Value != s.value || !state.Revision.Equal(s.revision)) {
+				if err == nil && !s.isStored(state) {
 					t.Errorf("got %+v, stored is %q with %+v", state, s.value.list, s.revision)
 				}
 			})
@@ -109,11 +109,12 @@ func TestLostReplyKeepsTheFirstResultDespiteLaterWrites(t *testing.T) {
 					}
 					return s.read(ctx, key)
 				}
-				if _, err := New(access(since), Written).Commit(t.Context(), key, test.edit); !isError(err, test.want) {
+				got, err := New(access(since), Written).Commit(t.Context(), key, test.edit)
+				if !isError(err, test.want) {
 					t.Errorf("got %v, want %v", err, test.want)
 				}
-				if s.value.list != test.stored {
-					t.Errorf("stored is %q, want %q", s.value.list, test.stored)
+				if s.value.list != test.stored || err == nil && !s.isStored(got) {
+					t.Errorf("stored is %q, want %q; returned is %+v", s.value.list, test.stored, got)
 				}
 			})
 		})
@@ -144,9 +145,12 @@ func TestUnchangedValueIsWrittenOnlyToConfirmIt(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := &store{revision: stored.Revision{Version: later}, outcomes: test.outcomes}
-				_, err := New(access(s.read), test.mode).Commit(t.Context(), key, test.edit)
+				got, err := New(access(s.read), test.mode).Commit(t.Context(), key, test.edit)
 				if err != nil && err != errThere {
 					t.Error(err)
+				}
+				if err == nil && !s.isStored(got) {
+					t.Errorf("got %+v, stored is %q with %+v", got, s.value.list, s.revision)
 				}
 				if s.writes != test.writes || s.revision.Changes != test.changes || (s.revision.Version > later) != (test.changes > 0) {
 					t.Errorf("%d writes and %d changes, version %d, want %d and %d",

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -84,18 +83,6 @@ func TestPanickingEditReleasesTheLock(t *testing.T) {
 		if panicked != "at the disco" {
 			t.Errorf("got %v, want the panic", panicked)
 		}
-	})
-}
-
-func TestExitingGoroutineReleasesTheLock(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := newCrowd(t, &store{}, Written)
-		c.join(t.Context(), func(*words) error { runtime.Goexit(); return nil })
-		c.proceed()
-		if _, err := c.commits.Commit(t.Context(), key, add("a")); err != nil {
-			t.Error(err)
-		}
-		c.want("first a")
 	})
 }
 
@@ -184,63 +171,6 @@ func TestNoChangeIsLostOrDoubledWithManyWriters(t *testing.T) {
 				if !s.value.has(word) {
 					t.Errorf("%s is lost", word)
 				}
-			}
-		}
-	})
-}
-
-func TestCommitReturnsTheStoredSnapshot(t *testing.T) {
-	for name, outcomes := range map[string][]outcome{
-		"at once":              nil,
-		"after a lost race":    {losesRace},
-		"with a lost reply":    {losesReply},
-		"with a lost request":  {losesSend},
-		"with a late request":  {comesLate},
-		"with a later request": {comesAfter},
-	} {
-		for mode, suffix := range map[Mode]string{Written: "", Confirmed: ", confirmed"} {
-			t.Run(name+suffix, func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
-					s := &store{outcomes: outcomes}
-					got, err := New(access(s.read), mode).Commit(t.Context(), key, add("a"))
-					if err != nil || got.Value != s.value || !got.Revision.Equal(s.revision) || got.Revision.Version == 0 {
-						t.Errorf("got %+v, %v, stored is %+v with %+v", got, err, s.value, s.revision)
-					}
-				})
-			})
-		}
-	}
-}
-
-func TestLostReplyReturnsTheLatestSnapshot(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := &store{outcomes: []outcome{losesReply}}
-		c := New(access(s.read), Written)
-		got, err := c.Commit(t.Context(), key, func(w *words) error {
-			if s.writes == 1 && s.others == 0 {
-				t.Error("a change that took effect is made again")
-			}
-			s.late = func() { s.byOther(add("other")) } // before the next read
-			return add("a")(w)
-		})
-		if err != nil || got.Value != s.value || !got.Revision.Equal(s.revision) || !got.Value.has("other") {
-			t.Errorf("got %+v, error %v, stored is %+v with %+v", got, err, s.value, s.revision)
-		}
-	})
-}
-
-func TestUnchangedValueReturnsTheStoredSnapshot(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		for _, mode := range []Mode{Written, Confirmed} {
-			s := &store{}
-			c := New(access(s.read), mode)
-			first, err := c.Commit(t.Context(), key, add("a"))
-			if err != nil {
-				t.Fatal(err)
-			}
-			same, err := c.Commit(t.Context(), key, func(*words) error { return nil })
-			if err != nil || same.Value != s.value || !same.Revision.Equal(s.revision) || same.Revision.Version != first.Revision.Version {
-				t.Errorf("got %+v, error %v, after %+v; stored is %+v", same, err, first, s.revision)
 			}
 		}
 	})

@@ -122,6 +122,10 @@ func (s *store) snapshot() Snapshot[words, *store] {
 	return Snapshot[words, *store]{Value: s.value, Revision: s.revision, Raw: s}
 }
 
+func (s *store) isStored(got Snapshot[words, *store]) bool {
+	return got.Value == s.value && got.Revision.Equal(s.revision)
+}
+
 // access writes to the store that the snapshot names.
 func access(read func(context.Context, string) (Snapshot[words, *store], error)) Access[words, *store] {
 	same := func(old Snapshot[words, *store], next words) bool { return old.Value == next }

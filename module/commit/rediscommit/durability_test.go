@@ -188,25 +188,6 @@ func requireWAITAOF(t *testing.T, client redis.UniversalClient) {
 	}
 }
 
-func TestCheckRefusesAServerWithoutAOF(t *testing.T) {
-	t.Parallel()
-	server := redistest.Single(t)
-	client := server.Client(t)
-	reason := "unknown command"
-	if knowsWAITAOF(t, client) {
-		reason = "appendonly is disabled"
-	}
-	shortages, err := Durability{AOF: true, Timeout: time.Second}.Check(t.Context(), client)
-	for _, part := range []string{"Durability aof", "Redis 7.2", "appendonly yes", server.Addr(), reason} {
-		if err == nil || !strings.Contains(err.Error(), part) {
-			t.Errorf("got error %v, want %q in it", err, part)
-		}
-	}
-	if len(shortages) != 0 {
-		t.Errorf("got shortages %q", shortages)
-	}
-}
-
 func TestCheckRequiresAOFOnEveryMaster(t *testing.T) {
 	t.Parallel()
 	requireWAITAOF(t, redistest.Single(t).Client(t))

@@ -1,11 +1,9 @@
 package rediscommit
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"regexp"
 	"slices"
 	"strings"
@@ -240,32 +238,6 @@ func TestScriptWithAnErrorIsNotDone(t *testing.T) {
 	}
 }
 
-// The connection stays usable, and the error names the missing replicas.
-func TestWaitEndsWithAnEarlierDeadline(t *testing.T) {
-	t.Parallel()
-	const allowed = 300 * time.Millisecond
-	server := redistest.Single(t)
-	for name, enabled := range map[string]bool{"a client with deadlines": true, "a client that ignores deadlines": false} {
-		t.Run(name, func(t *testing.T) {
-			client := redis.NewClient(&redis.Options{Addr: server.Addr(), ContextTimeoutEnabled: enabled, ReadTimeout: never})
-			defer client.Close()
-			set := newTestScript(client, nil, setting, Durability{Replicas: 1, Timeout: never / 2})
-			if err := set.script.Load(t.Context(), client).Err(); err != nil { // avoids a second wait
-				t.Fatal(err)
-			}
-			for range 3 {
-				ctx, cancel := context.WithTimeout(t.Context(), allowed)
-				began := time.Now()
-				done, err := set.run(ctx, "key", []any{"x"})
-				cancel()
-				if took := time.Since(began); done || err == nil || took > allowed+late {
-					t.Errorf("got %t, %v after %v", done, err, took)
-				}
-			}
-		})
-	}
-}
-
 func TestWaitEndedByADeadlineKeepsItsConnection(t *testing.T) {
 	t.Parallel()
 	server := redistest.Single(t)
@@ -299,99 +271,12 @@ func TestWaitEndedByADeadlineKeepsItsConnection(t *testing.T) {
 	}
 }
 
-// monitor records a server's commands, by connection, until stopped.
-func monitor(t *testing.T, server *redistest.Server) func() map[string][]string {
-	t.Helper()
-	conn, err := net.Dial("tcp", server.Addr())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { conn.Close() })
-	if err := conn.SetDeadline(time.Now().Add(never)); err != nil {
-		t.Fatal(err)
-	}
-	lines := bufio.NewScanner(conn)
-	if _, err := conn.Write([]byte("MONITOR\r\n")); err != nil || !lines.Scan() {
-		t.Fatalf("got no reply to MONITOR: %v, %v", err, lines.Err())
-	}
-	return func() map[string][]string {
-		if err := server.Client(t).Echo(t.Context(), "end").Err(); err != nil {
-			t.Error(err)
-		}
-		received := map[string][]string{}
-		for lines.Scan() {
-			m := monitored.FindStringSubmatch(lines.Text())
-			switch {
-			case m == nil:
-			case m[3] == "end":
-				return received
-			default:
-				received[m[1]] = append(received[m[1]], strings.ToUpper(m[2]))
-			}
-		}
-		t.Errorf("the monitor ended: %v", lines.Err())
-		return received
-	}
-}
-
-var monitored = regexp.MustCompile(`\[\d+ ([\d.:]+)\] "(\w+)"(?: "(\w+)")?`)
-
-func TestWaitFollowsItsScriptOnTheSameConnection(t *testing.T) {
-	t.Parallel()
-	const writers, writes = 20, 5
-	server, masters := redistest.Single(t), redistest.Cluster(t, 3, 0)
-	for _, test := range []struct {
-		name    string
-		servers []*redistest.Server
-		client  redis.UniversalClient
-	}{
-		{"single", []*redistest.Server{server}, redis.NewClient(&redis.Options{Addr: server.Addr(), PoolSize: 4 * writers})},
-		{"cluster", masters.Masters(), redis.NewClusterClient(&redis.ClusterOptions{Addrs: masters.Addrs(), PoolSize: 4 * writers})},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			defer test.client.Close()
-			var ends []func() map[string][]string
-			for _, s := range test.servers {
-				ends = append(ends, monitor(t, s))
-			}
-			set := newTestScript(test.client, nil, setting, Durability{Replicas: 1, Timeout: time.Millisecond})
-			parallel(writers, func(writer int) {
-				for n := range writes {
-					_, _ = set.run(t.Context(), fmt.Sprint("key", writer, n), []any{"x"}) // fails without a replica
-				}
-			})
-			waits := 0
-			for _, end := range ends {
-				for connection, commands := range end() {
-					waits += countPairs(t, connection, commands)
-				}
-			}
-			if waits < writers*writes {
-				t.Errorf("got %d waits, want %d", waits, writers*writes)
-			}
-		})
-	}
-}
-
 func parallel(n int, do func(n int)) {
 	var group sync.WaitGroup
 	for i := range n {
 		group.Go(func() { do(i) })
 	}
 	group.Wait()
-}
-
-// countPairs counts the scripts and checks that each has a wait after it.
-func countPairs(t *testing.T, connection string, commands []string) int {
-	t.Helper()
-	commands = slices.DeleteFunc(commands, func(c string) bool { return !strings.HasPrefix(c, "EVAL") && c != "WAIT" })
-	for i, c := range commands {
-		if (c == "WAIT") != (i%2 == 1) {
-			t.Errorf("%s: got %v, want a wait after each script", connection, commands)
-			break
-		}
-	}
-	return len(commands) / 2
 }
 
 // All stores together may hold two of the four connections to a node.
@@ -462,15 +347,6 @@ func keyOf(t *testing.T, client *redis.ClusterClient, master *redistest.Server) 
 	return ""
 }
 
-func slotOf(t *testing.T, client *redis.ClusterClient, key string) int {
-	t.Helper()
-	slot, err := client.ClusterKeySlot(t.Context(), key).Result()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return int(slot)
-}
-
 func otherMaster(t *testing.T, cluster *redistest.ClusterServers, slot int) *redistest.Server {
 	t.Helper()
 	master, err := cluster.MasterOf(t.Context(), slot)
@@ -479,44 +355,6 @@ func otherMaster(t *testing.T, cluster *redistest.ClusterServers, slot int) *red
 	}
 	masters := cluster.Masters()
 	return masters[(slices.Index(masters, master)+1)%len(masters)]
-}
-
-func TestScriptFollowsItsMovedSlot(t *testing.T) {
-	t.Parallel()
-	cluster := redistest.Cluster(t, 2, 1)
-	client := cluster.Client(t)
-	set := newTestScript(client, nil, setting, oneReplica)
-	run := func(step, key string) {
-		t.Helper()
-		if done, err := set.run(t.Context(), key, []any{step}); !done || err != nil {
-			t.Errorf("%s: got %t, %v", step, done, err)
-		}
-		if got := client.Get(t.Context(), key).Val(); got != step {
-			t.Errorf("%s: stored is %q", step, got)
-		}
-	}
-	const moved, fresh = "{tag}moved", "{tag}fresh"
-	slot := slotOf(t, client, moved)
-	target := otherMaster(t, cluster, slot)
-	run("before", moved)
-	move, err := cluster.BeginMove(t.Context(), slot, target)
-	if err != nil {
-		t.Fatal(err)
-	}
-	run("not moved yet", moved)
-	run("a new key, on the target", fresh)
-	if err := move.MoveKeys(t.Context(), moved); err != nil {
-		t.Fatal(err)
-	}
-	run("moved, on the target", moved)
-	if err := move.Finish(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	run("moved for good", moved)
-	if err := cluster.MoveSlot(t.Context(), slot, otherMaster(t, cluster, slot)); err != nil {
-		t.Fatal(err)
-	}
-	run("moved back", moved)
 }
 
 func TestScriptWaitsForTheDisk(t *testing.T) {

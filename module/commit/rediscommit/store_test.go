@@ -140,57 +140,6 @@ func TestStoreKeepsAValueForEachUser(t *testing.T) {
 	}
 }
 
-func TestEditErrorIsReturnedAndChangesNothing(t *testing.T) {
-	t.Parallel()
-	_, client := single(t)
-	store := textStore(t, client, defaults)
-	if err := store.Update(t.Context(), alice, func(*string) error { return errRefused }); err != errRefused {
-		t.Errorf("got error %v, want %v", err, errRefused)
-	}
-	if client.Exists(t.Context(), aliceKey).Val() != 0 {
-		t.Error("something was stored")
-	}
-}
-
-func TestUnreadableValueIsNotOverwritten(t *testing.T) {
-	t.Parallel()
-	for name, plant := range map[string]func(context.Context, redis.Cmdable){
-		"another type": func(ctx context.Context, c redis.Cmdable) { c.HSet(ctx, aliceKey, "x", "y") },
-		"another form": func(ctx context.Context, c redis.Cmdable) { c.Set(ctx, aliceKey, "x", 0) },
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			_, client := single(t)
-			store := textStore(t, client, defaults)
-			plant(t.Context(), client)
-			before := client.Dump(t.Context(), aliceKey).Val()
-			_, err := store.Load(t.Context(), alice)
-			wantKind(t, err, fault.Database)
-			wantKind(t, store.Update(t.Context(), alice, to("a")), fault.Database)
-			if after := client.Dump(t.Context(), aliceKey).Val(); after != before {
-				t.Errorf("before %s\nafter  %s", before, after)
-			}
-		})
-	}
-}
-
-func TestInvalidUserIsRefused(t *testing.T) {
-	t.Parallel()
-	_, client := single(t)
-	store := textStore(t, client, defaults)
-	for _, user := range []mxid.UserID{"", "alice", "}"} {
-		if _, err := store.Load(t.Context(), user); err == nil || !strings.Contains(err.Error(), "texts") {
-			t.Errorf("%q: got error %v", user, err)
-		}
-		if err := store.Update(t.Context(), user, to("a")); err == nil || !strings.Contains(err.Error(), "texts") {
-			t.Errorf("%q: got error %v", user, err)
-		}
-	}
-	if keys := slices.Sorted(slices.Values(client.Keys(t.Context(), "*").Val())); len(keys) != 0 {
-		t.Errorf("got keys %q", keys)
-	}
-}
-
 func TestStoppedServerIsUnavailable(t *testing.T) {
 	t.Parallel()
 	server, client := single(t)
