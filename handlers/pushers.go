@@ -46,8 +46,9 @@ func (p *pusherRoutes) set(d Dialect) endpoint {
 	}
 }
 
-// readPusherChange accepts two forms of the body in each dialect: the change at the top,
-// as in the Matrix specification, or in {"action": {...}}, as in the service document.
+// readPusherChange accepts two forms of the body in each dialect: the change at the top
+// level, as in the Matrix specification, or in {"action": {...}}, as in the service
+// document.
 func readPusherChange(r *strictjson.Reader, form pusher.Form) (change pusher.Change, err error) {
 	start := r.Offset()
 	wrapped := false

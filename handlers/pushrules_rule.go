@@ -67,8 +67,8 @@ func (p *pushRuleRoutes) putRule(d Dialect) endpoint {
 }
 
 // putRuleBody is the body of a PUT rule in either form: {"rule": {...}, "before": "...",
-// "after": "..."} of the service document, or the rule's members at the top, of the Matrix
-// specification. Both accept enabled at the top; enabled inside rule wins.
+// "after": "..."} of the service document, or the rule's members at the top level, of the
+// Matrix specification. Both accept enabled at the top level; enabled inside rule wins.
 type putRuleBody struct {
 	draft pushrule.Draft
 	at    pushrule.Position

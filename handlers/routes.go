@@ -91,15 +91,15 @@ type shape struct {
 	allow    string   // for the Allow header
 }
 
-// tree returns an empty tree for one path or, with a star at the end of all, for every
-// path with that prefix.
-func (s *Server) tree(g *echo.Group, all string, auth []echo.MiddlewareFunc) *tree {
-	t := &tree{server: s, group: g, auth: auth, root: strings.TrimSuffix(all, "*")}
+// tree returns an empty tree for the paths of a pattern: one path or, with a star at the
+// end, all paths with that prefix.
+func (s *Server) tree(g *echo.Group, pattern string, auth []echo.MiddlewareFunc) *tree {
+	t := &tree{server: s, group: g, auth: auth, root: strings.TrimSuffix(pattern, "*")}
 	op := &observe.Operation{Kind: observe.Request, Verb: otherMethod}
 	unserved := s.observe(op, t.unserved)
-	op.Name = g.RouteNotFound(all, unserved).Path
-	if t.root == all {
-		g.Any(all, unserved) // otherwise a route of the host could serve other methods
+	op.Name = g.RouteNotFound(pattern, unserved).Path
+	if t.root == pattern {
+		g.Any(pattern, unserved) // otherwise a route of the host could serve other methods
 	}
 	t.notFound = s.observe(op, func(_ context.Context, c echo.Context) (refused, err error) {
 		return s.refuse(c, Requester{}, errUnrecognized)
@@ -107,8 +107,8 @@ func (s *Server) tree(g *echo.Group, all string, auth []echo.MiddlewareFunc) *tr
 	return t
 }
 
-// add serves a path. If two shapes match a path, the later one determines the allowed
-// methods.
+// add serves a path, which may have parameters. If two added paths match a request, the
+// later one determines the allowed methods.
 func (t *tree) add(path string, served methods) {
 	for method, do := range served {
 		op := &observe.Operation{Kind: observe.Request, Verb: method}

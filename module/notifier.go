@@ -88,8 +88,8 @@ type Unread interface {
 	Counts(ctx context.Context, users []mxid.UserID) map[mxid.UserID]Result[Counts]
 
 	// AreRead returns true for each event that needs no notification any more: the user
-	// has read it or left the room, or it was redacted. Nil means false for all. It goes by
-	// read marks, since a lost write of a count must not lose a notification.
+	// has read it or left the room, or it was redacted. Nil means false for all. It must
+	// use read marks and not counts: a lost count must not lose a notification.
 	AreRead(ctx context.Context, events []UserEvent) []bool
 }
 
@@ -175,8 +175,8 @@ type DeliveryQueue interface {
 
 	// Complete removes a notification, one of the first 16 of a claimed backlog, and stores
 	// trouble in place of the backlog's former one. It returns how many notifications are
-	// left. An unknown id is no error. An empty backlog ends, and so does its claim. Sent
-	// replaces what Sent returns, unless it is empty.
+	// left. An unknown id is no error. An empty backlog ends, and so does its claim. The
+	// method Sent returns sent from then on, unless sent is empty.
 	Complete(ctx context.Context, c Claim, id string, trouble Trouble, sent string) (left int, err error)
 
 	// Sent returns what Complete stored for a pusher, with or without a backlog. It is empty
@@ -212,12 +212,13 @@ type DeliveryQueue interface {
 type QueueSummary struct {
 	Notifications int // a notification of a backlog FanOut counts once
 
-	// Oldest is for how long notifications of three users have waited at a gate, or one of a
-	// backlog FanOut; 0 for none. It leaves out the backlogs that wait alone.
+	// Oldest is the longest time for which notifications of three users have waited at one
+	// gate, or a notification in a backlog FanOut; 0 if there are none. Backlogs that wait
+	// alone do not count.
 	Oldest time.Duration
 
-	// Gates has the notifications by gate, except of backlogs FanOut. It may lack all but the
-	// 32 gates with the most users.
+	// Gates has the number of notifications by gate, without backlogs FanOut. It has at
+	// least the 32 gates with the most users.
 	Gates map[string]int
 }
 
@@ -259,9 +260,10 @@ type DeliveryBatch struct {
 	Key    string
 	Window time.Duration
 
-	// Room is 8 bytes that name the room of an event. While the backlog [FanOut] of the room
-	// has notifications, the shard accepts only batches for it and batches that expand it.
-	// It is empty for notifications without a room, which need no order.
+	// Room is 8 bytes that name the room of an event. It is empty for notifications without
+	// a room, which need no order. While the room's backlog [FanOut] has notifications, the
+	// shard accepts only two kinds of batches for the room: the ones that add to this
+	// backlog, and the ones that expand it.
 	Room string
 
 	// MaxRoomBytes bounds the texts in the backlog FanOut of a room, MaxShardBytes those of
@@ -269,9 +271,9 @@ type DeliveryBatch struct {
 	// twice as many.
 	MaxRoomBytes, MaxShardBytes int
 
-	// Of is for a batch that expands the first notification of a backlog FanOut, whose claim
-	// it is. From is the position before this batch, and To after it. The queue checks both,
-	// and ignores Key and Room.
+	// Of is the claim of a backlog FanOut, for a batch that expands its first notification.
+	// From is the position before this batch, and To the position after it. The queue checks
+	// the claim and From, and ignores Key and Room.
 	Of       Claim
 	From, To int
 
@@ -279,8 +281,8 @@ type DeliveryBatch struct {
 	Lease time.Duration
 
 	// MaxBacklog bounds the notifications of a backlog; the queue may exceed it by a fifth.
-	// Up to ten times MaxBacklog, notifications younger than KeepFor stay, and cost no older
-	// ones their place.
+	// Up to ten times MaxBacklog, notifications younger than KeepFor stay, and no older ones
+	// are dropped in their place.
 	MaxBacklog int
 	KeepFor    time.Duration
 
@@ -327,9 +329,9 @@ func (t Target) IsFanOut() bool { return strings.HasPrefix(t.Name, FanOut) }
 
 // Enqueued is the result for a batch.
 type Enqueued struct {
-	// Again is set for a repeated batch, which was ignored. Batches that were not added
-	// have Behind if the room's backlog [FanOut] has notifications, or Full if it must not
-	// have more.
+	// Again means that the batch is a repetition, and was ignored. Behind means that it was
+	// not added, because the room's backlog [FanOut] has notifications; Full, because that
+	// backlog must not grow.
 	Again, Behind, Full bool
 
 	// Claims has the claim of each addition, by index, or the zero Claim.
@@ -352,13 +354,13 @@ type Look struct {
 	Limit  int   // backlogs
 	Lease  time.Duration
 
-	// Gate returns how many backlogs of a gate to claim at most, and whether the host has
-	// closed the gate and only tries it. It is 0 for a gate that is left out.
+	// Gate returns the most backlogs of a gate to claim, 0 to leave the gate out. IsClosed
+	// says that the host has closed the gate and only tries it.
 	Gate func(name string) (most int, isClosed bool)
 }
 
-// Claimed is the result of [DeliveryQueue.Claim]. Backlogs at closed gates are neither
-// more nor old, because they have to wait.
+// Claimed is the result of [DeliveryQueue.Claim]. Backlogs at closed gates have to wait, so
+// they count neither for More nor for Oldest.
 type Claimed struct {
 	Backlogs []Backlog
 	More     []int         // shards in which more backlogs may be due

@@ -10,8 +10,8 @@ import (
 	"github.com/pushfx/pushfx/module/pusher"
 )
 
-// pushkeys decides which users own a pushkey: the last user with a stored pusher to take
-// it, and all later sharers.
+// pushkeys decides which users keep a pushkey: the last one that took it from others and
+// has a pusher of it, and those that shared it later.
 type pushkeys struct {
 	Stores
 	unused *unusedClaims // nil if claims without a pusher are not tracked
@@ -77,9 +77,9 @@ func (k pushkeys) release(ctx context.Context, key pusher.Digest, claim pusher.O
 	_ = k.drop(ctx, key, claim)
 }
 
-// reconcile removes the pushers that lost the key to one of these claims. It clears the
-// key as pending up to the claim last, unless a claim may still get its pusher. The claim
-// of taker removes other pushers even if taker's pusher is gone by now.
+// reconcile removes the pushers of users who have lost the key, by these claims. After
+// that, the key is not pending up to the claim last, unless a claim may still get its
+// pusher. The claim of taker removes other pushers even if taker's pusher is gone by now.
 func (k pushkeys) reconcile(ctx context.Context, key pusher.Key, claims pusher.Claims, last int64, taker pusher.Owner) error {
 	held, err := k.held(ctx, key, claims)
 	if err != nil {
@@ -92,8 +92,8 @@ func (k pushkeys) reconcile(ctx context.Context, key pusher.Key, claims pusher.C
 	return k.conclude(ctx, key.Digest(), claims, last, held, gone)
 }
 
-// conclude drops claims without a pusher, and clears the key as pending unless a claim
-// may still get its pusher.
+// conclude drops the gone claims, and claims that have had no pusher for long. Unless a
+// younger claim may still get its pusher, the key is then not pending any more.
 func (k pushkeys) conclude(
 	ctx context.Context, key pusher.Digest, claims pusher.Claims, last int64, held map[mxid.UserID]pusher.Pusher, gone []pusher.Owner,
 ) error {
@@ -164,8 +164,8 @@ func (k pushkeys) held(ctx context.Context, key pusher.Key, claims pusher.Claims
 	return held, nil
 }
 
-// removeLosers finds the last claim that removes others, including the claim of taker. It
-// removes the pushers with earlier claims, and returns these claims.
+// removeLosers removes the pushers with claims before the last claim that removes others,
+// which may be taker's. It returns the claims of the removed pushers.
 func (k pushkeys) removeLosers(
 	ctx context.Context, held map[mxid.UserID]pusher.Pusher, taker pusher.Owner,
 ) ([]pusher.Owner, error) {

@@ -398,9 +398,9 @@ type PusherListener interface {
 // while it runs.
 type Accounts interface {
 	// LoggedIn reports whether a device is logged in or, with an empty device, whether
-	// the user is active. It is called after a pusher was set or a rule set created,
-	// so the host must end a device before it calls [HostService]. Ctx carries the
-	// values of the request's context.
+	// the user is active. The module asks after it has set a pusher or created a rule
+	// set. So at a logout, the host first ends the session, and then calls [HostService].
+	// Ctx carries the values of the request's context.
 	LoggedIn(ctx context.Context, user mxid.UserID, device string) (bool, error)
 }
 
@@ -436,11 +436,12 @@ type ImportSource interface {
 
 // Health is for the host's readiness probe.
 type Health interface {
-	// Healthy returns nil while the host can serve users: at least one master answers and
-	// runs scripts, no master evicts keys unless the host's Config allows it, and all are
-	// of the kind that the client is for. If other masters of a cluster do not answer,
-	// the host stays in service for the users of the rest. Healthy takes at most a second
-	// and one round trip to each master, so it can be called every second.
+	// Healthy returns nil while the host can serve users. At least one master must answer
+	// and run scripts: if the other masters of a cluster do not, the host still serves the
+	// rest of the users. No master may evict keys, unless the host's Config allows it. All
+	// must fit the client: masters, and nodes of a cluster only for a cluster client.
+	// Healthy takes at most a second and one round trip to each master, so it can be called
+	// every second.
 	Healthy(ctx context.Context) error
 }
 

@@ -120,7 +120,7 @@ func (c *call) findProblems(ctx context.Context, p *pace, counts *tally, handle 
 	return handle(ctx, strays)
 }
 
-// handle calls handle with the problems that a second look confirms.
+// handle examines the problems again, and passes the confirmed ones to the function.
 func (u *unconfirmed) handle(ctx context.Context, handle func(context.Context, []problem) error) error {
 	confirmed, err := u.confirm(ctx)
 	if err != nil {

@@ -99,8 +99,8 @@ func (b *backend) examinePushers(ctx context.Context, node *redis.Client, x *exa
 	return nil
 }
 
-// examinePusher looks for a pusher's claim in text, which has the claims to its pushkey. They
-// were read after the pusher.
+// examinePusher checks that the claims to a pusher's pushkey include the pusher's own. Text
+// has these claims, which were read after the pusher.
 func (b *backend) examinePusher(x *examination, node *redis.Client, v value, p pusher.Pusher, text string) {
 	claim := pusher.Owner{User: v.User, Claim: p.Claim.Number}
 	entry, damaged := stored.ReadEntry(text)

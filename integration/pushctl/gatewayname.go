@@ -76,9 +76,9 @@ func (g gatewayName) matches(gateway string) bool {
 // maxShownGateways limits the gateways in an error: users can make up any number.
 const maxShownGateways = 5
 
-// only returns the only gateway of a map, which has the number of pushers of each gateway
-// that g matches. It is empty without gateways. For several, the error shows those with the
-// most pushers.
+// only returns the gateway that g matches, or an empty name if it matches none. Matched has
+// the number of pushers of each matching gateway. If there are several, the error shows the
+// ones with the most pushers.
 func (g gatewayName) only(matched map[string]int) (string, error) {
 	names := slices.SortedFunc(maps.Keys(matched), func(a, b string) int {
 		return cmp.Or(cmp.Compare(matched[b], matched[a]), cmp.Compare(a, b))

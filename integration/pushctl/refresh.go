@@ -110,8 +110,8 @@ func (r *refresher) countOff(features []string) {
 	}
 }
 
-// count counts a set, also in kind if it is not nil. It lists a set that is left, with the
-// reason.
+// count adds one to the number of sets and, unless it is nil, to kind. It lists the user if
+// there is a reason why the set was left as it is.
 func (r *refresher) count(kind *int, user mxid.UserID, why string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

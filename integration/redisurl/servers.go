@@ -137,8 +137,8 @@ var errNotUnderstood = errors.New("not understood: want HOST:PORT, of sentinels 
 	"password all but letters and digits percent-encoded)")
 
 // read parses a URL as the Redis client does: with sentinels, user and password are for the
-// sentinels. It refuses a part that the client would ignore, since that may be the rest of a
-// password.
+// sentinels. It refuses parts that the client would ignore, such as a fragment: a password
+// with a # that is not escaped would end there.
 func (s *Servers) read(text string) error {
 	u, err := url.Parse(text)
 	if err != nil || u.Hostname() == "" || u.Fragment != "" || s.Mode == Cluster && strings.Trim(u.Path, "/") != "" {

@@ -128,10 +128,10 @@ type pendingWrite struct {
 	base   stored.Revision // the revision that the write replaces
 
 	// refused means that the store rejected the write, because its cached snapshot was
-	// stale. If the client sent the write twice, the first one may have taken effect,
-	// and the next read finds it in the revision. Otherwise the write never takes
-	// effect. [stored.Revision.MayHaveDropped] proves nothing here: the other writers
-	// may have written before this write, because its base was stale.
+	// stale. Such a write takes no effect, unless the client sent it twice and the first
+	// one did; then the next read finds it in the revision. So
+	// [stored.Revision.MayHaveDropped] is not asked: it counts the writers since the
+	// stale base, and all of them may have come before this write.
 	refused bool
 }
 

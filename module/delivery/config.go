@@ -25,9 +25,10 @@ type Config struct {
 	// to 1,000; default 128.
 	Shards int
 
-	// MaxInFlight bounds the requests in flight of this host, half of them without an
-	// answer for two seconds, or to gateways that answer nothing. The first requests of
-	// users to such gateways may exceed it by half. A TLS connection takes about 36 KB. At least 16; default 2,048.
+	// MaxInFlight bounds the requests in flight of this host. At most half of them are
+	// slow: without an answer for two seconds, or to gateways that answer nothing. A user
+	// without other requests may still begin a slow one, until there are half as many more
+	// in all. A TLS connection takes about 36 KB. At least 16; default 2,048.
 	MaxInFlight int
 
 	// MaxPerGateway bounds the requests in flight to a gateway, for one app. At least 4;

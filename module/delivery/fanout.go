@@ -195,9 +195,9 @@ func (d *Delivery) beginExpansion(life context.Context, c *claimed, sender strin
 	return false
 }
 
-// expandPart adds an event to the backlogs of some recipients: from the first one to the
-// returned one, at most to the last one. It returns the number of due backlogs in the
-// shard.
+// expandPart adds an event to the backlogs of some of the recipients in the range from
+// (included) to last (excluded). It returns the end of the part, and how many backlogs
+// are due at the recipients' gates.
 func (d *Delivery) expandPart(ctx context.Context, c *claimed, h *handover, recipients []recipient, from, last int) (to, due int, err error) {
 	lists, err := d.pushersOf(ctx, recipients[from:last])
 	if err != nil {

@@ -131,8 +131,8 @@ func (g *gates) claimable(gate string) (most int, isClosed bool) {
 	return g.turns.Claimable(time.Now(), gate)
 }
 
-// looked notes what a look has found. Allowed is how many backlogs it was to claim at most
-// of each gate. An open gate from which that many were claimed may have more.
+// looked notes the result of a look. Allowed is the most that it could claim of each gate.
+// An open gate of which it has claimed that many may have more.
 func (g *gates) looked(found module.Claimed, allowed map[string]int) (isCutOff bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -22,7 +22,7 @@ const (
 	LateDelayed   LateCause = "delayed"   // by module.Attention
 	LateClosed    LateCause = "closed"    // its gateway was closed most of the time, after failures of other pushers
 
-	// LateWaited is for none of these: its gateway was held, a host died or was paused, no
+	// LateWaited is any other cause: its gateway was held, a host died or was paused, no
 	// host ran, Redis failed, or hosts had no place.
 	LateWaited LateCause = "waited"
 )
@@ -46,7 +46,8 @@ func (e *LateError) Error() string {
 	return fmt.Sprintf("%s after %v: %s, %d failures, the last: %q", e.Pusher, e.Age, e.Cause, e.Attempts, e.Last)
 }
 
-// pastWait is why the notifications of a backlog waited, for those behind the first one, too.
+// pastWait is why the first notification of a backlog waited. The ones behind it waited
+// for the same reason.
 type pastWait struct {
 	trouble content.Trouble // of the last failure
 	until   time.Time       // when it ended; later notifications did not wait for it

@@ -358,7 +358,9 @@ func (s *sending) delivered(life context.Context, n module.Notification, m conte
 	return s.remove(life, n.ID, sent)
 }
 
-// notDelivered decides what follows a failure: another attempt, a drop, or a wait.
+// notDelivered decides what follows a failure: another attempt, a drop, or a wait. First
+// and of are the ids of the first notification and of the sent one. It reports whether to
+// go on sending.
 func (s *sending) notDelivered(life context.Context, p posted, first, of string) bool {
 	now := s.d.clock()
 	isOpen, isCutOff := s.d.gates.state(s.target.Gate())

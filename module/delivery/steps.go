@@ -17,8 +17,8 @@ type steps struct {
 
 func newSteps(atOnce int) steps { return steps{free: atOnce, waiting: map[string][]chan struct{}{}} }
 
-// await returns a channel that is closed when the step may run. After end or leave the
-// next one may.
+// await returns a channel that is closed when the step may run. The caller then calls end
+// or, to give up at any time, leave.
 func (s *steps) await(sender string) (ready chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -40,7 +40,8 @@ type Entry struct {
 // An unused set is idle after the cache took in maxIdle times as many sets as it holds.
 const maxIdle = 10
 
-// notShared marks a text that is a different set for each user.
+// notShared stands for the set of a masked text that users cannot share: each of them
+// needs another compiled set.
 var notShared = &Rules{}
 
 // NewCache returns a cache for sets with a total of limit bytes of JSON. A compiled set
@@ -79,11 +80,11 @@ func (c *Cache) Entry(user mxid.UserID, set pushrule.Ruleset) (*Entry, *Rules) {
 	var own *Rules
 	entry, rules := c.get(masked, func() *Rules {
 		compiled := compile(set, user)
-		if compiled.personal == count {
+		// Conditions compare with any user's id. Other strings, like a rule's id, do not.
+		if isOnlyInConditions := compiled.personal == count; isOnlyInConditions {
 			compiled.shared = true
 			return compiled
 		}
-		// The user's id also occurs in other strings, such as a rule's id.
 		own = compiled
 		return notShared
 	})

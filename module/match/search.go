@@ -70,9 +70,9 @@ func (f *search) endsWell(end int, bounds bounded) bool {
 	return bounds&endBounded == 0 || f.body.isBoundary(end)
 }
 
-// scan finds the segment in one pass over the text. It takes over when the segment did
-// not match at the first maxTries places of its anchor: such tries are faster in ordinary
-// texts, but read a hostile text many times.
+// scan finds the segment in one pass over the text. It takes over after maxTries tries.
+// Tries are faster in ordinary texts. But in a hostile text, with a near match everywhere,
+// they read the same bytes many times.
 func (f *search) scan(s *segment, from int, bounds bounded) (end int) {
 	f.meter.spend(setupWork * (1 + len(s.text)/64))
 	if len(s.text) <= 64 {

@@ -29,8 +29,8 @@ func NewList(pushers ...Pusher) List {
 // WithBytes returns the list with known bytes of its stored pushers; see [Size].
 func (l *List) WithBytes(bytes int) List { return List{l.pushers, bytes, l.others} }
 
-// WithOthers returns the list as a part of a user's pushers. [List.Size] includes the
-// others, but the list does not.
+// WithOthers returns a list of some of a user's pushers. Others is the size of the rest,
+// which [List.Size] includes.
 func (l *List) WithOthers(others Size) List { return List{l.pushers, l.bytes, others} }
 
 // Only returns a list with only the pusher of a key, if any; see [List.WithOthers].

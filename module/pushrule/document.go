@@ -228,18 +228,18 @@ func (d document) len() (n int) {
 }
 
 func (d document) withValue(at span, value string) document {
-	return d.splice(at, value, !hasStart(value))
+	return d.splice(at, value, hasStart(value))
 }
 
 func (d document) withRule(at span, rule entry, behind string) document {
-	return d.splice(at, rule.text+behind, !hasStart(rule.text[len(ruleStart):]))
+	return d.splice(at, rule.text+behind, hasStart(rule.text[len(ruleStart):]))
 }
 
-// splice replaces a part of the text. Clear promises that part contains no misleading
-// start of a rule or list, so a canonical set stays canonical.
-func (d document) splice(at span, part string, clear bool) document {
+// splice replaces a part of the text. The text is no longer canonical if the new part
+// has a [ruleStart] or [listStart] where no rule or list begins.
+func (d document) splice(at span, part string, hasMisplacedStart bool) document {
 	d.text = d.text[:at.start] + part + d.text[at.end:]
-	d.canonical = d.canonical && clear
+	d.canonical = d.canonical && !hasMisplacedStart
 	return d
 }
 

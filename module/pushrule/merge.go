@@ -2,9 +2,9 @@ package pushrule
 
 import "slices"
 
-// MergeDefaults updates the server-default rules to the table, which is [Defaults.For]
-// of the user. They keep the enabled state and actions that the set has under their id
-// or under the other id of a feature's rule. Default rules outside the table go. The
+// MergeDefaults replaces the server-default rules by those of the table, which is
+// [Defaults.For] of the user. A rule keeps the user's enabled state and actions, also
+// when a feature's rule gets its stable id. Default rules outside the table go. The
 // user's own rules stay in order, below .m.rule.master and above all other defaults. A
 // second merge changes nothing.
 //

@@ -43,17 +43,17 @@ func newMoves(client redis.UniversalClient) *moves {
 const (
 	shapeAge = time.Second
 
-	// aloneAge is how long other masters count as without keys of a slot, while the
-	// cluster keeps its shape. It bounds the effect of a move that a person forces to
-	// end in the middle.
+	// aloneAge is how long the knowledge lasts that no other master has keys of a slot,
+	// while the cluster keeps its shape. It bounds the effect of a move that a person
+	// forces to end in the middle.
 	aloneAge = time.Minute
 
 	// searchTimeout leaves a request time to try again.
 	searchTimeout = time.Second
 )
 
-// ErrOtherMaster is wrapped by the error of a key that a master has which does not serve
-// it.
+// ErrOtherMaster means that a master has a key but does not serve it. The error of the
+// key wraps it.
 var ErrOtherMaster = errors.New("another master has the key, since a move of its slot was interrupted")
 
 // elsewhere returns an error if a master may have a key which the node that answered

@@ -83,13 +83,13 @@ func (p *Pipelines) reload() {
 	}
 }
 
-// Kind is what commands need that share a pipeline.
+// Kind says what commands need. Only commands of one kind share a pipeline.
 //
-// Reads are repeated after a lost reply. On a cluster, no master replies to them during a
+// A read is repeated after a lost reply. On a cluster, no master replies to it during a
 // manual failover.
 //
-// After an error that is not from Redis, a write may have been done. It must be
-// idempotent, or find out by itself that it was done before: it may be sent twice.
+// A write may be sent twice, so it must be idempotent, or find out by itself that it was
+// done before. After an error that is not from Redis, it may have been done.
 type Kind struct {
 	IsRead     bool
 	Durability Durability // that a write waits for
@@ -113,8 +113,8 @@ type sent struct {
 	waited time.Duration
 }
 
-// Do sends commands of one kind and returns their errors. It sends them until none needs
-// another sending, or ctx ends.
+// Do sends commands of one kind and returns the error of each. Until ctx ends, it repeats
+// the commands that another sending can help, for example after their slot has moved.
 func (p *Pipelines) Do(ctx context.Context, k Kind, commands ...*Command) []error {
 	rider := p.carryRider(ctx, commands)
 	all, open := make([]sent, len(commands)), make([]*sent, len(commands))
@@ -143,16 +143,18 @@ func (p *Pipelines) Do(ctx context.Context, k Kind, commands ...*Command) []erro
 	return errs
 }
 
-// Elsewhere returns an error for each command whose key another master may have, though
-// the node that replied to the command lacks it. It wraps [ErrOtherMaster] if a master has
-// the key. The key may have been created or moved since the reply: the error counts if the
-// key is still missing when the caller sends the command again.
+// Elsewhere looks for missing keys on the other masters of a cluster. It returns an error
+// for each command whose key another master may have, and wraps [ErrOtherMaster] if that
+// is certain. The key may have been created or moved since the reply. So the caller sends
+// the command again: the error counts only if the key is still missing.
 func (p *Pipelines) Elsewhere(ctx context.Context, commands ...*Command) []error {
 	errs := make([]error, len(commands))
 	if !p.isCluster() {
 		return errs
 	}
-	blocks := map[int][]int{} // a block's first key asks about all its slots
+	// The answer for a block's first key is for all slots of the block. So the keys of a
+	// block follow one another, while blocks do not wait for each other.
+	blocks := map[int][]int{}
 	for i, c := range commands {
 		block := SlotOf(c.Key) / slotBlock
 		blocks[block] = append(blocks[block], i)
@@ -282,9 +284,9 @@ func exec(ctx context.Context, pipe redis.Pipeliner, group []*sent) {
 // itself repeats it.
 const maxSendings = 3
 
-// clientRepeats reports whether the client repeats commands without a reply. If it does,
-// Pipelines does not: after as many failed dials as its pool has connections, a client
-// fails at once, also for up to a second after the server is back.
+// clientRepeats reports whether the client itself repeats commands without a reply. Then
+// Pipelines does not, since each try may be a failed dial: after as many of them as its
+// pool has connections, a client fails at once for up to a second.
 func (p *Pipelines) clientRepeats() bool {
 	c, isSingle := p.client.(*redis.Client)
 	return isSingle && c.Options().MaxRetries > 0
@@ -317,9 +319,10 @@ func (p *Pipelines) mayRepeat(ctx context.Context, k Kind, s *sent) bool {
 	return false
 }
 
-// repeats reports whether a command without a reply is sent again. A write is, if
-// another caller's context may have ended its pipeline. Its own client, or the caller
-// who can read what was written, repeats other writes.
+// repeats reports whether a command without a reply is sent again. Any command is, once,
+// if another caller's context may have ended its pipeline. Unless the client repeats
+// commands, reads are, too, and writes that were not sent. Whether another write was done
+// is for its caller to find out.
 func (p *Pipelines) repeats(ctx context.Context, k Kind, s *sent) bool {
 	s.redirect, s.asking = nil, false
 	s.unanswered++
@@ -340,8 +343,8 @@ func isUnsent(err error) bool {
 	return errors.Is(err, errNoMaster) || errors.As(err, &network) && network.Op == "dial"
 }
 
-// ErrAnswered is wrapped by the errors of a check that come from a reply, but not from
-// Redis. The command is not sent again.
+// ErrAnswered means that Redis has replied, but the reply is wrong. The error of a check
+// wraps it, so that the command is not sent again.
 var ErrAnswered = errors.New("replied")
 
 // isUnanswered reports whether no server has replied to a command, which it may have

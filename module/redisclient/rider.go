@@ -21,15 +21,15 @@ type Rider struct {
 
 type riderKey struct{}
 
-// WithRider returns a context for a sequence of other commands. Single commands that use
-// it on the same client carry the rider, which newRead returns when it is needed.
+// WithRider returns a context for a sequence of commands, each sent alone by the same
+// client. Each carries the rider. The first one calls newRead for the rider's command.
 func (p *Pipelines) WithRider(ctx context.Context, newRead func() *Command) (context.Context, *Rider) {
 	r := &Rider{client: p.client, newRead: newRead}
 	return context.WithValue(ctx, riderKey{}, r), r
 }
 
-// Answered reports whether the latest command that carried the rider has succeeded, and
-// Redis has then executed the rider. It returns the rider's error.
+// Answered reports whether Redis has executed the rider after the latest command that
+// carried it, and that command succeeded. It also returns the rider's error.
 func (r *Rider) Answered() (answered bool, err error) {
 	if r.lost {
 		return false, nil
@@ -38,7 +38,7 @@ func (r *Rider) Answered() (answered bool, err error) {
 }
 
 // carryRider puts the rider of a context, if any, behind a single command, and returns
-// it. On a cluster, the rider would go to another node than the command.
+// it. On a cluster it does nothing, because the rider's key may be on another node.
 func (p *Pipelines) carryRider(ctx context.Context, commands []*Command) *Rider {
 	r, found := ctx.Value(riderKey{}).(*Rider)
 	if !found || len(commands) != 1 || r.client != p.client || p.isCluster() {

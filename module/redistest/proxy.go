@@ -294,8 +294,8 @@ func (l *link) passRequests() error {
 	}
 }
 
-// A held command's client may have gone, which ends the connection. So send waits for
-// the reply to a held command.
+// send passes a command to the server. After a held command it waits for the reply: its
+// client may have gone, which would end the connection before the server has the command.
 func (l *link) send(r *request) error {
 	select {
 	case l.pending <- r:
@@ -329,8 +329,8 @@ func (l *link) passReplies() error {
 	}
 }
 
-// strikeReply lets a fault strike the oldest pending command's reply. After an error
-// the client must not get it.
+// strikeReply lets a fault strike the reply to the oldest pending command. It returns an
+// error if the client must not get the reply.
 func (l *link) strikeReply(raw []byte) error {
 	var r *request
 	select {

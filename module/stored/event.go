@@ -40,7 +40,7 @@ func ReadEvent(text string) (Event, error) {
 		}
 	}
 	e, err := readAnyEvent(text)
-	if err != nil || e.Revision.Version == 0 {
+	if err != nil || e.Revision.Version == 0 { // another form has no revision of this form
 		if form, found := formOfValue(text); found {
 			return Event{}, otherVersion("push rules", form)
 		}

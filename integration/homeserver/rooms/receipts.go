@@ -66,8 +66,8 @@ func (s *Store) Receipts(ctx context.Context, user mxid.UserID) (map[string][]Re
 // MaxDepth is how many relations may lead from an event of [Store.Relations] to the root.
 const MaxDepth = maxHops
 
-// Relations returns the visible events of a room that relate to an event, over at most so
-// many relations, the newest first.
+// Relations returns the visible events of a room that relate to an event, directly or over
+// other events, the newest first. Depth is the maximum number of relations in between.
 func (s *Store) Relations(ctx context.Context, room, root string, depth int) (related []Event, err error) {
 	all, _, err := s.Timeline(ctx, room, keptEvents)
 	depths := map[string]int{root: 0}

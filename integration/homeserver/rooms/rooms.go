@@ -97,8 +97,10 @@ func (s *Store) do(ctx context.Context, operation func(ctx context.Context) erro
 	return nil
 }
 
-// addEvent gives the event a position, unless the room has it already, and returns it with
-// its position before it, and the fields of the room. The order has the ids of all events, so that the oldest can go.
+// addEvent stores an event with the next position of its room, unless the room has an event
+// with its id. It returns the stored event after its position, and the fields of the room;
+// or an empty text, if the room has too many members. KEYS: the room, the events, their ids
+// by position, from which the oldest events are found, and the ids of the visible events.
 var addEvent = redis.NewScript(`
 local old = redis.call('HGET', KEYS[2], ARGV[1])
 if old then return {old, redis.call('HGETALL', KEYS[1])} end
@@ -192,8 +194,9 @@ func parentOf(text string) (parent string, inThread bool) {
 	return r.Content.RelatesTo.Event, r.Content.RelatesTo.Type == "m.thread"
 }
 
-// threadOf returns the thread of an event: that which it names, or that of the event that it
-// relates to, if the root is not too far away.
+// threadOf returns the thread of an event. An event in a thread names the root as its parent.
+// Any other event has the thread of its parent, if that is not too many relations from the
+// root.
 func (s *Store) threadOf(ctx context.Context, room, parent string, inThread bool) (thread string, hops int, err error) {
 	if parent == "" {
 		return module.MainThread, 0, nil

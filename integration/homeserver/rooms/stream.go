@@ -137,8 +137,8 @@ func (s *Store) Joined(ctx context.Context, user mxid.UserID) ([]string, error) 
 	return joined, err
 }
 
-// Timeline returns the newest visible events of a room, or those of them with these ids,
-// and whether it left out older ones.
+// Timeline returns the newest visible events of a room, or with ids the newest of these
+// events, and whether it left out older ones.
 func (s *Store) Timeline(ctx context.Context, room string, limit int, ids ...string) (events []Event, limited bool, err error) {
 	if len(ids) == 0 {
 		err = s.do(ctx, func(ctx context.Context) (err error) {

@@ -260,8 +260,8 @@ func (s *Sessions) SetPassword(ctx context.Context, user mxid.UserID, password s
 }
 
 // newPassword sets the password of an account (KEYS[1]) and ends the sessions of all other
-// devices (KEYS[2]). While a slot moves, Redis refuses to create a key anew: what the script
-// keeps, it does not delete first.
+// devices (KEYS[2]). It deletes these sessions one by one: if it deleted the hash, Redis would
+// refuse to create it again while the slot moves.
 var newPassword = redis.NewScript(`
 redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])
 for _, device in ipairs(redis.call('HKEYS', KEYS[2])) do

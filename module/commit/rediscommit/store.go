@@ -87,9 +87,9 @@ func (s *Store[V, R]) Load(ctx context.Context, key string) (commit.Snapshot[V, 
 	return s.load(ctx, s.cfg.KeyPrefix+key)
 }
 
-// LoadAfter calls do and then loads a key, which may take no round trip, because the
-// load travels behind the last command that do makes with its context. Do gets the
-// cached snapshot, which may be stale, or none. Errors: those of do and of Load.
+// LoadAfter calls do and then loads a key. Except on a cluster, the load travels behind
+// the last command that do sends with its context, so it takes no extra round trip. Do
+// gets the cached snapshot, which may be stale, or none. Errors: those of do and of Load.
 func (s *Store[V, R]) LoadAfter(
 	ctx context.Context, key string, do func(ctx context.Context, known commit.Snapshot[V, R]) error,
 ) (commit.Snapshot[V, R], error) {
@@ -108,11 +108,11 @@ func (s *Store[V, R]) LoadAfter(
 		return commit.Snapshot[V, R]{}, err
 	}
 	switch answered, err := rider.Answered(); {
-	case answered && found:
+	case answered && found: // whether the cached snapshot is still stored
 		if same, err := current.result(err); err == nil && same {
 			return known, nil
 		}
-	case answered:
+	case answered: // with the whole value
 		if now, err := whole.result(err); err == nil {
 			s.countWhole(full, now)
 			return now, nil
@@ -178,8 +178,8 @@ func (s *Store[V, R]) Swap(ctx context.Context, key string, base stored.Revision
 	return done, nil
 }
 
-// load returns the stored snapshot. Of a cached snapshot, it only asks whether it is still
-// stored.
+// load returns the stored snapshot. If the cache has one, load only asks Redis whether it
+// is still stored.
 func (s *Store[V, R]) load(ctx context.Context, key string) (commit.Snapshot[V, R], error) {
 	ctx, cancel := s.cfg.Bound(ctx)
 	defer cancel()

@@ -107,8 +107,8 @@ const (
 )
 
 // Body returns the body of a request (Matrix specification, Push Gateway API,
-// "POST /_matrix/push/v1/notify"). It has only the ids without a text, or if the pusher
-// has changed and the body exceeds the limits.
+// "POST /_matrix/push/v1/notify"). It has only the ids if the notification has no text,
+// if the pusher asks for that, or if a change of the pusher made the body too large.
 func Body(n module.Notification, m Meta, d *Target, counts *module.Counts, l Limits) []byte {
 	tweaks, members, isWhole := strings.Cut(n.Text, textEnd)
 	body := appendBody(n, m, d, counts, tweaks, members)

@@ -22,7 +22,8 @@ func digest(parts ...string) string {
 	return base64.RawURLEncoding.EncodeToString(sum[:16])
 }
 
-// PusherID returns the name of a pusher's backlog. It may be logged.
+// PusherID returns a digest that identifies a pusher. It is also the name of the pusher's
+// backlog, and may be logged.
 func PusherID(user mxid.UserID, key pusher.Key) string { return digest(string(user), key.Field()) }
 
 // UserDigest names a user without revealing the id.

@@ -248,8 +248,8 @@ func (m *Memory) addOne(s *memoryShard, batch module.DeliveryBatch, a module.Add
 	return c
 }
 
-// trim selects the least important notifications, but never the first two. Of these it
-// drops the old ones.
+// trim selects the least important notifications above the limit, but never the first
+// two. It drops the selected ones from before a time or, far above the limit, all of them.
 func (s *memoryShard) trim(b *memoryBacklog, limit int, before time.Time) (dropped int) {
 	if len(b.entries) > 10*limit {
 		before = time.Now()

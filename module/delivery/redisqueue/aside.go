@@ -138,8 +138,8 @@ func (q *Queue) listKeys(shard int, target, gate string) []string {
 	return []string{q.keys.ShardGates(shard), q.keys.ShardFirst(shard), q.keys.Due(shard, gate), q.keys.More(shard, target)}
 }
 
-// List makes a backlog due that is not listed by its gate, or has lost its first
-// notification. It reports whether there is such a backlog.
+// List repairs a backlog that its gate does not list, or that has lost its first
+// notification: it makes the backlog due. It reports whether there was such a backlog.
 func (q *Queue) List(ctx context.Context, shard int, target, gate string) (found bool, err error) {
 	n, err := q.number(ctx, list, q.listKeys(shard, target, gate), target, gate)
 	return n > 0, err

@@ -40,8 +40,8 @@ local now = time[1] * 1000000 + time[2]
 now = now - now % 2
 `
 
-// calls has a function: try is redis.call with a default for a key of another type, which
-// costs its own pusher and not its shard.
+// calls defines try, a redis.call that returns a default if the key has another type. So
+// such a key harms its pusher only, not its shard.
 const calls = `
 local function try(default, ...)
 	local reply = redis.pcall(...)
@@ -488,7 +488,7 @@ end
 if retried > 0 then redis.call('ZADD', KEYS[1], 'LT', now + 1, ARGV[1]) end
 return retried`
 
-// listScript makes a backlog due that is not listed, or lost its first notification. KEYS:
+// listScript makes a backlog due if it is not listed, or has no first notification. KEYS:
 // gates, first, due of the gate, the list. ARGV: the target, the gate.
 const listScript = records + `
 local record = redis.call('HGET', KEYS[2], ARGV[1])

@@ -28,9 +28,9 @@ const (
 
 var sampleBacklogs = redisclient.NewScript(sampleScript)
 
-// sampleScript returns the time, and a stored summary or else the number of backlogs, and
-// some of them with their records. Once in a while it stores an empty summary, and so
-// fails if Redis refuses writes.
+// sampleScript returns the time and the stored summary of a shard. Without a summary, it
+// returns the time, the number of backlogs, and some of them with their records. When the
+// summary has expired, it stores an empty one, which fails if Redis refuses writes.
 //
 // KEYS: summary, first. ARGV: how many backlogs, and the ms to store the empty summary.
 const sampleScript = calls + `

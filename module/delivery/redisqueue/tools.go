@@ -68,8 +68,8 @@ func (q *Queue) scanPage(ctx context.Context, shard int, cursor uint64) (targets
 	return targets, gates, next, nil
 }
 
-// backlogs reads backlogs, except those that are removed meanwhile. A backlog that is not
-// listed has changed between the two reads, so both are read again.
+// backlogs reads the backlogs that exist. A backlog that its gate does not list has
+// probably changed during the reads, so it is read again.
 func (q *Queue) backlogs(ctx context.Context, shard int, targets []string) (all []module.Backlog, err error) {
 	const reads = 4
 	for n := 1; len(targets) > 0; n++ {
@@ -220,8 +220,8 @@ func (q *Queue) Retry(ctx context.Context, shard int, gate string, targets []str
 	return q.number(ctx, retry, []string{q.keys.ShardGates(shard), q.keys.Due(shard, gate)}, args...)
 }
 
-// Hasten makes backlogs of a gate due that are due later than after the longest wait, and
-// returns their number.
+// Hasten makes those backlogs of a gate due that would wait for longer than the longest
+// wait, and returns their number.
 func (q *Queue) Hasten(ctx context.Context, shard int, gate string, longest time.Duration) (hastened int, err error) {
 	keys := []string{q.keys.ShardGates(shard), q.keys.Due(shard, gate)}
 	for {

@@ -103,9 +103,10 @@ func (g *gate) rampLimit(now time.Time) int {
 	return rampFirst << seconds
 }
 
-// takes opens the gate, and adapts its limit by Little's law: answers per second, times
-// how long each takes, are the requests in flight. A gate may have twice as many, and
-// newGate more. With each answer the limit grows by one, so it can double in a round trip.
+// takes notes an accepted request: it opens the gate, and adapts its limit. Each answer
+// raises the limit by one, so it can double in a round trip. It is at most newGate more
+// than twice the requests in flight of late, by Little's law: the answers in a second,
+// times the seconds that each has taken.
 func (g *gate) takes(now time.Time, took time.Duration, most int) {
 	if !g.closedAt.IsZero() {
 		g.wasClosed, g.opened = g.closedAt, now
@@ -151,8 +152,8 @@ func (g *gate) closeIfSilent(now time.Time) {
 	}
 }
 
-// throttle closes a gate that fails for several users. The long wait is for the user's
-// pusher: the gate is probed soon.
+// throttle closes a gate that fails for several users. It is probed after maxProbeDelay
+// at the latest: only the pusher waits as long as the gateway asks.
 func (g *gate) throttle(now time.Time, user uint64, wait time.Duration) {
 	g.fails(now, user)
 	if len(g.failing) >= closeUsers && g.closedAt.IsZero() {
@@ -160,8 +161,8 @@ func (g *gate) throttle(now time.Time, user uint64, wait time.Duration) {
 	}
 }
 
-// closedFor returns for how long a gate was closed since a time, without earlier closures
-// than the last one.
+// closedFor returns for how long a gate has been closed since a time. It counts the last
+// closure only.
 func (g *gate) closedFor(now, since time.Time) time.Duration {
 	from, to := g.wasClosed, g.opened
 	if !g.closedAt.IsZero() {

@@ -20,8 +20,8 @@ const (
 	maxUserAll     = 16
 	maxUserWaiting = 16
 
-	// hangAfter is when a request without an answer hangs. It counts no more at its gate,
-	// but it does at its user.
+	// hangAfter is when a request without an answer hangs. From then on it does not count
+	// at its gate, but still for its user.
 	hangAfter = 2 * time.Second
 )
 
@@ -324,8 +324,8 @@ func (u *user) hangsAt(g *gate) bool {
 }
 
 // mayBegin reports whether a user may have one more request in flight. Users with requests
-// that hang share half of the host's places: a user above its share begins no more that
-// may hang.
+// that hang share half of the host's places. A user above this share may only begin
+// requests to gates that answer, where no request of the user has hung.
 func (s *Scheduler) mayBegin(t *Turn, c class) bool {
 	u := t.user
 	if len(u.young) >= maxUser || u.inFlight() >= maxUserAll {
@@ -409,8 +409,8 @@ func (s *Scheduler) setSilent(g *gate, isSilent bool) {
 	}
 }
 
-// Tick serves all lines. Call it now and then while requests wait: places also become free
-// when requests hang, and with time after an outage.
+// Tick serves all lines. Call it now and then while requests wait: time alone frees places,
+// because requests begin to hang, and because gates admit more each second after an outage.
 func (s *Scheduler) Tick(now time.Time) {
 	s.age(now)
 	for g := range s.lines {

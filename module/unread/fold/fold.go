@@ -16,8 +16,8 @@ import (
 	"slices"
 )
 
-// The threads that no event started. A notification is in [Main] or in the thread of its
-// root; [All] is only for reads.
+// The threads without a root. A notification is in [Main], or in a thread that its root
+// names. Only a read mark can be for [All], which is every thread of the room.
 const (
 	Main = "main"
 	All  = ""
@@ -263,8 +263,8 @@ func (r *Room) settleUnread() {
 	r.redacted, r.isSorted = nil, true
 }
 
-// limitMarks keeps the marks of the threads that were read the furthest. The
-// notifications below a removed mark are gone already.
+// limitMarks removes the lowest read marks of threads. A removed mark is not missed,
+// because the notifications that it made read have been removed before.
 func (r *Room) limitMarks(limit int) {
 	if len(r.threads) <= limit {
 		return

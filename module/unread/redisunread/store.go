@@ -110,9 +110,9 @@ func (s *Store) Append(ctx context.Context, texts []module.UserText) []module.Re
 	return lengths
 }
 
-// push appends texts to lists, and begins lists that no master has: a list that begins on
-// one master would hide the older one that an interrupted move of its slot has left on
-// another.
+// push appends texts to lists. It begins a missing list only if no other master has it:
+// otherwise the new list would hide the older one, which an interrupted move of its slot
+// has left there.
 func (s *Store) push(ctx context.Context, pushes []push, places []int, commands []*redisclient.Command) []error {
 	errs := s.writer.DoDurably(ctx, commands...)
 	var missing []int
@@ -161,13 +161,15 @@ func (s *Store) Load(ctx context.Context, users []mxid.UserID) map[mxid.UserID]m
 	return loaded
 }
 
-// replace replaces the first texts of a list, if they are still the same: their number,
-// their digest, the same with the item behind a record in the place of the record, that
-// item of the new record, the new record. It also replies 1 if it has replaced them
-// already, since it is sent again after a lost reply. Redis hashes each byte of a text
-// that is in Lua, so the script does not read the old record. The list is never empty
-// within the script: while its slot moves, Redis refuses to create a missing key there,
-// and keeps what the script has done before.
+// replace replaces the first texts of a list, if they are still the same. It also replies
+// 1 if it has replaced them already, since it is sent again after a lost reply. Redis
+// hashes each byte of a text that is in Lua. So the script does not read an old record:
+// it compares the digest that follows the record. Within the script, the list is never
+// empty: while its slot moves, Redis refuses to create a missing key, and keeps what the
+// script has done before.
+//
+// ARGV: the number of the old texts; their digest; the same with the record's digest in
+// the record's place; the digest of the new record; the new record.
 var replace = redisclient.NewScript(`
 local second = redis.call('LINDEX', KEYS[1], 1) or ''
 local from = 0
@@ -245,8 +247,8 @@ func (s *Store) key(user mxid.UserID) (string, error) {
 	return s.keys.Unread(user), nil
 }
 
-// sendAll sends a write for each of all, in pipelines of bounded length, and ends each
-// with its error. After a pipeline of which nothing was done, the others fail, too.
+// sendAll sends the writes in pipelines of bounded length, and passes each one's error to
+// end. If all writes of a pipeline are unavailable, the later ones fail without a try.
 func sendAll[T any](
 	ctx context.Context, send func(ctx context.Context, places []int, commands []*redisclient.Command) []error, all []T,
 	write func(i int) (*redisclient.Command, error), end func(i int, err error),
