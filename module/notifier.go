@@ -346,6 +346,10 @@ type Claim struct {
 	Target Target
 	Gate   string // by which the backlog is listed
 	Token  int64  // 0 is no claim
+
+	// First is the ID of the backlog's first notification when it was claimed, or empty. It is
+	// a hint: a queue that fetches the text by it must check that it is still the first one.
+	First string
 }
 
 // Look says what [DeliveryQueue.Claim] may claim.

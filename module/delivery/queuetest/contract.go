@@ -44,14 +44,16 @@ func readAsAdded(t *testing.T, newQueue hosts, shard int) {
 	if got := read(t, other, b.Claim); !slices.Equal(got, want) {
 		t.Errorf("got  %q\nwant %q", got, want)
 	}
-	for limit := 1; limit < len(want); limit++ {
-		var some []module.Notification
-		persist(t.Context(), t, func() (err error) {
-			some, err = q.Read(t.Context(), b.Claim, limit)
-			return err
-		})
-		if !slices.Equal(some, want[:limit]) {
-			t.Errorf("of %d: got %q", limit, some)
+	for limit := 1; limit <= len(want); limit++ {
+		for _, b.Claim.First = range []string{"", id(1), id(2), id(9)} { // none, right, and wrong
+			var some []module.Notification
+			persist(t.Context(), t, func() (err error) {
+				some, err = q.Read(t.Context(), b.Claim, limit)
+				return err
+			})
+			if !slices.Equal(some, want[:limit]) {
+				t.Errorf("of %d, the first %q: got %q", limit, b.Claim.First, some)
+			}
 		}
 	}
 }

@@ -291,7 +291,7 @@ func (s *memoryShard) trim(b *memoryBacklog, limit int, before time.Time) (dropp
 func (m *Memory) claim(shard int, name string, b *memoryBacklog, until time.Time) module.Claim {
 	m.token++
 	b.token, b.due = m.token, until
-	return module.Claim{Target: module.Target{Shard: shard, Name: name}, Gate: b.gate, Token: b.token}
+	return b.view(shard, name).Claim
 }
 
 // Claim implements [module.DeliveryQueue].
@@ -355,8 +355,8 @@ func (b *memoryBacklog) view(shard int, name string) module.Backlog {
 	first := b.entries[0].Notification
 	first.Text = ""
 	return module.Backlog{
-		Claim: module.Claim{Target: module.Target{Shard: shard, Name: name}, Gate: b.gate, Token: b.token}, Waiting: len(b.entries), First: first,
-		Trouble: b.trouble, From: b.from, Due: b.due,
+		Claim:   module.Claim{Target: module.Target{Shard: shard, Name: name}, Gate: b.gate, Token: b.token, First: first.ID},
+		Waiting: len(b.entries), First: first, Trouble: b.trouble, From: b.from, Due: b.due,
 	}
 }
 

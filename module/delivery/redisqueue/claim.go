@@ -264,6 +264,7 @@ func textsIn(reply any) []string {
 func backlog(c module.Claim, record, trouble string) module.Backlog {
 	_, entry, _ := stored.ReadFirstEntry(record)
 	b := module.Backlog{Claim: c, First: notification(entry)}
+	b.Claim.First = b.First.ID
 	number, text, _ := strings.Cut(trouble, " ")
 	if c.Target.IsFanOut() {
 		b.From, _ = strconv.Atoi(number)
@@ -284,12 +285,13 @@ func notification(entry string) module.Notification {
 	return module.Notification{ID: e.ID, Priority: module.Priority(e.Priority), Room: e.Room, Meta: e.Meta}
 }
 
-// Read implements [module.DeliveryQueue].
+// Read implements [module.DeliveryQueue]. It fetches the text of the claim's first
+// notification ahead, so a backlog of one takes one round trip.
 func (q *Queue) Read(ctx context.Context, c module.Claim, limit int) (all []module.Notification, err error) {
 	shard, target := c.Target.Shard, c.Target.Name
 	first, more, texts := q.keys.ShardFirst(shard), q.keys.More(shard, target), q.keys.ShardTexts(shard)
 	var record *redis.StringCmd
-	others := &redis.StringSliceCmd{}
+	others, ahead := &redis.StringSliceCmd{}, &redis.StringCmd{}
 	commands := []*redisclient.Command{command(first, &record, func(ctx context.Context, to redisclient.Sender) *redis.StringCmd {
 		return to.HGet(ctx, first, target)
 	})}
@@ -298,28 +300,46 @@ func (q *Queue) Read(ctx context.Context, c module.Claim, limit int) (all []modu
 			return to.LRange(ctx, more, 0, int64(limit-2))
 		}))
 	}
-	if err := q.read(ctx, commands...); err != nil && !isWrongType(err) {
+	if c.First != "" {
+		commands = append(commands, command(texts, &ahead, func(ctx context.Context, to redisclient.Sender) *redis.StringCmd {
+			return to.HGet(ctx, texts, stored.TextField(target, c.First))
+		}))
+	}
+	if err := unlessWrongType(q.read(ctx, commands...)); err != nil {
 		return nil, err
 	}
 	_, entry, found := stored.ReadFirstEntry(record.Val())
 	if !found && record.Val() == "" {
 		return nil, nil
 	}
-	var fields []string
 	for _, entry := range append([]string{entry}, others.Val()...) {
-		n := notification(entry)
-		all, fields = append(all, n), append(fields, stored.TextField(target, n.ID))
+		all = append(all, notification(entry))
 	}
-	var values *redis.SliceCmd
-	if err := q.read(ctx, command(texts, &values, func(ctx context.Context, to redisclient.Sender) *redis.SliceCmd {
-		return to.HMGet(ctx, texts, fields...)
-	})); err != nil && !isWrongType(err) {
-		return nil, err
+	rest := all
+	if all[0].ID == c.First {
+		all[0].Text, rest = ahead.Val(), all[1:]
 	}
-	for i, text := range textsIn(values.Val()) {
+	return all, q.readTexts(ctx, c.Target, rest)
+}
+
+func (q *Queue) readTexts(ctx context.Context, t module.Target, all []module.Notification) error {
+	if len(all) == 0 {
+		return nil
+	}
+	key, fields := q.keys.ShardTexts(t.Shard), make([]string, len(all))
+	for i, n := range all {
+		fields[i] = stored.TextField(t.Name, n.ID)
+	}
+	var texts *redis.SliceCmd
+	if err := q.read(ctx, command(key, &texts, func(ctx context.Context, to redisclient.Sender) *redis.SliceCmd {
+		return to.HMGet(ctx, key, fields...)
+	})); err != nil {
+		return unlessWrongType(err)
+	}
+	for i, text := range textsIn(texts.Val()) {
 		all[i].Text = text
 	}
-	return all, nil
+	return nil
 }
 
 // Postpone implements [module.DeliveryQueue].

@@ -200,7 +200,8 @@ func (s *sending) enqueued(reply *redis.Cmd) (e module.Enqueued, err error) {
 	e.Claims = make([]module.Claim, len(additions))
 	for at, token := range numbers[3:] {
 		if i := s.order[at]; token != 0 {
-			e.Claims[i] = module.Claim{Target: module.Target{Shard: s.batch.Shard, Name: additions[i].Target}, Gate: additions[i].Gate, Token: token}
+			a := additions[i]
+			e.Claims[i] = module.Claim{Target: module.Target{Shard: s.batch.Shard, Name: a.Target}, Gate: a.Gate, Token: token, First: a.Notification.ID}
 		}
 	}
 	return e, nil
