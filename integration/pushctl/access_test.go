@@ -272,8 +272,7 @@ func TestCommandsOfThePageParse(t *testing.T) {
 			t.Errorf("pushctl has no %s", one[1])
 			continue
 		}
-		f := newFlags(c.name)
-		c.setup(f)
+		f := newFlags(c)
 		if _, err := f.parseAll(rest); err != nil {
 			t.Errorf("pushctl %s: %v", one[1], err)
 		}

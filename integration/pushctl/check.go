@@ -20,12 +20,13 @@ func checkCommand() command {
 		about: "Examines all stored data while hosts run, and changes nothing. It counts the problems of each kind;\n" +
 			"-list lists them. Problems that involve several keys are examined twice, so that a host's change in\n" +
 			"progress does not count. Exit status 1: there are problems. It fails if no key is the module's.",
-		setup: func(f *flags) runner {
+		flags: func(f *flags) {
 			f.addDefaultRules()
-			p, asJSON := f.pace(), f.json()
-			list := f.Bool("list", false, "list each problem: its kind, the user or key, and details")
-			return func(ctx context.Context, c *call) error { return c.check(ctx, p, *list, *asJSON) }
+			f.addRate()
+			f.addJSON()
+			f.BoolVar(&f.list, "list", false, "list each problem: its kind, the user or key, and details")
 		},
+		run: (*call).check,
 	}
 }
 
@@ -44,14 +45,14 @@ func (r *report) count(k kind) {
 	r.remedies[k.name] = k.remedy
 }
 
-func (c *call) check(ctx context.Context, p *pace, list, asJSON bool) error {
+func (c *call) check(ctx context.Context) error {
 	report := newReport()
-	err := c.findProblems(ctx, p, &report.tally, func(_ context.Context, found []problem) (err error) {
+	err := c.findProblems(ctx, &report.tally, func(_ context.Context, found []problem) (err error) {
 		for _, p := range found {
 			report.count(p.kind)
 			switch {
-			case err != nil || !list:
-			case asJSON:
+			case err != nil || !c.list:
+			case c.asJSON:
 				err = writeJSON(c.out, p.listed())
 			default:
 				_, err = fmt.Fprintln(c.out, p)
@@ -62,7 +63,7 @@ func (c *call) check(ctx context.Context, p *pace, list, asJSON bool) error {
 	if err != nil {
 		return err
 	}
-	if asJSON {
+	if c.asJSON {
 		err = writeJSON(c.out, report)
 	} else {
 		err = report.write(c.out, c.servers.String())
@@ -74,10 +75,10 @@ func (c *call) check(ctx context.Context, p *pace, list, asJSON bool) error {
 }
 
 // findProblems examines and counts all keys, and calls handle with the problems.
-func (c *call) findProblems(ctx context.Context, p *pace, counts *tally, handle func(context.Context, []problem) error) error {
+func (c *call) findProblems(ctx context.Context, counts *tally, handle func(context.Context, []problem) error) error {
 	var mu sync.Mutex // locked while problems are handled
 	u := &unconfirmed{backend: c.backend}
-	s := c.newScanner(p, "examined")
+	s := c.newScanner("examined")
 	shards, other, err := c.readFormat(ctx)
 	if err != nil {
 		return err

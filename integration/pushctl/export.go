@@ -20,21 +20,20 @@ func exportCommand() command {
 		about: "Copies the push rules and pushers of all users to a gzip file, while hosts run. Each line has one value\n" +
 			"as JSON. The file holds pushkeys, so only its owner can read it. Until it is complete, its name is\n" +
 			"FILE.part. FILE - is stdout.",
-		setup: func(f *flags) runner {
-			p := f.pace()
-			return func(ctx context.Context, c *call) error { return c.export(ctx, p, c.args[0]) }
-		},
+		flags: (*flags).addRate,
+		run:   (*call).export,
 	}
 }
 
 // export writes an archive to a file; - means stdout.
-func (c *call) export(ctx context.Context, p *pace, name string) error {
+func (c *call) export(ctx context.Context) error {
+	name := c.args[0]
 	if name == "-" {
 		a, err := newArchive(c.out, c.backend)
 		if err != nil {
 			return err
 		}
-		return c.exportTo(ctx, p, a)
+		return c.exportTo(ctx, a)
 	}
 	if _, err := os.Lstat(name); !errors.Is(err, fs.ErrNotExist) {
 		return errors.Join(err, fmt.Errorf("%s exists: name another file", name))
@@ -47,7 +46,7 @@ func (c *call) export(ctx context.Context, p *pace, name string) error {
 	if err != nil {
 		return err
 	}
-	err = c.exportTo(ctx, p, a)
+	err = c.exportTo(ctx, a)
 	if err != nil && !errors.Is(err, errProblems) {
 		return errors.Join(err, a.file.Close(), os.Remove(part))
 	}
@@ -55,10 +54,10 @@ func (c *call) export(ctx context.Context, p *pace, name string) error {
 }
 
 // exportTo writes the archive. It returns errProblems if keys were left out.
-func (c *call) exportTo(ctx context.Context, p *pace, a *archive) error {
+func (c *call) exportTo(ctx context.Context, a *archive) error {
 	var mu sync.Mutex
 	skipped, others := 0, 0
-	err := c.newScanner(p, "read").scan(ctx, func(ctx context.Context, node *redis.Client, keys []string) error {
+	err := c.newScanner("read").scan(ctx, func(ctx context.Context, node *redis.Client, keys []string) error {
 		values, err := c.readAnywhere(ctx, node, keys, stored.RulesKey, stored.PushersKey)
 		if err != nil {
 			return err

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"strconv"
 
 	"github.com/pushfx/pushfx/integration/redisurl"
 	"github.com/pushfx/pushfx/module/pushrule"
@@ -19,16 +18,29 @@ type flags struct {
 	*flag.FlagSet
 	redis                                         redisurl.Flags
 	keyPrefix, durability, features, defaultRules string
+	options
+}
+
+// options has the flags that only some commands have.
+type options struct {
+	asJSON, yes, list                   bool
+	overwrite, resetDamaged, dropOthers bool
+	rate                                pace
+	save, pusher, allowedPrefixes       string
+	gateway                             gatewayName
 }
 
 // redisVariable names the Redis if -redis does not.
 const redisVariable = "PUSHCTL_REDIS"
 
-func newFlags(command string) *flags {
-	f := &flags{FlagSet: flag.NewFlagSet(command, flag.ContinueOnError), durability: "none"}
+func newFlags(c command) *flags {
+	f := &flags{FlagSet: flag.NewFlagSet(c.name, flag.ContinueOnError), durability: "none"}
 	f.SetOutput(io.Discard)
 	f.redis.Add(f.FlagSet, redisurl.Standalone, "standalone, sentinel or cluster")
 	f.StringVar(&f.keyPrefix, "key-prefix", "", "the hosts' KeyPrefix: `PREFIX` of every Redis key")
+	if c.flags != nil {
+		c.flags(f)
+	}
 	return f
 }
 
@@ -66,7 +78,15 @@ func (f *flags) findServers(environment func(string) string) (redisurl.Servers, 
 	return f.redis.Servers(environment)
 }
 
-func (f *flags) json() *bool { return f.Bool("json", false, "write JSON") }
+func (f *flags) addJSON() { f.BoolVar(&f.asJSON, "json", false, "write JSON") }
+
+func (f *flags) addYes() {
+	f.BoolVar(&f.yes, "yes", false, "make the change; without it, show the change")
+}
+
+func (f *flags) addRate() {
+	f.UintVar((*uint)(&f.rate), "rate", 0, "at most `KEYS` per second (default 0, no limit)")
+}
 
 func (f *flags) addDefaultRules() {
 	f.StringVar(&f.features, "features", "",
@@ -80,22 +100,6 @@ func (f *flags) addDefaultRules() {
 func (f *flags) addDurability() {
 	f.StringVar(&f.durability, "durability", f.durability,
 		"`DURABILITY` that each change waits for: none, replicas:N, aof or replicas:N,aof")
-}
-
-// pace limits how fast a command goes through keys.
-type pace struct {
-	rate int // keys per second; 0: unlimited
-}
-
-func (f *flags) pace() *pace {
-	p := &pace{}
-	f.Func("rate", "at most `KEYS` per second (default 0, no limit)", func(text string) (err error) {
-		if p.rate, err = strconv.Atoi(text); err != nil || p.rate < 0 {
-			return errors.New("want a number of keys per second, 0 for no limit")
-		}
-		return nil
-	})
-	return p
 }
 
 // readDefaultRules reads the file of -default-rules. Its rules come after the features'.

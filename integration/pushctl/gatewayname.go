@@ -11,11 +11,11 @@ import (
 	"github.com/pushfx/pushfx/module/delivery"
 )
 
-// gatewayName is an operator's name of a push gateway. An empty part stands for any; the
-// zero value names all gateways.
+// gatewayName is an operator's name of a push gateway. The zero value names all gateways.
 type gatewayName struct {
-	scheme, host, port string
 	text               string // as given
+	canonical          string // see [delivery.GatewayName]
+	hasScheme, hasPort bool   // otherwise any scheme or port matches
 }
 
 // gatewayForms is for the texts of -h. A scheme without a port has its default port.
@@ -27,50 +27,34 @@ func readGatewayName(text string) (gatewayName, error) {
 		scheme, address = "https", text
 	}
 	u, err := url.Parse(scheme + "://" + address)
-	if err != nil || u.Host != address || u.Scheme != "http" && u.Scheme != "https" {
-		return gatewayName{}, fmt.Errorf("%q is not the name of a gateway, want %s", text, gatewayForms)
-	}
-	canonical, ok := delivery.GatewayName(u.String())
-	if !ok {
-		return gatewayName{}, fmt.Errorf("%q is not the name of a gateway, want %s", text, gatewayForms)
-	}
-	g := gatewayName{text: text}
-	g.scheme, g.host, g.port = splitGateway(canonical)
-	if !hasScheme {
-		g.scheme = ""
-		if u.Port() == "" {
-			g.port = ""
+	if err == nil && u.Host == address && (u.Scheme == "http" || u.Scheme == "https") {
+		if canonical, ok := delivery.GatewayName(u.String()); ok {
+			return gatewayName{text, canonical, hasScheme, hasScheme || u.Port() != ""}, nil
 		}
 	}
-	return g, nil
-}
-
-// splitGateway splits a [delivery.GatewayName].
-func splitGateway(name string) (scheme, host, port string) {
-	scheme, address, _ := strings.Cut(name, "://")
-	colon := strings.LastIndexByte(address, ':')
-	if colon < 0 {
-		return scheme, address, ""
-	}
-	return scheme, address[:colon], address[colon+1:]
+	return gatewayName{}, fmt.Errorf("%q is not the name of a gateway, want %s", text, gatewayForms)
 }
 
 // String returns the name for a terminal.
 func (g gatewayName) String() string { return printable(g.text) }
 
 // isAny reports whether g is the zero value.
-func (g gatewayName) isAny() bool { return g.host == "" }
-
-// isWhole reports whether g can match one gateway only.
-func (g gatewayName) isWhole() bool { return g.scheme != "" }
+func (g gatewayName) isAny() bool { return g.text == "" }
 
 // matches reports whether g names a gateway, given its [delivery.GatewayName].
 func (g gatewayName) matches(gateway string) bool {
-	if g.isAny() {
-		return true
+	return g.isAny() || g.part(gateway) == g.part(g.canonical)
+}
+
+// part returns the part of a canonical name that g has.
+func (g gatewayName) part(name string) string {
+	if !g.hasScheme {
+		_, name, _ = strings.Cut(name, "://")
 	}
-	scheme, host, port := splitGateway(gateway)
-	return host == g.host && (g.scheme == "" || scheme == g.scheme) && (g.port == "" || port == g.port)
+	if colon := strings.LastIndexByte(name, ':'); !g.hasPort && colon >= 0 {
+		name = name[:colon]
+	}
+	return name
 }
 
 // maxShownGateways limits the gateways in an error: users can make up any number.

@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -16,7 +17,6 @@ import (
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/delivery"
 	"github.com/pushfx/pushfx/module/mxid"
-	"github.com/pushfx/pushfx/module/redisclient"
 	"github.com/pushfx/pushfx/module/stored"
 )
 
@@ -28,17 +28,20 @@ func gatewaysCommand() command {
 			"due ones and for how long they are due, the failing ones and since when they fail, and the last\n" +
 			"answer. A gateway that fails is closed: its pushers stay due, and hosts try one of them every 5 s.\n" +
 			"The hosts' metrics have requests under way and deliveries.",
-		setup: forDelivery(func(f *flags, c *deliveryCall) { c.json = f.json() }, func(ctx context.Context, c *deliveryCall) error {
-			all, err := c.readGateways(ctx)
-			if err != nil {
-				return err
-			}
-			if *c.json {
-				return writeJSON(c.out, all)
-			}
-			return writeGateways(c.out, all, c.now())
-		}),
+		flags: (*flags).addJSON,
+		run:   (*call).showGateways,
 	}
+}
+
+func (c *call) showGateways(ctx context.Context) error {
+	all, err := c.readGateways(ctx)
+	if err != nil {
+		return err
+	}
+	if c.asJSON {
+		return writeJSON(c.out, all)
+	}
+	return writeGateways(c.out, all, c.now())
 }
 
 // shownGateway is a push gateway for an app.
@@ -76,7 +79,7 @@ const (
 )
 
 // readGates returns the gates of all shards by name. It reads no backlogs.
-func (c *deliveryCall) readGates(ctx context.Context, shards int) (map[string]*gate, error) {
+func (c *call) readGates(ctx context.Context, shards int) (map[string]*gate, error) {
 	held, err := c.queue.Held(ctx)
 	if err != nil {
 		return nil, err
@@ -139,7 +142,7 @@ func (g *gate) fails(w delivery.Waiting, now time.Time) {
 	g.isTried = g.isTried || now.Sub(w.Last) <= most
 }
 
-func (c *deliveryCall) readGateways(ctx context.Context) ([]shownGateway, error) {
+func (c *call) readGateways(ctx context.Context) ([]shownGateway, error) {
 	shards, err := c.shardCount(ctx)
 	if err != nil {
 		return nil, err
@@ -199,17 +202,24 @@ func gatewaysHoldCommand() command {
 		about: "Stops all hosts from sending to a push gateway, within two seconds. The command gateways open ends\n" +
 			"it. Notifications for its pushers wait for a day. HOST is " + gatewayForms + ".\n" +
 			"Without -yes it shows what it would do. Exit status 1: no pusher uses the gateway.",
-		setup: forGateway("hold", func(ctx context.Context, c *deliveryCall) (map[string]int, error) {
-			if _, err := c.shardCount(ctx); err != nil {
-				return nil, err
-			}
-			pushers, err := c.pushersAt(ctx, c.gateway)
-			if err == nil && len(pushers) == 0 {
-				err = notFoundError(fmt.Sprintf("no pusher uses the gateway %s", c.gateway))
-			}
-			return pushers, err
-		}, func(ctx context.Context, c *deliveryCall, name string) error { return c.queue.Hold(ctx, name) }),
+		flags: (*flags).addYes,
+		run:   (*call).holdGateway,
 	}
+}
+
+func (c *call) holdGateway(ctx context.Context) error {
+	if _, err := c.shardCount(ctx); err != nil {
+		return err
+	}
+	g, err := readGatewayName(c.args[0])
+	if err != nil {
+		return err
+	}
+	pushers, err := c.pushersAt(ctx, g)
+	if err != nil {
+		return err
+	}
+	return c.changeGateway(g, pushers, "hold", func(name string) error { return c.queue.Hold(ctx, name) })
 }
 
 func gatewaysOpenCommand() command {
@@ -219,75 +229,77 @@ func gatewaysOpenCommand() command {
 		about: "Lets all hosts send to a held push gateway again, within two seconds. Waiting notifications follow\n" +
 			"within half a minute. HOST is " + gatewayForms + ". Without -yes it shows\n" +
 			"what it would do. Exit status 1: the gateway is not held.",
-		setup: forGateway("open", func(ctx context.Context, c *deliveryCall) (map[string]int, error) {
-			held, err := c.queue.Held(ctx)
-			names := map[string]int{}
-			for name := range held {
-				if c.gateway.matches(name) {
-					names[name] = 0
-				}
-			}
-			if err == nil && len(names) == 0 {
-				err = notFoundError(fmt.Sprintf("no gateway %s is held", c.gateway))
-			}
-			return names, err
-		}, func(ctx context.Context, c *deliveryCall, name string) error {
-			_, err := c.queue.OpenGateway(ctx, name)
-			return err
-		}),
+		flags: (*flags).addYes,
+		run:   (*call).openGateway,
 	}
 }
 
-// forGateway returns a setup for a command on the gateway HOST. Find returns the matching
-// gateways with their pushers.
-func forGateway(verb string, find func(context.Context, *deliveryCall) (map[string]int, error), do func(context.Context, *deliveryCall, string) error) func(*flags) runner {
-	return forDelivery(addYes, func(ctx context.Context, c *deliveryCall) (err error) {
-		if c.gateway, err = readGatewayName(c.args[0]); err != nil {
-			return err
+func (c *call) openGateway(ctx context.Context) error {
+	g, err := readGatewayName(c.args[0])
+	if err != nil {
+		return err
+	}
+	held, err := c.queue.Held(ctx)
+	if err != nil {
+		return err
+	}
+	names := map[string]int{}
+	for name := range held {
+		if g.matches(name) {
+			names[name] = 0
 		}
-		found, err := find(ctx, c)
-		if err != nil {
-			return err
-		}
-		name, err := c.gateway.only(found)
-		if err != nil {
-			return err
-		}
-		if c.yes {
-			if err := do(ctx, c, name); err != nil {
-				return err
-			}
-		}
-		return c.report(verb, "%s", printable(name))
+	}
+	if len(names) == 0 {
+		return notFoundError(fmt.Sprintf("no gateway %s is held", g))
+	}
+	return c.changeGateway(g, names, "open", func(name string) error {
+		_, err := c.queue.OpenGateway(ctx, name)
+		return err
 	})
 }
 
-// pushersAt counts the pushers of each gateway that g matches. For a whole name it stops
-// at the first pusher.
-func (b *backend) pushersAt(ctx context.Context, g gatewayName) (map[string]int, error) {
+// changeGateway changes the only gateway in found, which has the number of pushers of each
+// gateway that g matches.
+func (c *call) changeGateway(g gatewayName, found map[string]int, verb string, do func(name string) error) error {
+	name, err := g.only(found)
+	if err == nil && c.yes {
+		err = do(name)
+	}
+	if err != nil {
+		return err
+	}
+	return c.report("%s %s", verb, printable(name))
+}
+
+// errEnough ends a scan early.
+var errEnough = errors.New("found enough")
+
+// pushersAt counts the pushers of each gateway that g matches. With a scheme, it stops at the
+// first pusher. It returns a [notFoundError] without pushers.
+func (c *call) pushersAt(ctx context.Context, g gatewayName) (map[string]int, error) {
 	var mu sync.Mutex
 	pushers := map[string]int{}
-	err := redisclient.EachMaster(ctx, b.client, func(ctx context.Context, node *redis.Client) error {
-		for cursor := uint64(0); ; {
-			keys, next, err := node.Scan(ctx, cursor, b.keys.Pattern(), pageSize).Result()
-			if err != nil {
-				return fmt.Errorf("read pushers: %w", err)
-			}
-			found := b.gatewaysOf(ctx, keys)
-			mu.Lock()
-			for _, gateway := range found {
-				if g.matches(gateway) {
-					pushers[gateway]++
-				}
-			}
-			isEnough := g.isWhole() && len(pushers) > 0
-			mu.Unlock()
-			if cursor = next; cursor == 0 || isEnough {
-				return nil
+	err := c.newScanner("read").scan(ctx, func(ctx context.Context, _ *redis.Client, keys []string) error {
+		found := c.gatewaysOf(ctx, keys)
+		mu.Lock()
+		defer mu.Unlock()
+		for _, gateway := range found {
+			if g.matches(gateway) {
+				pushers[gateway]++
 			}
 		}
+		if g.hasScheme && len(pushers) > 0 {
+			return errEnough
+		}
+		return nil
 	})
-	return pushers, err
+	switch {
+	case len(pushers) > 0 && (err == nil || errors.Is(err, errEnough)):
+		return pushers, nil
+	case err != nil:
+		return nil, err
+	}
+	return nil, notFoundError(fmt.Sprintf("no pusher uses the gateway %s", g))
 }
 
 // gatewaysOf returns the gateway of each pusher that is stored in keys.

@@ -23,24 +23,19 @@ func importCommand() command {
 			"equal ones, so the same command continues after an interruption. Values that differ are kept and\n" +
 			"listed (exit status 1), or replaced with -overwrite. Versions grow, so that requests in progress do\n" +
 			"not change the new values, and syncs notice them.",
-		setup: func(f *flags) runner {
+		flags: func(f *flags) {
 			f.addDurability()
-			p, i := f.pace(), &importer{seed: maphash.MakeSeed(), last: map[uint64]int64{}, counts: map[importOutcome]int{}}
-			f.BoolVar(&i.overwrite, "overwrite", false, "replace values that differ")
-			return func(ctx context.Context, c *call) error {
-				i.call, i.pace = c, p
-				return i.run(ctx, c.args[0])
-			}
+			f.addRate()
+			f.BoolVar(&f.overwrite, "overwrite", false, "replace values that differ")
 		},
+		run: (*call).importFile,
 	}
 }
 
 type importer struct {
 	*call
-	overwrite bool
-	pace      *pace
-	seed      maphash.Seed
-	last      map[uint64]int64 // line of the last record for each key, by hash
+	seed maphash.Seed
+	last map[uint64]int64 // line of the last record for each key, by hash
 
 	mu     sync.Mutex
 	counts map[importOutcome]int
@@ -57,7 +52,8 @@ const (
 
 var errFileChanged = errors.New("the file changed during the import")
 
-func (i *importer) run(ctx context.Context, name string) error {
+func (c *call) importFile(ctx context.Context) error {
+	i, name := &importer{call: c, seed: maphash.MakeSeed(), last: map[uint64]int64{}, counts: map[importOutcome]int{}}, c.args[0]
 	file, err := os.Open(name)
 	if err != nil {
 		return err
@@ -97,7 +93,7 @@ const importBatch = 512
 
 // storeAll reads the archive again and stores its records.
 func (i *importer) storeAll(ctx context.Context, file io.Reader, records int64) error {
-	batch, limiter, bar := make([]record, 0, importBatch), i.pace.limiter(), newBar("imported", records)
+	batch, limiter, bar := make([]record, 0, importBatch), i.rate.limiter(), newBar("imported", records)
 	flush := func() error {
 		err := i.storeBatch(ctx, batch)
 		_ = bar.Add(len(batch))
@@ -111,7 +107,7 @@ func (i *importer) storeAll(ctx context.Context, file io.Reader, records int64) 
 		if err := limiter.Wait(ctx); err != nil {
 			return err
 		}
-		if batch = append(batch, r); len(batch) < i.pace.page(importBatch) {
+		if batch = append(batch, r); len(batch) < i.rate.page(importBatch) {
 			return nil
 		}
 		return flush()

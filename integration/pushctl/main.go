@@ -42,14 +42,14 @@ type command struct {
 	summary    string // one line
 	about      string // the text of -h above the flags
 
-	// setup declares the flags, and returns the function that runs the command after parsing.
-	setup func(*flags) runner
+	flags func(*flags) // declares the command's own flags; nil for none
+	run   func(*call, context.Context) error
 }
 
-type runner func(context.Context, *call) error
-
+// call is a call of a command.
 type call struct {
 	*backend
+	options
 	args  []string
 	out   io.Writer // results
 	notes io.Writer // progress
@@ -122,8 +122,7 @@ func findCommand(args []string) (c command, rest []string, found bool) {
 }
 
 func (c command) call(ctx context.Context, args []string, environment func(string) string, stdout, stderr io.Writer) error {
-	f := newFlags(c.name)
-	run := c.setup(f)
+	f := newFlags(c)
 	rest, err := f.parseAll(args)
 	if errors.Is(err, flag.ErrHelp) {
 		c.writeUsage(stdout, f)
@@ -141,7 +140,7 @@ func (c command) call(ctx context.Context, args []string, environment func(strin
 		return err
 	}
 	defer b.client.Close()
-	return run(ctx, &call{backend: b, args: rest, out: stdout, notes: stderr})
+	return c.run(&call{backend: b, options: f.options, args: rest, out: stdout, notes: stderr}, ctx)
 }
 
 func (c *call) userArgument() (mxid.UserID, error) {

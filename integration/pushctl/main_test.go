@@ -59,7 +59,7 @@ func onOne(t *testing.T) *fixture {
 
 func newFixture(t *testing.T, where ...string) *fixture {
 	t.Helper()
-	f := newFlags("test")
+	f := newFlags(command{})
 	if _, err := f.parseAll(where); err != nil {
 		t.Fatal(err)
 	}
@@ -255,7 +255,7 @@ func TestWrongCallsFail(t *testing.T) {
 		{"password in an option", []string{"check", "-redis-mode", "sentinel", "-redis", "redis://a?password=" + secret}, "all users of this machine can see"},
 		{"bad URL", []string{"check", "-redis", "redis://user:" + secret + "%@127.0.0.1"}, "not understood"},
 		{"prefix with braces", []string{"check", "-redis", "127.0.0.1:1", "-key-prefix", "{a}"}, "-key-prefix"},
-		{"rate below zero", []string{"check", "-redis", "127.0.0.1:1", "-rate", "-3"}, "want a number of keys per second"},
+		{"rate below zero", []string{"check", "-redis", "127.0.0.1:1", "-rate", "-3"}, "-rate"},
 		{"unknown durability", []string{"repair", "-redis", "127.0.0.1:1", "-durability", "much"}, "-durability"},
 		{"no default rules", []string{"check", "-redis", "127.0.0.1:1", "-default-rules", "/none"}, "-default-rules"},
 		{"no answer", []string{"check", "-redis", "127.0.0.1:1"}, "127.0.0.1:1 does not answer"},
@@ -332,7 +332,7 @@ func TestNoTableIsWiderThanATerminal(t *testing.T) {
 			return nil
 		},
 		"repair": func(w io.Writer) error {
-			_ = (&repairer{call: &call{out: w}, report: found, yes: true, resetDamaged: true}).write(nil)
+			_ = (&repairer{call: &call{out: w, options: options{yes: true, resetDamaged: true}}, report: found}).write(nil)
 			return nil
 		},
 	} {

@@ -20,36 +20,13 @@ import (
 	"github.com/pushfx/pushfx/module/stored"
 )
 
-type deliveryCall struct {
-	*call
-	json    *bool
-	yes     bool
-	gateway gatewayName
-	pusher  string // a digest
-	allowed string // prefixes
-}
-
-func forDelivery(declare func(*flags, *deliveryCall), run func(context.Context, *deliveryCall) error) func(*flags) runner {
-	return func(f *flags) runner {
-		d := &deliveryCall{}
-		declare(f, d)
-		return func(ctx context.Context, c *call) error {
-			d.call = c
-			return run(ctx, d)
-		}
-	}
-}
-
-func addYes(f *flags, c *deliveryCall) {
-	f.BoolVar(&c.yes, "yes", false, "make the change; without it, show the change")
-}
-
-func addGateway(f *flags, c *deliveryCall) {
+// addSelection adds the flags of [call.selected].
+func (f *flags) addSelection() {
 	f.Func("gateway", "only pushers of the push gateway `HOST`: "+gatewayForms, func(text string) (err error) {
-		c.gateway, err = readGatewayName(text)
+		f.gateway, err = readGatewayName(text)
 		return err
 	})
-	addYes(f, c)
+	f.addYes()
 }
 
 func queuesCommand() command {
@@ -59,11 +36,8 @@ func queuesCommand() command {
 		about: "Counts the pushers with waiting notifications, the due ones among them, and the failing ones. Exit\n" +
 			"status 1: a notification has been due for more than ten seconds, so no host with pushfx.Delivery\n" +
 			"runs, or hosts cannot keep up.",
-		setup: forDelivery(func(f *flags, c *deliveryCall) { c.json = f.json() }, func(ctx context.Context, c *deliveryCall) error {
-			ctx, cancel := context.WithTimeout(ctx, replyTimeout)
-			defer cancel()
-			return c.showQueues(ctx)
-		}),
+		flags: (*flags).addJSON,
+		run:   (*call).showQueues,
 	}
 }
 
@@ -93,7 +67,9 @@ type shownQueues struct {
 // maxLate is the lateness at which hosts count as stalled.
 const maxLate = 10 * time.Second
 
-func (c *deliveryCall) showQueues(ctx context.Context) error {
+func (c *call) showQueues(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, replyTimeout)
+	defer cancel()
 	shards, err := c.shardCount(ctx)
 	if err != nil {
 		return err
@@ -102,7 +78,7 @@ func (c *deliveryCall) showQueues(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if *c.json {
+	if c.asJSON {
 		err = writeJSON(c.out, q)
 	} else {
 		err = q.write(c.out)
@@ -124,7 +100,7 @@ func (q shownQueues) write(w io.Writer) error {
 }
 
 // readQueues reads all shards, but no backlogs.
-func (c *deliveryCall) readQueues(ctx context.Context, shards int) (q shownQueues, err error) {
+func (c *call) readQueues(ctx context.Context, shards int) (q shownQueues, err error) {
 	failing, fanOut := make([]*redis.IntCmd, shards), make([]*redis.StringCmd, shards)
 	_, err = c.client.Pipelined(ctx, func(p redis.Pipeliner) error {
 		for n := range shards {
@@ -165,7 +141,7 @@ type backlog struct {
 
 // readBacklogs returns the matching backlogs of some shards, and writes the number of
 // unreadable ones to the notes.
-func (c *deliveryCall) readBacklogs(ctx context.Context, shards []int, matches func(delivery.Waiting) bool) ([]backlog, error) {
+func (c *call) readBacklogs(ctx context.Context, shards []int, matches func(delivery.Waiting) bool) ([]backlog, error) {
 	var mu sync.Mutex
 	var all []backlog
 	unreadable := 0
@@ -205,15 +181,8 @@ func queuesShowCommand() command {
 			"wait and it fails, the status of the last answer or why there was none (dns, tls, refused, timeout, blocked),\n" +
 			"the next try, and its generation, which changes when the pusher is set. Exit status 1: a pusher is\n" +
 			"late, so no host sends, or there is no such user.",
-		setup: forDelivery(func(f *flags, c *deliveryCall) { c.json = f.json() }, func(ctx context.Context, c *deliveryCall) error {
-			user, err := c.userArgument()
-			if err != nil {
-				return err
-			}
-			ctx, cancel := context.WithTimeout(ctx, replyTimeout)
-			defer cancel()
-			return c.showUser(ctx, user)
-		}),
+		flags: (*flags).addJSON,
+		run:   (*call).showUserQueues,
 	}
 }
 
@@ -242,12 +211,18 @@ type shownQueue struct {
 	Generation    int64     `json:"generation,omitempty"`
 }
 
-func (c *deliveryCall) showUser(ctx context.Context, user mxid.UserID) error {
+func (c *call) showUserQueues(ctx context.Context) error {
+	user, err := c.userArgument()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, replyTimeout)
+	defer cancel()
 	all, err := c.queuesOf(ctx, user)
 	if err != nil {
 		return err
 	}
-	if *c.json {
+	if c.asJSON {
 		err = writeJSON(c.out, all)
 	} else {
 		err = writeQueues(c.out, all, c.now())
@@ -259,7 +234,7 @@ func (c *deliveryCall) showUser(ctx context.Context, user mxid.UserID) error {
 }
 
 // queuesOf returns the backlogs of a user's pushers, deleted pushers included.
-func (c *deliveryCall) queuesOf(ctx context.Context, user mxid.UserID) ([]shownQueue, error) {
+func (c *call) queuesOf(ctx context.Context, user mxid.UserID) ([]shownQueue, error) {
 	backlogs, err := c.selectBacklogs(ctx, user)
 	if err != nil {
 		return nil, err
@@ -368,7 +343,7 @@ func writeQueues(w io.Writer, all []shownQueue, now time.Time) error {
 
 // selectBacklogs returns the backlogs of a user, or of all users, at the gateways that the
 // flag names.
-func (c *deliveryCall) selectBacklogs(ctx context.Context, user mxid.UserID) ([]backlog, error) {
+func (c *call) selectBacklogs(ctx context.Context, user mxid.UserID) ([]backlog, error) {
 	shards, err := c.shardCount(ctx)
 	if err != nil {
 		return nil, err
@@ -391,24 +366,9 @@ type selection struct {
 	at       string // the gateway of the flag, as a part of a sentence
 }
 
-// forSelection returns a setup whose runner selects backlogs by USER and -gateway.
-func forSelection(run func(context.Context, *deliveryCall, selection) error) func(*flags) runner {
-	return forDelivery(addGateway, func(ctx context.Context, c *deliveryCall) error {
-		s, err := c.selected(ctx)
-		if err != nil {
-			return err
-		}
-		if len(s.backlogs) == 0 {
-			_, err := fmt.Fprintln(c.out, "nothing waits")
-			return err
-		}
-		return run(ctx, c, s)
-	})
-}
-
-// selected returns no backlogs if nothing waits, and a [notFoundError] if the user or the
-// gateway is unknown.
-func (c *deliveryCall) selected(ctx context.Context) (s selection, err error) {
+// selected returns the backlogs that USER and -gateway name. If nothing waits, it says so. It
+// returns a [notFoundError] if the user or the gateway is unknown.
+func (c *call) selected(ctx context.Context) (s selection, err error) {
 	if len(c.args) == 0 && c.gateway.isAny() {
 		return s, errors.New("want USER or -gateway HOST (see -h)")
 	}
@@ -422,7 +382,10 @@ func (c *deliveryCall) selected(ctx context.Context) (s selection, err error) {
 		return s, err
 	}
 	if len(s.backlogs) == 0 {
-		return s, c.checkSelection(ctx, user)
+		if err = c.checkSelection(ctx, user); err == nil {
+			_, err = fmt.Fprintln(c.out, "nothing waits")
+		}
+		return s, err
 	}
 	if c.gateway.isAny() {
 		return s, nil
@@ -438,15 +401,12 @@ func (c *deliveryCall) selected(ctx context.Context) (s selection, err error) {
 
 // checkSelection checks that a selection without backlogs has a user, and the gateway a
 // pusher.
-func (c *deliveryCall) checkSelection(ctx context.Context, user mxid.UserID) error {
+func (c *call) checkSelection(ctx context.Context, user mxid.UserID) error {
 	switch {
 	case c.gateway.isAny():
 		return c.checkUser(ctx, user)
 	case user == "":
-		pushers, err := c.pushersAt(ctx, c.gateway)
-		if err == nil && len(pushers) == 0 {
-			err = notFoundError(fmt.Sprintf("no pusher uses the gateway %s", c.gateway))
-		}
+		_, err := c.pushersAt(ctx, c.gateway)
 		return err
 	}
 	list, err := c.pushers.Load(ctx, user)
@@ -470,39 +430,44 @@ func queuesRetryCommand() command {
 		about: "Makes pushers due that wait after a failure. Give a user, -gateway or both. Without -yes it shows\n" +
 			"what it would do. A host that has closed the gateway tries one of its pushers first. Exit status 1:\n" +
 			"there is no such user or gateway.",
-		setup: forSelection(func(ctx context.Context, c *deliveryCall, s selection) error {
-			type place struct {
-				shard int
-				gate  string
-			}
-			byGate := map[place][]string{}
-			for _, b := range s.backlogs {
-				if at := (place{b.claim.Target.Shard, b.claim.Gate}); !b.Claimed {
-					byGate[at] = append(byGate[at], b.claim.Target.Name)
-				}
-			}
-			n := 0
-			for at, targets := range byGate {
-				if c.yes {
-					retried, err := c.queue.Retry(ctx, at.shard, at.gate, targets)
-					if err != nil {
-						return err
-					}
-					n += retried
-				} else {
-					n += len(targets)
-				}
-			}
-			if err := c.noteHeld(ctx, s.backlogs); err != nil {
-				return err
-			}
-			return c.report("retry", "%d of %d pushers%s", n, len(s.backlogs), s.at)
-		}),
+		flags: (*flags).addSelection,
+		run:   (*call).retryQueues,
 	}
 }
 
+func (c *call) retryQueues(ctx context.Context) error {
+	s, err := c.selected(ctx)
+	if err != nil || len(s.backlogs) == 0 {
+		return err
+	}
+	type place struct {
+		shard int
+		gate  string
+	}
+	byGate := map[place][]string{}
+	for _, b := range s.backlogs {
+		if at := (place{b.claim.Target.Shard, b.claim.Gate}); !b.Claimed {
+			byGate[at] = append(byGate[at], b.claim.Target.Name)
+		}
+	}
+	all := 0
+	for at, targets := range byGate {
+		n := len(targets)
+		if c.yes {
+			if n, err = c.queue.Retry(ctx, at.shard, at.gate, targets); err != nil {
+				return err
+			}
+		}
+		all += n
+	}
+	if err := c.noteHeld(ctx, s.backlogs); err != nil {
+		return err
+	}
+	return c.report("retry %d of %d pushers%s", all, len(s.backlogs), s.at)
+}
+
 // noteHeld writes a note if backlogs have a held gateway, to which hosts send nothing.
-func (c *deliveryCall) noteHeld(ctx context.Context, all []backlog) error {
+func (c *call) noteHeld(ctx context.Context, all []backlog) error {
 	held, err := c.queue.Held(ctx)
 	if err != nil {
 		return err
@@ -521,42 +486,37 @@ func queuesFlushCommand() command {
 		about: "Drops all waiting notifications, for good. Give a user, -gateway or both. Without -yes it shows what\n" +
 			"it would do. Notifications that a host is sending are not affected. Exit status 1: there is no such\n" +
 			"user or gateway.",
-		setup: forSelection(func(ctx context.Context, c *deliveryCall, s selection) error {
-			n, err := c.flush(ctx, s.backlogs)
-			if err != nil {
-				return err
-			}
-			return c.report("drop", "%d notifications of %d pushers%s", n, len(s.backlogs), s.at)
-		}),
+		flags: (*flags).addSelection,
+		run:   (*call).flushQueues,
 	}
 }
 
-// flush counts the notifications in the backlogs and, with -yes, drops them.
-func (c *deliveryCall) flush(ctx context.Context, all []backlog) (notifications int, err error) {
-	for _, b := range all {
+func (c *call) flushQueues(ctx context.Context) error {
+	s, err := c.selected(ctx)
+	if err != nil || len(s.backlogs) == 0 {
+		return err
+	}
+	return c.flush(ctx, s)
+}
+
+// flush counts the notifications and, with -yes, drops them.
+func (c *call) flush(ctx context.Context, s selection) error {
+	all := 0
+	for _, b := range s.backlogs {
 		n := b.Notifications
 		if c.yes {
+			var err error
 			if n, err = c.queue.Flush(ctx, b.claim); err != nil {
-				return notifications, err
+				return err
 			}
 		}
-		notifications += n
+		all += n
 	}
-	return notifications, nil
-}
-
-// report writes the change, or without -yes the change that -yes would make.
-func (c *deliveryCall) report(verb, format string, args ...any) error {
-	begin := "would " + verb + " "
-	if c.yes {
-		begin = "done: " + verb + " "
-	}
-	_, err := fmt.Fprintf(c.out, begin+format+"\n", args...)
-	return err
+	return c.report("drop %d notifications of %d pushers%s", all, len(s.backlogs), s.at)
 }
 
 // forgetBacklogs drops the backlogs of a user without pushers.
-func (c *deliveryCall) forgetBacklogs(ctx context.Context, user mxid.UserID) error {
+func (c *call) forgetBacklogs(ctx context.Context, user mxid.UserID) error {
 	all, err := c.selectBacklogs(ctx, user)
 	if errors.Is(err, errNoQueue) || err == nil && len(all) == 0 {
 		return nil
@@ -564,10 +524,5 @@ func (c *deliveryCall) forgetBacklogs(ctx context.Context, user mxid.UserID) err
 	if err != nil {
 		return err
 	}
-	c.yes = true
-	n, err := c.flush(ctx, all)
-	if err != nil {
-		return err
-	}
-	return c.report("drop", "%d notifications of %d pushers", n, len(all))
+	return c.flush(ctx, selection{backlogs: all})
 }

@@ -23,33 +23,29 @@ func refreshCommand() command {
 			"-features: the rules of other features are removed, and come back with the choices when the feature is\n" +
 			"on again. A set with an unknown default rule is left, since its choices would be lost: name the hosts'\n" +
 			"rules with -default-rules, or drop unknown rules with -drop-others. Exit status 1: sets were left.",
-		setup: func(f *flags) runner {
+		flags: func(f *flags) {
 			f.addDefaultRules()
 			f.addDurability()
-			p, r := f.pace(), &refresher{off: map[string]int{}}
-			f.BoolVar(&r.dropOthers, "drop-others", false, "remove unknown default rules")
-			f.BoolVar(&r.list, "list", false, "list users whose sets are left, with the reason")
-			return func(ctx context.Context, c *call) error {
-				r.call = c
-				return r.run(ctx, p)
-			}
+			f.addRate()
+			f.BoolVar(&f.dropOthers, "drop-others", false, "remove unknown default rules")
+			f.BoolVar(&f.list, "list", false, "list users whose sets are left, with the reason")
 		},
+		run: (*call).refreshDefaults,
 	}
 }
 
 // refresher updates sets to the current default rules and counts them.
 type refresher struct {
 	*call
-	dropOthers, list bool
-
 	mu                                  sync.Mutex
 	sets, refreshed, unreadable, others int
 	otherVersion                        int
 	off                                 map[string]int // sets that lost a feature's rules
 }
 
-func (r *refresher) run(ctx context.Context, p *pace) error {
-	err := r.newScanner(p, "refreshed").scan(ctx, func(ctx context.Context, node *redis.Client, keys []string) error {
+func (c *call) refreshDefaults(ctx context.Context) error {
+	r := &refresher{call: c, off: map[string]int{}}
+	err := r.newScanner("refreshed").scan(ctx, func(ctx context.Context, node *redis.Client, keys []string) error {
 		sets, err := r.readAnywhere(ctx, node, keys, stored.RulesKey)
 		if err != nil {
 			return err

@@ -22,27 +22,21 @@ func repairCommand() command {
 			"do. Unreadable values are saved in a file, which holds pushkeys. With -reset-damaged they are then\n" +
 			"replaced: push rules by the default rules, a pusher by none, which its device sets again. Exit status\n" +
 			"1: problems are left.",
-		setup: func(f *flags) runner {
+		flags: func(f *flags) {
 			f.addDefaultRules()
 			f.addDurability()
-			p, r := f.pace(), &repairer{report: newReport(), repaired: map[string]int64{}}
-			f.BoolVar(&r.yes, "yes", false, "make the repairs")
-			f.BoolVar(&r.list, "list", false, "list each problem with its outcome")
-			f.BoolVar(&r.resetDamaged, "reset-damaged", false, "replace unreadable values, after saving them")
-			f.StringVar(&r.save, "save", "", "`FILE` for unreadable values (default pushctl-damaged-TIME.jsonl)")
-			return func(ctx context.Context, c *call) error {
-				r.call = c
-				return r.run(ctx, p)
-			}
+			f.addRate()
+			f.BoolVar(&f.yes, "yes", false, "make the repairs")
+			f.BoolVar(&f.list, "list", false, "list each problem with its outcome")
+			f.BoolVar(&f.resetDamaged, "reset-damaged", false, "replace unreadable values, after saving them")
+			f.StringVar(&f.save, "save", "", "`FILE` for unreadable values (default pushctl-damaged-TIME.jsonl.gz)")
 		},
+		run: (*call).repair,
 	}
 }
 
 type repairer struct {
 	*call
-	yes, list, resetDamaged bool
-	save                    string
-
 	report *report
 
 	mu       sync.Mutex
@@ -50,8 +44,9 @@ type repairer struct {
 	saved    *archive         // created with the first unreadable value
 }
 
-func (r *repairer) run(ctx context.Context, p *pace) error {
-	err := r.findProblems(ctx, p, &r.report.tally, func(ctx context.Context, found []problem) error {
+func (c *call) repair(ctx context.Context) error {
+	r := &repairer{call: c, report: newReport(), repaired: map[string]int64{}}
+	err := r.findProblems(ctx, &r.report.tally, func(ctx context.Context, found []problem) error {
 		return parallel(ctx, found, r.handle)
 	})
 	if err == nil && r.yes {
@@ -133,7 +128,7 @@ func (r *repairer) saveDamaged(damaged record) (err error) {
 	defer r.mu.Unlock()
 	if r.saved == nil {
 		if r.save == "" {
-			r.save = "pushctl-damaged-" + time.Now().UTC().Format("20060102T150405Z") + ".jsonl"
+			r.save = "pushctl-damaged-" + time.Now().UTC().Format("20060102T150405Z") + ".jsonl.gz"
 		}
 		if r.saved, err = createArchive(r.save, r.backend); err != nil {
 			return fmt.Errorf("-save: %w", err)

@@ -24,20 +24,23 @@ import (
 // requests do not wait long.
 const pageSize = 250
 
-func (p *pace) limiter() *rate.Limiter {
-	if p.rate == 0 {
+// pace is a number of keys per second; 0 is no limit.
+type pace uint
+
+func (p pace) limiter() *rate.Limiter {
+	if p == 0 {
 		return rate.NewLimiter(rate.Inf, 0)
 	}
-	return rate.NewLimiter(rate.Limit(p.rate), p.page(pageSize))
+	return rate.NewLimiter(rate.Limit(p), p.page(pageSize))
 }
 
 // page returns how many keys to take at once. At a low rate, pages are small, so that the
 // load is even.
-func (p *pace) page(limit int) int {
-	if p.rate == 0 {
+func (p pace) page(limit int) int {
+	if p == 0 {
 		return limit
 	}
-	return min(limit, max(1, p.rate/10))
+	return min(limit, max(1, int(p/10)))
 }
 
 // newBar returns a progress bar on stderr, visible on a terminal only.
@@ -49,8 +52,7 @@ func newBar(label string, total int64) *progressbar.ProgressBar {
 }
 
 type scanner struct {
-	*backend
-	pace    *pace
+	*call
 	limiter *rate.Limiter
 	bar     *progressbar.ProgressBar
 	found   atomic.Int64 // keys of the module
@@ -68,8 +70,8 @@ var errNoKeys = errors.New("there are no push rules or pushers")
 var errTopologyChanged = errors.New("slots moved or a master was replaced during the scan, so it may have missed keys: run it again")
 
 // newScanner returns a scanner whose progress bar shows label.
-func (b *backend) newScanner(p *pace, label string) *scanner {
-	return &scanner{backend: b, pace: p, limiter: p.limiter(), bar: newBar(label, 0)}
+func (c *call) newScanner(label string) *scanner {
+	return &scanner{call: c, limiter: c.rate.limiter(), bar: newBar(label, 0)}
 }
 
 // scan calls page for all keys, perhaps twice for a key. Errors: [errNoKeys],
@@ -106,11 +108,11 @@ func (s *scanner) scan(ctx context.Context, page pageFunc) error {
 
 func (s *scanner) scanNode(ctx context.Context, node *redis.Client, page pageFunc) error {
 	for cursor := uint64(0); ; {
-		keys, next, err := node.Scan(ctx, cursor, s.keys.Pattern(), int64(s.pace.page(pageSize))).Result()
+		keys, next, err := node.Scan(ctx, cursor, s.keys.Pattern(), int64(s.rate.page(pageSize))).Result()
 		if err != nil {
 			return fmt.Errorf("SCAN on %s: %w", s.addressOf(node), err)
 		}
-		for part := range slices.Chunk(keys, s.pace.page(pageSize)) { // a reply may exceed COUNT
+		for part := range slices.Chunk(keys, s.rate.page(pageSize)) { // a reply may exceed COUNT
 			if err := s.limiter.WaitN(ctx, len(part)); err != nil {
 				return err
 			}

@@ -25,13 +25,14 @@ func sendTestCommand() command {
 		about: "Sends a notification of an invented event to each pusher of a user, from this machine but otherwise\n" +
 			"like a host, and shows the answers. It stores nothing and removes no rejected pusher. Exit status 1:\n" +
 			"a gateway did not accept it, or there is no such user or pusher.",
-		setup: forDelivery(func(f *flags, c *deliveryCall) {
-			f.StringVar(&c.pusher, "pusher", "", "send to the pusher with this `DIGEST` only; queues show has it")
-			f.StringVar(&c.allowed, "allowed-prefixes", "",
+		flags: func(f *flags) {
+			f.StringVar(&f.pusher, "pusher", "", "send to the pusher with this `DIGEST` only; queues show has it")
+			f.StringVar(&f.allowedPrefixes, "allowed-prefixes", "",
 				"the hosts' PusherPolicy.AllowedPrefixes: `PREFIXES` of addresses that are not public,\n"+
 					"separated by commas")
-			c.json = f.json()
-		}, func(ctx context.Context, c *deliveryCall) error { return c.sendTest(ctx) }),
+			f.addJSON()
+		},
+		run: (*call).sendTest,
 	}
 }
 
@@ -45,7 +46,7 @@ type shownTest struct {
 	Why     string               `json:"why,omitempty"` // why there was no answer
 }
 
-func (c *deliveryCall) sendTest(ctx context.Context) error {
+func (c *call) sendTest(ctx context.Context) error {
 	user, err := c.userArgument()
 	if err != nil {
 		return err
@@ -63,7 +64,7 @@ func (c *deliveryCall) sendTest(ctx context.Context) error {
 	if len(pushers) == 0 {
 		return c.noPusher(ctx, user)
 	}
-	prefixes, err := readPrefixes(c.allowed)
+	prefixes, err := readPrefixes(c.allowedPrefixes)
 	if err != nil {
 		return err
 	}
@@ -84,7 +85,7 @@ func (c *deliveryCall) sendTest(ctx context.Context) error {
 }
 
 // noPusher is the error for a user without the pusher of the flag.
-func (c *deliveryCall) noPusher(ctx context.Context, user mxid.UserID) error {
+func (c *call) noPusher(ctx context.Context, user mxid.UserID) error {
 	if err := c.checkUser(ctx, user); err != nil {
 		return err
 	}
@@ -107,8 +108,8 @@ func sendTestTo(ctx context.Context, gateway *delivery.HTTPGateway, user mxid.Us
 }
 
 // writeTests writes the answers. It returns errProblems unless all gateways accepted.
-func (c *deliveryCall) writeTests(all []shownTest) (err error) {
-	if *c.json {
+func (c *call) writeTests(all []shownTest) (err error) {
+	if c.asJSON {
 		err = writeJSON(c.out, all)
 	} else {
 		err = writeTestTable(c.out, all)

@@ -23,11 +23,11 @@ func showCommand() command {
 		about: "Shows a user's stored push rules, pushers and unread counts with their keys and problems. A digest\n" +
 			"stands for each pushkey, which is a credential. Of a pusher's data it shows the host of the URL. Exit\n" +
 			"status 1: nothing is stored for the user.",
-		setup: func(f *flags) runner {
+		flags: func(f *flags) {
 			f.addDefaultRules()
-			asJSON := f.json()
-			return func(ctx context.Context, c *call) error { return c.show(ctx, *asJSON) }
+			f.addJSON()
 		},
+		run: (*call).show,
 	}
 }
 
@@ -90,7 +90,7 @@ type shownUnread struct {
 	Notifications int    `json:"notifications"`
 }
 
-func (c *call) show(ctx context.Context, asJSON bool) error {
+func (c *call) show(ctx context.Context) error {
 	user, err := c.userArgument()
 	if err != nil {
 		return err
@@ -102,7 +102,7 @@ func (c *call) show(ctx context.Context, asJSON bool) error {
 	if shown.Rules.Bytes == 0 && shown.Pushers.Bytes == 0 && shown.Unread.Bytes == 0 && len(shown.Problems) == 0 {
 		return c.notFound(user)
 	}
-	if asJSON {
+	if c.asJSON {
 		return writeJSON(c.out, shown)
 	}
 	var text bytes.Buffer

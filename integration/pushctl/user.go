@@ -13,24 +13,17 @@ import (
 	"github.com/pushfx/pushfx/module/pushrule"
 )
 
-// userChange is a command that removes or replaces a user's data.
-type userChange struct {
-	verb string // such as "forget"
-	yes  bool
-	save string // a file for the former data
-
-	check func(ctx context.Context, c *call, user mxid.UserID, records []record) error // may refuse the change
-	do    func(ctx context.Context, c *call, user mxid.UserID) error
-}
-
-func (u *userChange) addTo(f *flags) {
+// addUserChange adds the flags of [call.changeUser].
+func (f *flags) addUserChange() {
 	f.addDurability()
-	f.BoolVar(&u.yes, "yes", false, "make the change; without it, show the change")
-	f.StringVar(&u.save, "save", "", "`FILE` for the former data, which holds pushkeys (default none)")
+	f.addYes()
+	f.StringVar(&f.save, "save", "", "`FILE` for the former data, which holds pushkeys (default none)")
 }
 
-// run checks and saves the user's data, then makes the change.
-func (u *userChange) run(ctx context.Context, c *call) error {
+// changeUser checks and saves the data of USER. With -yes, it then calls do.
+func (c *call) changeUser(
+	ctx context.Context, verb string, check func(context.Context, mxid.UserID, []record) error, do func(context.Context, mxid.UserID) error,
+) error {
 	user, err := c.userArgument()
 	if err != nil {
 		return err
@@ -39,22 +32,29 @@ func (u *userChange) run(ctx context.Context, c *call) error {
 	if err != nil {
 		return err
 	}
-	if err := u.check(ctx, c, user, records); err != nil {
+	if err := check(ctx, user, records); err != nil {
 		return err
 	}
-	if !u.yes {
-		_, err := fmt.Fprintf(c.out, "would %s %s, who has %s (-yes does it)\n", u.verb, printable(string(user)), describe(records))
-		return err
-	}
-	if u.save != "" {
-		if err := c.saveRecords(u.save, records); err != nil {
+	if c.yes && c.save != "" {
+		if err := c.saveRecords(c.save, records); err != nil {
 			return fmt.Errorf("-save: %w", err)
 		}
 	}
-	if err := u.do(ctx, c, user); err != nil {
-		return err
+	if c.yes {
+		if err := do(ctx, user); err != nil {
+			return err
+		}
 	}
-	_, err = fmt.Fprintf(c.out, "done: %s %s, who had %s\n", u.verb, printable(string(user)), describe(records))
+	return c.report("%s %s, with %s", verb, printable(string(user)), describe(records))
+}
+
+// report writes the change that was made, or without -yes the change that -yes would make.
+func (c *call) report(format string, args ...any) (err error) {
+	if c.yes {
+		_, err = fmt.Fprintf(c.out, "done: "+format+"\n", args...)
+	} else {
+		_, err = fmt.Fprintf(c.out, "would "+format+" (-yes does it)\n", args...)
+	}
 	return err
 }
 
@@ -102,27 +102,29 @@ func resetCommand() command {
 		about: "Replaces a user's push rules, readable or not, by the default rules. Clients notice at their next\n" +
 			"sync. Pushers stay. Without -yes it shows what it would do. With -save, import -overwrite brings the\n" +
 			"former data back. Exit status 1: the user has no push rules, and the id may be mistyped.",
-		setup: func(f *flags) runner {
-			u := &userChange{verb: "give the default push rules to", do: resetRules}
-			u.check = func(_ context.Context, c *call, user mxid.UserID, records []record) error {
-				if slices.ContainsFunc(records, func(r record) bool { return r.event != nil }) {
-					return nil
-				}
-				if len(records) == 0 {
-					return c.notFound(user)
-				}
-				return notFoundError(fmt.Sprintf("%s has %s, so there is nothing to reset", printable(string(user)), describe(records)))
-			}
+		flags: func(f *flags) {
 			f.addDefaultRules()
-			u.addTo(f)
-			return u.run
+			f.addUserChange()
+		},
+		run: func(c *call, ctx context.Context) error {
+			return c.changeUser(ctx, "give the default push rules to", c.checkReset, c.resetRules)
 		},
 	}
 }
 
+func (c *call) checkReset(_ context.Context, user mxid.UserID, records []record) error {
+	switch {
+	case slices.ContainsFunc(records, func(r record) bool { return r.event != nil }):
+		return nil
+	case len(records) == 0:
+		return c.notFound(user)
+	}
+	return notFoundError(fmt.Sprintf("%s has %s, so there is nothing to reset", printable(string(user)), describe(records)))
+}
+
 // resetRules gives a user the default rules. It replaces an unreadable event only if the
 // event has not changed since it was read.
-func resetRules(ctx context.Context, c *call, user mxid.UserID) error {
+func (c *call) resetRules(ctx context.Context, user mxid.UserID) error {
 	defaults := c.defaults.For(user)
 	_, err := c.rules.Update(ctx, user, func(rules *pushrule.Ruleset, _ bool) error {
 		*rules = defaults
@@ -148,15 +150,14 @@ func forgetCommand() command {
 			"pushkeys, and their waiting notifications, as hosts do when a user is deactivated. An active user\n" +
 			"gets the default rules at the next request. Without -yes it shows what it would do. Exit status 1:\n" +
 			"the user has no data, and the id may be mistyped.",
-		setup: func(f *flags) runner {
-			u := &userChange{verb: "forget", check: checkForget, do: forgetUser}
-			u.addTo(f)
-			return u.run
+		flags: (*flags).addUserChange,
+		run: func(c *call, ctx context.Context) error {
+			return c.changeUser(ctx, "forget", c.checkForget, c.forgetUser)
 		},
 	}
 }
 
-func checkForget(ctx context.Context, c *call, user mxid.UserID, records []record) error {
+func (c *call) checkForget(ctx context.Context, user mxid.UserID, records []record) error {
 	if len(records) > 0 {
 		return nil
 	}
@@ -169,12 +170,12 @@ func checkForget(ctx context.Context, c *call, user mxid.UserID, records []recor
 	return err
 }
 
-func forgetUser(ctx context.Context, c *call, user mxid.UserID) error {
+func (c *call) forgetUser(ctx context.Context, user mxid.UserID) error {
 	if _, other, err := c.readFormat(ctx); other != nil || err != nil {
 		return errors.Join(other, err)
 	}
 	if err := c.host.ForgetUser(ctx, user); err != nil {
 		return err
 	}
-	return (&deliveryCall{call: c}).forgetBacklogs(ctx, user)
+	return c.forgetBacklogs(ctx, user)
 }
