@@ -75,7 +75,8 @@ func (p *pusherRoutes) Register(g *echo.Group, d Dialect, auth ...echo.Middlewar
 
 type methods map[string]endpoint
 
-// tree answers every path and method in it in the Matrix form: 404 or 405 if not served.
+// tree answers all requests for its paths in the Matrix form. A path or method that is not
+// served gets 404 or 405.
 type tree struct {
 	server *Server
 	group  *echo.Group

@@ -100,11 +100,11 @@ func (i *importer) run(ctx context.Context, user mxid.UserID, from Import, how I
 	if err != nil {
 		return ImportResult{}, err
 	}
-	return i.runBeside(ctx, stored, user, from, how)
+	return i.runLoaded(ctx, stored, user, from, how)
 }
 
-// runBeside is run for a user with the given stored rules, if any.
-func (i *importer) runBeside(
+// runLoaded is run after the user's stored rules were loaded.
+func (i *importer) runLoaded(
 	ctx context.Context, stored Content, user mxid.UserID, from Import, how ImportMode,
 ) (result ImportResult, err error) {
 	loggedIn, err := isLoggedIn(ctx, i.accounts, user, "")

@@ -27,7 +27,7 @@ func (i *importer) firstUse(ctx context.Context, user mxid.UserID) (present bool
 	if err != nil || !found {
 		return false, err
 	}
-	result, err := i.runBeside(ctx, stored, user, from, StoreImport)
+	result, err := i.runLoaded(ctx, stored, user, from, StoreImport)
 	if result.Refused() > 0 {
 		i.observer.Report(observe.ImportIncomplete, &ImportRefused{user, result})
 	}
@@ -109,9 +109,9 @@ func (i *importer) firstUses(ctx context.Context, users []mxid.UserID) (imported
 	return imported, failed
 }
 
-// missing is firstUses for users who may have rules. It remembers users with rules, so it
-// usually asks the store once for each. It does not fail for a deactivated user.
-func (i *importer) missing(ctx context.Context, users []mxid.UserID) (imported []mxid.UserID, failed map[mxid.UserID]error) {
+// importMissing imports the users that have no rules; see firstUses. It asks the store
+// once for each user with rules, and remembers them. A deactivated user is no error.
+func (i *importer) importMissing(ctx context.Context, users []mxid.UserID) (imported []mxid.UserID, failed map[mxid.UserID]error) {
 	users = i.present.unknown(users)
 	if len(users) == 0 {
 		return nil, nil
@@ -134,7 +134,7 @@ func (i *importer) missing(ctx context.Context, users []mxid.UserID) (imported [
 	return imported, failed
 }
 
-// presentUsers have rules.
+// presentUsers remembers users that have rules.
 type presentUsers struct {
 	mu    sync.Mutex
 	users bounded.Map[mxid.UserID, struct{}]

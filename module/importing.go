@@ -102,7 +102,7 @@ func (s importingPushers) LoadMany(ctx context.Context, users []mxid.UserID) map
 			none = append(none, user)
 		}
 	}
-	imported, failed := s.imports.missing(ctx, none)
+	imported, failed := s.imports.importMissing(ctx, none)
 	for user, err := range failed {
 		all[user] = Result[pusher.List]{Err: err}
 	}
@@ -127,6 +127,6 @@ func (s importingPushers) UpdatePusher(ctx context.Context, user mxid.UserID, ke
 }
 
 func (s importingPushers) importMissing(ctx context.Context, user mxid.UserID) (imported bool, err error) {
-	users, failed := s.imports.missing(ctx, []mxid.UserID{user})
+	users, failed := s.imports.importMissing(ctx, []mxid.UserID{user})
 	return len(users) > 0, failed[user]
 }

@@ -37,8 +37,9 @@ type Notifier interface {
 	Notify(ctx context.Context, event Event, part string, decisions Decisions) error
 
 	// UpdateBadges sends unread counts without an event, for example after a read
-	// receipt: some seconds later, once for many calls. A host sends a pusher no counts
-	// that it sent last. When it returns nil, a running host will send them.
+	// receipt. They are sent some seconds later, once for several calls, and not to a
+	// pusher that got the same counts last. When it returns nil, a running host will send
+	// them.
 	UpdateBadges(ctx context.Context, users ...mxid.UserID) error
 }
 
@@ -291,7 +292,7 @@ type DeliveryBatch struct {
 	Additions []Addition // of different targets, at most MaxAdditions
 }
 
-// Bounds of a batch, which each queue accepts. A queue may refuse more.
+// The bounds of a batch. Each queue accepts batches within them, and may refuse others.
 const (
 	MaxAdditions = 1000    // of a [DeliveryBatch]
 	MaxText      = 999_999 // bytes of the text of a [Notification]

@@ -52,7 +52,7 @@ func (s *Service) Host(rules RuleService) HostService {
 	return &hostService{rules: rules, edits: s.rules, pushers: s.pushers, imports: s.imports, unread: s.unread}
 }
 
-// Sync returns the calls for /sync; for rules see [Service.Host].
+// Sync returns the calls for /sync. It reads through rules, as [Service.Host] does.
 func (s *Service) Sync(rules RuleService) SyncService {
 	return &syncService{rules, s.feed}
 }

@@ -70,7 +70,8 @@ func sideBySide(ctx context.Context, n int, do func(ctx context.Context, i int) 
 	return context.Cause(ctx)
 }
 
-// quantile returns the value that this part of the values does not exceed.
+// quantile returns a quantile of the values. Part is from 0 for the least to 1 for the
+// greatest value.
 func quantile[T ~int64 | ~float64](values []T, part float64) T {
 	sorted := slices.Sorted(slices.Values(values))
 	return sorted[int(part*float64(len(sorted)-1))]

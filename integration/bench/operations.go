@@ -66,7 +66,7 @@ func actions(_ string, n int) string {
 	return fmt.Sprintf(`{"actions":["notify",{"set_tweak":"sound","value":"%d"}]}`, n)
 }
 
-// addition numbers pushers from -3 on: the first three are set before the measurement.
+// addition sets a user's pusher n+3. Requests -3 to -1 come before the measurement.
 func addition(user string, n int) string { return pusherBody(fmt.Sprint(user, "-", n+3), n) }
 
 // renewal sets a user's first pusher with another name.

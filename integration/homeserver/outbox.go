@@ -98,23 +98,24 @@ func (o *outbox) send(ctx context.Context, r row) error {
 	if err = errors.Join(err, failed); err != nil {
 		return err
 	}
-	return o.handOver(r, o.notify(ctx, r, members))
+	return o.handedOver(r, o.notify(ctx, r, members))
 }
 
 // sendAgain hands over an event of an earlier time, unless it was redacted since then.
 func (o *outbox) sendAgain(ctx context.Context, r row) error {
 	if e, _, err := o.rooms.Event(ctx, r.Room, r.ID); err != nil || e.Redacted {
-		return o.handOver(r, err)
+		return o.handedOver(r, err)
 	}
 	members, err := o.toDecide(ctx, r)
 	if err == nil {
 		err = o.notify(ctx, r, members)
 	}
-	return o.handOver(r, err)
+	return o.handedOver(r, err)
 }
 
-// handOver lets run delete the row. The row stays after an error that may end.
-func (o *outbox) handOver(r row, err error) error {
+// handedOver returns err, the result of handing an event over. If another try cannot help,
+// run deletes the row.
+func (o *outbox) handedOver(r row, err error) error {
 	if err == nil || module.IsPermanent(err) {
 		select {
 		case o.done <- r.ID:

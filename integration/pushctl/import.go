@@ -154,7 +154,7 @@ func (i *importer) storeBatch(ctx context.Context, batch []record) error {
 	return parallel(ctx, jobs, i.store)
 }
 
-// store stores a record, unless the stored value stays.
+// store stores a record, unless Redis has another value that is kept.
 func (i *importer) store(ctx context.Context, j importJob) error {
 	outcome, err := i.tryStore(ctx, j)
 	if err == nil && outcome != kept && j.event == nil {

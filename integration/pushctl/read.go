@@ -59,7 +59,8 @@ func (b *backend) readExpiring(ctx context.Context, from redis.UniversalClient, 
 	return values, err
 }
 
-// readEach calls after, if any, behind the command for each value.
+// readEach is readValues with further commands: after, unless it is nil, queues one behind
+// the command for each value.
 func (b *backend) readEach(
 	ctx context.Context, from redis.UniversalClient, names []string, after func(p redis.Pipeliner, name string),
 ) ([]value, error) {

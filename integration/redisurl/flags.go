@@ -69,15 +69,16 @@ func (f *Flags) Servers(environment func(name string) string) (Servers, error) {
 	return s, nil
 }
 
-// fill sets a password from a file or, without a file, from otherwise.
-func fill(password *string, name, file, otherwise string) error {
+// fill sets a password that the URL lacks: to the first line of a file, which the flag name
+// gives, or without a file to the fallback.
+func fill(password *string, name, file, fallback string) error {
 	switch {
 	case *password != "" && file != "":
 		return fmt.Errorf("there is a password in the URL, and %s names another", name)
 	case *password != "":
 		return nil
 	case file == "":
-		*password = otherwise
+		*password = fallback
 		return nil
 	}
 	text, err := os.ReadFile(file)

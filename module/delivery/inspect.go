@@ -41,7 +41,7 @@ func ReadBacklog(b module.Backlog) (w Waiting, err error) {
 	return w, nil
 }
 
-// ReadTrouble reads why a backlog waits. Gateway and App have the last failure.
+// ReadTrouble reads why a backlog waits. Gateway and App are those of the last failure.
 func ReadTrouble(stored module.Trouble) (w Waiting) {
 	t := content.ReadTrouble(stored)
 	w = Waiting{Attempts: t.Attempts, Status: t.Status, Class: string(t.Class)}

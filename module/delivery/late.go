@@ -64,12 +64,20 @@ func (s *sending) checkAge(added time.Time, took time.Duration) {
 	if age < lateAfter {
 		return
 	}
-	e := &LateError{Pusher: s.claim.Target.Name, Age: age.Round(time.Second), Cause: LateWaited}
-	t := s.wait.trouble
-	if added.After(s.wait.until) {
-		t = content.Trouble{}
+	e := s.lateError(added, age, took)
+	s.d.observer.Count(observe.NotificationLate, string(e.Cause), 1)
+	if s.d.mayReportLate() {
+		s.d.observer.Report(observe.DeliveredLate, e)
 	}
-	e.Attempts = t.Attempts
+}
+
+// lateError finds out why a notification is late.
+func (s *sending) lateError(added time.Time, age, took time.Duration) *LateError {
+	var t content.Trouble
+	if !added.After(s.wait.until) { // it waited for the same reason
+		t = s.wait.trouble
+	}
+	e := &LateError{Pusher: s.claim.Target.Name, Age: age.Round(time.Second), Cause: LateWaited, Attempts: t.Attempts}
 	switch {
 	case t.Attempts > 0 && t.Class == content.ClassStatus:
 		e.Last, e.Cause = fmt.Sprint(t.Status), LateFailed
@@ -85,10 +93,7 @@ func (s *sending) checkAge(added time.Time, took time.Duration) {
 	case s.d.gates.closedFor(s.target.Gate(), age) > age/2:
 		e.Cause = LateClosed
 	}
-	s.d.observer.Count(observe.NotificationLate, string(e.Cause), 1)
-	if s.d.mayReportLate() {
-		s.d.observer.Report(observe.DeliveredLate, e)
-	}
+	return e
 }
 
 // maxLateReports is how many late notifications are reported in reportEvery.

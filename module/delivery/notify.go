@@ -86,6 +86,9 @@ func (h *handover) recipients(decisions module.Decisions, shards int) map[int][]
 
 var errFull = errors.New("delivery: too many large events wait")
 
+// handOver adds an event to the backlogs of its recipients. In a shard with many recipients
+// or pushers, it adds the event to the room's fan-out instead; see fanout.go. So it does
+// where the fan-out still has an earlier event, to keep the order.
 func (d *Delivery) handOver(ctx context.Context, h *handover, recipients map[int][]recipient) error {
 	var few []recipient
 	var batches []*adding
@@ -117,11 +120,11 @@ func (d *Delivery) handOver(ctx context.Context, h *handover, recipients map[int
 	if err != nil || len(behind) == 0 {
 		return err
 	}
-	var late []*adding
+	batches = nil
 	for _, shard := range behind {
-		late = append(late, d.fanOut(h, shard, recipients[shard])...)
+		batches = append(batches, d.fanOut(h, shard, recipients[shard])...)
 	}
-	_, err = d.enqueue(ctx, late)
+	_, err = d.enqueue(ctx, batches)
 	return err
 }
 

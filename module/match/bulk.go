@@ -110,13 +110,14 @@ func (w *bulkWorker) resultFor(m *Member) Result {
 		}
 	}
 	w.subject.setUser(m.User, m.DisplayName, m.Power)
-	result := w.evaluateFor(m.Rules)
+	result := w.evaluateOrReuse(m.Rules)
 	w.work += maxWork - w.subject.meter.left
 	return result
 }
 
-// evaluateFor reuses a kept result if its notes are true for the member.
-func (w *bulkWorker) evaluateFor(rules *Rules) Result {
+// evaluateOrReuse evaluates rules for the member, or reuses a result if its notes are true
+// for the member.
+func (w *bulkWorker) evaluateOrReuse(rules *Rules) Result {
 	if !rules.shared {
 		return rules.evaluate(&w.subject)
 	}

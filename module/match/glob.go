@@ -141,20 +141,23 @@ func (g *glob) matchWhole(text string, m *meter) bool {
 // endSegment returns a segment without an anchor, for the start or the end of a text.
 func endSegment(text string) *segment { return &segment{text: text, gaps: strings.Contains(text, "?")} }
 
+// matchWords finds the parts between the stars one after the other. The first part starts
+// at a word's boundary, and the last one ends at one.
 func (g *glob) matchWords(b *body, m *meter) bool {
 	if len(b.folded) < g.leastBytes {
 		return false
 	}
 	where, at := search{b.folded, b, m}, 0
 	bounds := startBounded
-	for rest, more := g.pattern, true; more; bounds = 0 {
-		var part string
-		if part, rest, more = strings.Cut(rest, "*"); !more {
+	for rest, isLast := g.pattern, false; !isLast; {
+		part, after, found := strings.Cut(rest, "*")
+		if rest, isLast = after, !found; isLast {
 			bounds |= endBounded
 		}
 		if at = where.firstPart(part, at, bounds); at < 0 {
 			return false
 		}
+		bounds = 0
 	}
 	return true
 }

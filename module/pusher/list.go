@@ -26,7 +26,7 @@ func NewList(pushers ...Pusher) List {
 	return List{pushers: sorted}
 }
 
-// WithBytes returns the list with known bytes of its stored pushers; see [Size].
+// WithBytes returns the list with the known size of its stored pushers; see [Size].
 func (l *List) WithBytes(bytes int) List { return List{l.pushers, bytes, l.others} }
 
 // WithOthers returns a list of some of a user's pushers. Others is the size of the rest,
@@ -79,7 +79,8 @@ func (l *List) Set(p Pusher) {
 	l.pushers = pushers
 }
 
-// addBytes adds the bytes of a pusher to known bytes, times sign.
+// addBytes updates the list's size, if it is known, for a pusher that was added (sign 1)
+// or removed (sign -1).
 func (l *List) addBytes(p Pusher, sign int) {
 	if l.bytes > 0 || len(l.pushers) == 0 {
 		l.bytes += sign * p.bytes()

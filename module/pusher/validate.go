@@ -218,7 +218,7 @@ func (l Policy) checkAddress(text string) error {
 	switch {
 	case err != nil:
 		return fault.New(fault.InvalidParam, oddAddress)
-	case !l.lists(addr) && public.SafeAddr(addr) != nil:
+	case !l.allows(addr) && public.SafeAddr(addr) != nil:
 		return fault.New(fault.InvalidParam, notPublic)
 	}
 	return nil
@@ -228,8 +228,9 @@ func (l Policy) checkAddress(text string) error {
 // Dialguard uses the same package, so both agree.
 var public = ssrf.New(ssrf.WithAnyPort())
 
-// IPv4 mapped to IPv6 counts as IPv4; addresses with a zone never match.
-func (l Policy) lists(addr netip.Addr) bool {
+// allows reports whether AllowedPrefixes contain an address. IPv4 mapped to IPv6 counts
+// as IPv4. An address with a zone is never allowed.
+func (l Policy) allows(addr netip.Addr) bool {
 	return slices.ContainsFunc(l.AllowedPrefixes, func(p netip.Prefix) bool { return p.Contains(addr.Unmap()) })
 }
 
@@ -239,7 +240,7 @@ func (l Policy) lists(addr netip.Addr) bool {
 func (l Policy) allowsName(name string) bool {
 	switch top := topLabel(name); {
 	case top == "localhost":
-		return l.lists(netip.AddrFrom4([4]byte{127, 0, 0, 1})) || l.lists(netip.IPv6Loopback())
+		return l.allows(netip.AddrFrom4([4]byte{127, 0, 0, 1})) || l.allows(netip.IPv6Loopback())
 	case top == "local", top == "internal", strings.HasSuffix("."+name, ".home.arpa"):
 		return len(l.AllowedPrefixes) > 0
 	}

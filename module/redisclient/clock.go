@@ -28,7 +28,7 @@ type Clock struct {
 	denied   atomic.Bool // whether a master refused TIME at the last measurement
 }
 
-// reading is a measurement. All durations are ahead of the host.
+// reading is a measurement. Its durations say how far Redis is ahead of the host.
 type reading struct {
 	at    time.Time     // by the host's clock
 	ahead time.Duration // of the master that is furthest ahead

@@ -13,7 +13,7 @@ type Script struct{ script *redis.Script }
 // NewScript returns a script from its source.
 func NewScript(source string) *Script { return &Script{redis.NewScript(source)} }
 
-// Call returns a call, whose keys are at least one, all of one slot.
+// Call returns a call of the script. It needs at least one key, and all keys in one slot.
 func (s *Script) Call(keys []string, args ...any) *Call {
 	return &Call{script: s.script, keys: keys, args: args}
 }

@@ -102,9 +102,9 @@ func launch(t testing.TB, args []string) *Server {
 	return s
 }
 
-// reserve takes a port until the test ends, also while its server is stopped: other tests,
-// perhaps in other processes, choose from the same ports. It takes the UDP port of the
-// same number, which no server uses.
+// reserve keeps a port for this test until it ends, also while the server is stopped:
+// other tests, perhaps in other processes, choose from the same ports. The lock is the UDP
+// port of the same number, which no server needs.
 func reserve(t testing.TB, port int) bool {
 	reserved, err := net.ListenPacket("udp4", localAddr(port))
 	if err != nil {

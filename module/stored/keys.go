@@ -124,7 +124,8 @@ const (
 	DeliveryFormatKey   // see [Keys.DeliveryFormat]
 )
 
-// OfDelivery reports whether a key has the form in [Keys.DeliveryFormat].
+// OfDelivery reports whether a key belongs to delivery. [Keys.DeliveryFormat] has the form
+// of these keys.
 func (k KeyKind) OfDelivery() bool { return k >= ShardGatesKey && k <= DeliveryFormatKey }
 
 // OfShard reports whether a key belongs to a shard.

@@ -92,7 +92,7 @@ func (e entry) notification() module.UnreadNotification {
 	return n
 }
 
-// token returns the token of the page behind e.
+// token returns the token of the page after e.
 func (e entry) token() string {
 	return base64.RawURLEncoding.EncodeToString(fmt.Appendf(nil, "1 %d %d %s", e.Time, e.Position, e.room))
 }

@@ -102,7 +102,8 @@ func (s *Store) since(ctx context.Context, user mxid.UserID, since string) (chan
 	return changes, since == start && len(entries) >= keptChanges, nil
 }
 
-// all reads the token first: changes after it come again.
+// all returns all rooms of a user. It reads the token first, so a change during the call
+// comes again in the next sync.
 func (s *Store) all(ctx context.Context, user mxid.UserID) (changes Changes, err error) {
 	stream, rooms := s.userKeys(user)
 	changes = Changes{Token: start, All: true, Rooms: map[string][]string{}}

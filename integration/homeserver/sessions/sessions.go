@@ -49,7 +49,7 @@ var (
 	_ module.BulkAccounts = (*Sessions)(nil)
 )
 
-// New returns the sessions of a server's users. It calls ended after a user's sessions have
+// New returns the sessions of a server's users. Ended is called after sessions of a user have
 // ended.
 func New(store *Store, serverName string, ended func(mxid.UserID)) *Sessions {
 	return &Sessions{store, serverName, ended, newPasswords(store.timeout)}

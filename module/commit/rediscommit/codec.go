@@ -10,8 +10,8 @@ import (
 	"github.com/pushfx/pushfx/module/redisclient"
 )
 
-// Codec defines how a store keeps its values on Redis. Raw is the stored form of a
-// value.
+// Codec defines how a store keeps its values on Redis. V is the type of a value, and R of
+// its stored form.
 type Codec[V, R any] struct {
 	// Name is the store's name in errors.
 	Name string

@@ -119,8 +119,8 @@ func (t Trouble) After(f Failure) (Trouble, Step) {
 	return t, Wait
 }
 
-// TookAhead returns the trouble after a later notification was delivered. The next one
-// follows.
+// TookAhead returns the trouble after the delivery of a later notification, which counts
+// as a trial. Ahead stays set, so the next notification is sent, too.
 func (t Trouble) TookAhead() Trouble {
 	t.Trials = min(t.Trials+1, t.Fails/failRound)
 	t.IDOnly = t.IDOnly || t.Trials >= dropTrials

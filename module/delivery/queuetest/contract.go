@@ -939,7 +939,7 @@ func moved(t *testing.T, newQueue hosts, shard int) {
 	}
 }
 
-// manyGates: a user may invent gates that a host has closed.
+// manyGates: closed gates, of which a user may invent many, do not hide an open one.
 func manyGates(t *testing.T, newQueue hosts, shard int) {
 	const closed = 700
 	q := newQueue(t)

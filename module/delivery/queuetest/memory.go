@@ -38,7 +38,7 @@ type memoryShard struct {
 
 func isFanOut(target string) bool { return module.Target{Name: target}.IsFanOut() }
 
-// release ends the count of an entry's bytes.
+// release no longer counts the bytes of an entry.
 func (s *memoryShard) release(target string, e memoryEntry) {
 	s.bytes[e.user] -= e.counted
 	if isFanOut(target) {

@@ -99,7 +99,7 @@ func (u *unlisted) take() (shard int, cursor uint64, found bool) {
 	return 0, 0, false
 }
 
-// put returns a shard, unless it has to begin again.
+// put sets the cursor of a shard that was taken, unless the shard has to begin again.
 func (u *unlisted) put(shard int, cursor uint64) {
 	u.mu.Lock()
 	defer u.mu.Unlock()

@@ -35,7 +35,7 @@ func (q *Queue) Backlogs(ctx context.Context, shard int, visit func(module.Backl
 	})
 }
 
-// scanFirst calls visit for some backlogs of a shard after the other.
+// scanFirst calls visit for the backlogs of a shard, some at a time.
 func (q *Queue) scanFirst(ctx context.Context, shard int, visit func(targets, gates []string) error) error {
 	for cursor := uint64(0); ; {
 		targets, gates, next, err := q.scanPage(ctx, shard, cursor)

@@ -237,7 +237,7 @@ func (w *writer) index(actions string) uint64 {
 	return i
 }
 
-// read adds the wanted rooms of a record's text, of which there are about so many.
+// read adds the wanted rooms of a record's text. Expected is about their number.
 func (r Record) read(text string, wanted func(room string) bool, expected int) error {
 	if err := checkForm(text); err != nil {
 		return err

@@ -120,7 +120,7 @@ func Fold(texts []string, rooms ...string) (Record, error) {
 	return r, nil
 }
 
-// expectedRooms saves the growth of the map.
+// expectedRooms estimates the number of rooms, so that the map need not grow.
 func expectedRooms(texts, rooms []string) int {
 	const roomBytes = 70 // of a record
 	switch {
@@ -132,7 +132,7 @@ func expectedRooms(texts, rooms []string) int {
 	return 0
 }
 
-// Rooms returns the rooms of the record. It is not to be changed.
+// Rooms returns the rooms of the record. Do not change them.
 func (r Record) Rooms() map[string]*Room { return r.rooms }
 
 // DropIdle drops rooms without unread notifications and without operations since a time
@@ -190,8 +190,8 @@ func (r *Room) IsRead(thread string, position int64) bool {
 	return position <= r.threads[thread]
 }
 
-// Unread returns the unread notifications in the order of their positions. It is not to
-// be changed.
+// Unread returns the unread notifications in the order of their positions. Do not
+// change them.
 func (r *Room) Unread() []Notification {
 	r.unpack()
 	return r.unread
