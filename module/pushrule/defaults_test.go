@@ -1,9 +1,7 @@
 package pushrule_test
 
 import (
-	"bytes"
 	"encoding/json"
-	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -15,28 +13,6 @@ import (
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files in testdata")
-
-func TestServerDefaultEqualsTheGoldenFile(t *testing.T) {
-	const golden = "testdata/defaults.json"
-	s := pushrule.ServerDefault("@alice:example.org")
-	var got bytes.Buffer
-	if err := json.Indent(&got, s.AppendJSON(nil), "", "  "); err != nil {
-		t.Fatal(err)
-	}
-	got.WriteByte('\n')
-	if *update {
-		if err := os.WriteFile(golden, got.Bytes(), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(golden)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !bytes.Equal(got.Bytes(), want) {
-		t.Errorf("got %s", got.Bytes())
-	}
-}
 
 // The file has the definitions of the Matrix specification, "Predefined Rules", v1.17.
 func TestServerDefaultEqualsTheSpecificationsDefinitions(t *testing.T) {
@@ -121,120 +97,6 @@ func TestIsLegacy(t *testing.T) {
 		if s := setOf(t, pushrule.Override, id); pushrule.IsLegacy(id) || s.HasLegacy() {
 			t.Errorf("%q is legacy", id)
 		}
-	}
-}
-
-type mergeCase struct {
-	stored string
-	order  map[pushrule.Kind]string // of kinds that differ from the defaults
-	rules  map[string]string        // override rules by id, as they must be
-	kept   string                   // a text that the result must contain
-}
-
-func mergeCases(fresh pushrule.Ruleset) map[string]mergeCase {
-	rule := func(id string, isDefault, enabled bool, rest string) string {
-		return fmt.Sprintf(`{"rule_id":%q,"default":%t,"enabled":%t%s}`, id, isDefault, enabled, rest)
-	}
-	master := rule(".m.rule.master", true, true, `,"conditions":[{"kind":"x"}],"actions":["y"]`)
-	userA := rule("A", false, false, `,"conditions":[{"kind":"custom","n":1e400}],"actions":[],"x.extra":[1]`)
-	userB := rule("B", false, true, `,"actions":["dont_notify"]`)
-
-	const freshOverride = ".m.rule.suppress_notices .m.rule.invite_for_me .m.rule.member_event .m.rule.is_user_mention " +
-		".m.rule.is_room_mention .m.rule.tombstone .m.rule.reaction .m.rule.room.server_acl .m.rule.suppress_edits"
-	const freshUnderride = ".m.rule.call .m.rule.encrypted_room_one_to_one .m.rule.room_one_to_one .m.rule.message .m.rule.encrypted"
-
-	return map[string]mergeCase{
-		"an empty set": {stored: `{}`},
-		"the defaults": {stored: encode(&fresh)},
-		"user rules stay above the defaults, in their order": {
-			stored: `{"override":[` + userB + `,` + master + `,` + rule(".m.rule.reaction", true, true, `,"actions":[]`) + `,` + userA + `],
-				"underride":[` + rule(".m.rule.call", true, true, `,"actions":[]`) + `,` + userA + `],
-				"room":[` + userB + `,` + userA + `]}`,
-			order: map[pushrule.Kind]string{
-				pushrule.Override:  ".m.rule.master B A " + freshOverride,
-				pushrule.Underride: "A " + freshUnderride,
-				pushrule.Room:      "B A",
-			},
-			rules: map[string]string{
-				"A": userA,
-				"B": rule("B", false, true, `,"conditions":[],"actions":["dont_notify"]`),
-			},
-		},
-		"enabled, actions and unknown fields of a default are the user's, its definition is not": {
-			stored: `{"override":[` + master + `,` +
-				rule(".m.rule.tombstone", false, false, `,"conditions":[],"actions":["a",{"n":9007199254740993}],"x":{"y":0.10}`) + `]}`,
-			rules: map[string]string{
-				".m.rule.master": rule(".m.rule.master", true, true, `,"conditions":[],"actions":["y"]`),
-				".m.rule.tombstone": rule(".m.rule.tombstone", true, false, `,"actions":["a",{"n":9007199254740993}],"x":{"y":0.10},"conditions":[
-					{"kind":"event_match","key":"type","pattern":"m.room.tombstone"},{"kind":"event_match","key":"state_key","pattern":""}]`),
-			},
-		},
-		"a muted default stays muted": {
-			stored: `{"override":[` + rule(".m.rule.is_room_mention", true, true, `,"actions":[]`) + `]}`,
-			rules: map[string]string{
-				".m.rule.is_room_mention": rule(".m.rule.is_room_mention", true, true, `,"actions":[],"conditions":[
-					{"kind":"event_property_is","key":"content.m\\.mentions.room","value":true},
-					{"kind":"sender_notification_permission","key":"room"}]`),
-			},
-		},
-		"legacy and stale defaults go, in any kind, but no rule that is only marked as a default": {
-			stored: `{"override":[` + rule(".m.rule.roomnotif", true, true, `,"actions":[]`) + `,` + userA + `,` +
-				rule(".org.example.stale", true, true, `,"actions":[]`) + `,` +
-				rule("marked", true, true, `,"conditions":[],"actions":["mine"]`) + `,` +
-				rule(".not-marked-as-default", false, true, `,"actions":[]`) + `],
-				"content":[` + rule(".m.rule.contains_user_name", true, true, `,"actions":[],"pattern":"alice"`) + `],
-				"room":[` + rule(".m.rule.contains_display_name", true, true, `,"actions":[]`) + `,` + userB + `],
-				"sender":[` + rule(".m.rule.call", true, false, `,"actions":[]`) + `]}`,
-			order: map[pushrule.Kind]string{pushrule.Override: ".m.rule.master A marked " + freshOverride, pushrule.Room: "B"},
-			rules: map[string]string{"A": userA, "marked": rule("marked", true, true, `,"conditions":[],"actions":["mine"]`)},
-		},
-		"unknown kinds stay": {
-			stored: `{"org.example.kind":[{"rule_id":".m.rule.roomnotif"},9007199254740993],"override":[]}`,
-			kept:   `"org.example.kind":[{"rule_id":".m.rule.roomnotif"},9007199254740993]`,
-		},
-	}
-}
-
-func TestMergeDefaultsKeepsUserSettings(t *testing.T) {
-	fresh := pushrule.ServerDefault("@alice:example.org")
-	for name, test := range mergeCases(fresh) {
-		t.Run(name, func(t *testing.T) {
-			s := mustRead(t, test.stored)
-			original := s
-			s.MergeDefaults(fresh)
-			if encode(&original) != test.stored {
-				t.Error("the copy taken before was changed")
-			}
-			if s.HasLegacy() {
-				t.Error("a legacy rule is left")
-			}
-			for _, kind := range pushrule.Kinds() {
-				want, ok := test.order[kind]
-				if !ok {
-					want = idsOf(&fresh, kind)
-				}
-				if got := idsOf(&s, kind); got != want {
-					t.Errorf("%s\ngot  %s\nwant %s", kind, got, want)
-				}
-			}
-			for id, want := range test.rules {
-				got, _ := s.Rule(pushrule.Override, id)
-				if text := string(got.AppendJSON(nil, pushrule.Override)); !sameJSON(t, text, want) {
-					t.Errorf("%s\ngot  %s\nwant %s", id, text, want)
-				}
-			}
-			if !strings.Contains(encode(&s), test.kept) {
-				t.Errorf("got %s, want %s in it", encode(&s), test.kept)
-			}
-			if !s.IsCurrent(fresh) {
-				t.Error("it is not current")
-			}
-			once := encode(&s)
-			s.MergeDefaults(fresh)
-			if encode(&s) != once {
-				t.Error("a second merge changes something")
-			}
-		})
 	}
 }
 
@@ -420,43 +282,6 @@ func TestTableCopiesTheHostsRules(t *testing.T) {
 	rule.Actions[0], rule.Conditions[0] = `"z"`, `{"z":1}`
 	if again := defaults.For(modelUser); encode(&again) != want {
 		t.Errorf("got  %s\nwant %s", encode(&again), want)
-	}
-}
-
-func TestHostDefaultRulesBehaveLikeTheSpecifications(t *testing.T) {
-	const id = ".host.override"
-	table := hostTable()
-	s := table
-	if err := s.Delete(pushrule.Override, id); !errors.Is(err, pushrule.ErrDeleteDefault) {
-		t.Errorf("deleted: %v", err)
-	}
-	for _, at := range []pushrule.Position{{Before: id}, {After: id}} {
-		if err := s.Put(pushrule.Override, "A", plain(), at); !errors.Is(err, pushrule.ErrAnchorIsDefault) {
-			t.Errorf("placed at %+v: %v", at, err)
-		}
-	}
-	if err := s.Put(pushrule.Override, id, plain(), pushrule.Position{}); !errors.Is(err, pushrule.ErrReservedID) {
-		t.Errorf("replaced: %v", err)
-	}
-	if err := errors.Join(
-		s.SetEnabled(pushrule.Override, id, false),
-		s.SetActions(pushrule.Override, id, []pushrule.Action{`"mine"`}),
-		s.Put(pushrule.Override, "A", plain(), pushrule.Position{}),
-	); err != nil || !s.IsCurrent(table) {
-		t.Errorf("changed: %v, current %t", err, s.IsCurrent(table))
-	}
-	s.MergeDefaults(table)
-	rule, _ := s.Rule(pushrule.Override, id)
-	if rule.Enabled || join(rule.Actions) != `"mine"` || !strings.HasPrefix(idsOf(&s, pushrule.Override), ".m.rule.master A "+id) {
-		t.Errorf("merged as %+v in %s", rule, idsOf(&s, pushrule.Override))
-	}
-	specified := pushrule.ServerDefault(modelUser)
-	if s.IsCurrent(specified) {
-		t.Error("a set is current with a rule that the table does not have")
-	}
-	s.MergeDefaults(specified)
-	if _, found := s.Rule(pushrule.Override, id); found || s.Len() != specified.Len()+1 || !s.IsCurrent(specified) {
-		t.Errorf("a rule that the host no longer has is left in %s", encode(&s))
 	}
 }
 

@@ -64,49 +64,6 @@ func TestDraftBecomesARule(t *testing.T) {
 	}
 }
 
-func TestReplacedRuleKeepsOnlyEnabled(t *testing.T) {
-	const stored = `{"override":[{"rule_id":"A","default":false,"enabled":STATE,"conditions":[{"kind":"old"}],"actions":["old"],"x.old":1}]}`
-	for name, test := range map[string]struct{ was, draft, want string }{
-		"enabled, unsaid":      {"true", `{"actions":[]}`, "true"},
-		"disabled, unsaid":     {"false", `{"actions":[]}`, "false"},
-		"disabled, null":       {"false", `{"enabled":null,"actions":[]}`, "false"},
-		"disabled, then true":  {"false", `{"enabled":true,"actions":[]}`, "true"},
-		"enabled, then false":  {"true", `{"enabled":false,"actions":[]}`, "false"},
-		"disabled, then false": {"false", `{"actions":[],"enabled":false}`, "false"},
-	} {
-		for _, at := range []pushrule.Position{{}, {After: "A"}} {
-			t.Run(name+", after="+at.After, func(t *testing.T) {
-				s := mustRead(t, strings.Replace(stored, "STATE", test.was, 1))
-				if err := s.Put(pushrule.Override, "A", mustDraft(t, pushrule.Override, test.draft), at); err != nil {
-					t.Fatal(err)
-				}
-				rule, _ := s.Rule(pushrule.Override, "A")
-				want := `{"rule_id":"A","default":false,"enabled":` + test.want + `,"conditions":[],"actions":[]}`
-				if got := string(rule.AppendJSON(nil, pushrule.Override)); got != want {
-					t.Errorf("got  %s\nwant %s", got, want)
-				}
-			})
-		}
-	}
-}
-
-func TestMovedRulesKeepEnabled(t *testing.T) {
-	for _, kind := range pushrule.Kinds() {
-		for at, want := range map[pushrule.Position]string{{}: "A B C", {Before: "A"}: "C A B"} {
-			s := setOf(t, kind, "A B C")
-			if err := s.SetEnabled(kind, "C", false); err != nil {
-				t.Fatal(err)
-			}
-			if err := s.Put(kind, "C", plain(), at); err != nil {
-				t.Fatal(err)
-			}
-			if rule, _ := s.Rule(kind, "C"); rule.Enabled || idsOf(&s, kind) != want {
-				t.Errorf("%s: got %+v in %s, want %s", kind, rule, idsOf(&s, kind), want)
-			}
-		}
-	}
-}
-
 func TestErrorNamesTheFieldOfASubmittedRule(t *testing.T) {
 	for name, test := range map[string]struct {
 		kind  pushrule.Kind
@@ -226,39 +183,6 @@ func TestConditionsNeedRequiredMembers(t *testing.T) {
 		if err == nil && string(d.Conditions[1]) != test.condition {
 			t.Errorf("%s became %s", test.condition, d.Conditions[1])
 		}
-	}
-}
-
-func TestErrorNamesADuplicateInAList(t *testing.T) {
-	const rule = `{"actions":["notify",{"value":1,"value":2}]}`
-	_, err := pushrule.ReadDraft(strictjson.NewReader(rule), pushrule.Room)
-	if want := "bad_json: Key given twice: actions[1].value"; describe(err) != want {
-		t.Errorf("got %s, want %s", describe(err), want)
-	}
-}
-
-func TestInvalidJSONIsRefused(t *testing.T) {
-	for name, rule := range map[string]string{
-		"nothing":                         ``,
-		"cut within the actions":          `{"actions":["notify"`,
-		"cut after the actions":           `{"actions":[]`,
-		"a trailing comma":                `{"actions":[],}`,
-		"a trailing comma in a list":      `{"actions":["notify",]}`,
-		"a lone surrogate in an action":   `{"actions":[{"value":"\ud800"}]}`,
-		"a lone surrogate in a name":      `{"actions":[],"\udc00":1}`,
-		"invalid UTF-8 in a condition":    "{\"actions\":[],\"conditions\":[{\"kind\":\"\xff\"}]}",
-		"a bare word":                     `{"actions":[notify]}`,
-		"a cut literal":                   `{"actions":[],"enabled":tru}`,
-		"a cut literal where null may be": `{"actions":[],"conditions":nul}`,
-		"a number that is none":           `{"actions":[],"x":01}`,
-		"brackets without end":            `{"actions":[` + strings.Repeat("[", 100_000),
-	} {
-		t.Run(name, func(t *testing.T) {
-			_, err := pushrule.ReadDraft(strictjson.NewReader(rule), pushrule.Override)
-			if !strings.HasPrefix(describe(err), "not_json: Not valid JSON: ") {
-				t.Errorf("got %.200s", describe(err))
-			}
-		})
 	}
 }
 

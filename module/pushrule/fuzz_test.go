@@ -20,6 +20,14 @@ func equalRules(a, b pushrule.Rule) bool {
 	return reflect.DeepEqual(a, b)
 }
 
+const storedSet = `{ "override": [
+	{"rule_id":".m.rule.master","default":true,"enabled":false,"conditions":[],"actions":[]},
+	{"rule_id":"A","default":false,"enabled":true,"conditions":[{"kind":"custom","n":1e400}],"actions":["notify"],"x":[0.10000000000000000001]},
+	{"rule_id":"marked","default":true,"enabled":true,"actions":[]},
+	{"rule_id":".not.marked","default":false,"enabled":true,"actions":[]} ],
+ "room": [{"rule_id":"A","default":false,"enabled":true,"actions":[]}],
+ "org.example.kind": {"a":9007199254740993} }`
+
 // FuzzRead compares with encoding/json, and reads each changed set again.
 func FuzzRead(f *testing.F) {
 	defaults := pushrule.ServerDefault("@alice:example.org")

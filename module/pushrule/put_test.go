@@ -97,35 +97,6 @@ func given(cell string) string {
 	return cell
 }
 
-func TestPutBelowTheOnlyOtherRuleMovesDown(t *testing.T) {
-	s := setOf(t, pushrule.Room, "A B")
-	if err := s.Put(pushrule.Room, "A", plain(), pushrule.Position{After: "B"}); err != nil || idsOf(&s, pushrule.Room) != "B A" {
-		t.Errorf("got %s, %v", idsOf(&s, pushrule.Room), err)
-	}
-}
-
-func TestPutIntoAnEmptyKind(t *testing.T) {
-	for _, kind := range pushrule.Kinds() {
-		var s pushrule.Ruleset
-		if err := s.Put(kind, "A", plain(), pushrule.Position{}); err != nil || idsOf(&s, kind) != "A" {
-			t.Errorf("%s: got %s, %v", kind, idsOf(&s, kind), err)
-		}
-		if s.Len() != 1 {
-			t.Errorf("%s: %d rules, want 1", kind, s.Len())
-		}
-	}
-}
-
-func TestPutFindsAnchorsOnlyInItsKind(t *testing.T) {
-	s := mustRead(t, `{"room":[{"rule_id":"A","default":false,"enabled":true,"actions":[]}]}`)
-	if err := s.Put(pushrule.Sender, "B", plain(), pushrule.Position{After: "A"}); !errors.Is(err, pushrule.ErrAnchorNotFound) {
-		t.Errorf("got %v", err)
-	}
-	if err := s.Put(pushrule.Sender, "A", plain(), pushrule.Position{}); err != nil {
-		t.Errorf("the same id in another kind: %v", err)
-	}
-}
-
 func TestPutReturnsTheFirstErrorInOrder(t *testing.T) {
 	const missing = "missing"
 	position := func(before, after string) pushrule.Position {
