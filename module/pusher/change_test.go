@@ -26,67 +26,6 @@ func object(members map[string]string) string {
 	return "{" + strings.Join(parts, ",") + "}"
 }
 
-func TestChangeSetsItsPusher(t *testing.T) {
-	for name, test := range map[string]struct {
-		members map[string]string // added to, or replacing, the usual members
-		change  func(*pusher.Pusher)
-	}{
-		"only required members":        {nil, func(*pusher.Pusher) {}},
-		"an email pusher":              {map[string]string{"kind": `"email"`, "data": `{}`}, func(p *pusher.Pusher) { p.Kind, p.Data = pusher.Email, `{}` }},
-		"an unknown kind":              {map[string]string{"kind": `"HTTP"`}, func(p *pusher.Pusher) { p.Kind = "HTTP" }},
-		"a kind that is the word null": {map[string]string{"kind": `"null"`}, func(p *pusher.Pusher) { p.Kind = "null" }},
-		"an empty kind":                {map[string]string{"kind": `""`}, func(p *pusher.Pusher) { p.Kind = "" }},
-		"another key in capitals": {map[string]string{"KIND": `null`}, func(p *pusher.Pusher) {
-			p.Extra = []pusher.Member{{Name: "KIND", Value: "null"}}
-		}},
-		"a kind within data": {map[string]string{"data": `{"kind":null}`}, func(p *pusher.Pusher) { p.Data = `{"kind":null}` }},
-		"a profile tag":      {map[string]string{"profile_tag": `"\u0061"`}, func(p *pusher.Pusher) { p.Extra = []pusher.Member{{Name: "profile_tag", Value: `"\u0061"`}} }},
-		"unknown keys and digits": {map[string]string{"data": `{"url":1, "n" : 1e400}`, "x.y": `[ 9007199254740993 ]`, "x.z": "null"}, func(p *pusher.Pusher) {
-			p.Data = `{"url":1, "n" : 1e400}`
-			p.Extra = []pusher.Member{{Name: "x.y", Value: "[ 9007199254740993 ]"}, {Name: "x.z", Value: "null"}}
-		}},
-		"escapes and empty strings": {map[string]string{"pushkey": `"\u0061\n\ud83d\ude00"`, "lang": `""`, "app_display_name": `"\/"`}, func(p *pusher.Pusher) {
-			p.Pushkey, p.Lang, p.AppDisplayName = "a\n\U0001f600", "", "/"
-		}},
-		"disabled": {map[string]string{"enabled": `false`, "org.matrix.msc3881.enabled": `true`}, func(p *pusher.Pusher) {
-			p.Extra = []pusher.Member{{Name: "enabled", Value: "false"}, {Name: "org.matrix.msc3881.enabled", Value: "true"}}
-		}},
-		"neither enabled nor disabled": {map[string]string{"enabled": `null`, "org.matrix.msc3881.enabled": `null`}, func(*pusher.Pusher) {}},
-		"members of the server":        {map[string]string{"append": `true`, "created": `"x"`, "device_id": `{"y":[]}`, "org.matrix.msc3881.device_id": `"D"`, "claim": `{"number":1}`}, func(*pusher.Pusher) {}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			all := members()
-			maps.Copy(all, test.members)
-			want := phone("key")
-			test.change(&want)
-			change, err := read(object(all))
-			if err != nil || change.Pusher == nil {
-				t.Fatalf("got %+v, %v", change, err)
-			}
-			if change.Key != want.Key || !reflect.DeepEqual(*change.Pusher, want) {
-				t.Errorf("got  %+v\nwant %+v", *change.Pusher, want)
-			}
-		})
-	}
-}
-
-func TestOnlyANullKindDeletes(t *testing.T) {
-	want := pusher.Change{Key: pusher.Key{AppID: "a", Pushkey: "p"}}
-	for name, text := range map[string]string{
-		"only required members":   `{"kind":null,"app_id":"a","pushkey":"p"}`,
-		"kind last":               `{"app_id":"a","pushkey":"p","kind":null}`,
-		"an escaped name":         `{"app_id":"a","pushkey":"p","\u006bind":null}`,
-		"another key in capitals": `{"KIND":"http","app_id":"a","pushkey":"p","kind":null}`,
-		"with all other members":  `{"kind":null,"app_id":"a","pushkey":"p","app_display_name":"","device_display_name":"","lang":"","data":{},"append":false}`,
-	} {
-		t.Run(name, func(t *testing.T) {
-			if got, err := read(text); err != nil || got != want {
-				t.Errorf("got %+v, %v", got, err)
-			}
-		})
-	}
-}
-
 func TestMissingFieldsAreNamed(t *testing.T) {
 	key := []string{"kind", "app_id", "pushkey"}
 	details := []string{"app_display_name", "device_display_name", "lang", "data"}
@@ -187,27 +126,6 @@ func TestFieldOfTheWrongTypeIsNamed(t *testing.T) {
 	}
 }
 
-func TestInvalidChangesAreRefused(t *testing.T) {
-	for name, test := range map[string]struct{ text, want string }{
-		"null":                     {`null`, "bad_json: Must be an object"},
-		"a list":                   {`[{"kind":null,"app_id":"a","pushkey":"p"}]`, "bad_json: Must be an object"},
-		"an empty text":            {``, "not_json: Not valid JSON: unexpected end"},
-		"an unclosed object":       {`{"kind":null,"app_id":"a","pushkey":"p"`, "not_json: Not valid JSON: unexpected end"},
-		"trailing data":            {`{"kind":null,"app_id":"a","pushkey":"p"}{}`, "not_json: Not valid JSON: more than one value"},
-		"duplicate kind":           {`{"kind":"http","kind":null,"app_id":"a","pushkey":"p"}`, "bad_json: Key given twice: kind"},
-		"duplicate kind, escaped":  {`{"kind":null,"app_id":"a","pushkey":"p","\u006bind":"http"}`, "bad_json: Key given twice: kind"},
-		"a duplicate unknown name": {`{"x":1,"x":1}`, "bad_json: Key given twice: x"},
-		"duplicate append":         {`{"append":true,"append":true}`, "bad_json: Key given twice: append"},
-		"a duplicate name in data": {`{"data":{"url":"x","u\u0072l":"y"}}`, "bad_json: Key given twice: data.url"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			if change, err := read(test.text); describe(err) != test.want || change.Pusher != nil {
-				t.Errorf("got %+v, %s, want %s", change, describe(err), test.want)
-			}
-		})
-	}
-}
-
 func TestNoErrorRepeatsThePushkey(t *testing.T) {
 	for name, text := range map[string]string{
 		"an invalid pushkey":             `{"pushkey":"\ud800hunter2"}`,
@@ -289,23 +207,6 @@ func FuzzReadChange(f *testing.F) {
 	})
 }
 
-func TestDeletionIgnoresAllButTheKey(t *testing.T) {
-	for _, others := range []string{
-		"", `,"lang":null,"data":null,"app_display_name":null,"device_display_name":null,"profile_tag":null`,
-		`,"lang":1,"data":[],"append":"x"`,
-	} {
-		for _, text := range []string{
-			`{"kind":null,"app_id":"a","pushkey":"k"` + others + `}`,
-			`{"app_id":"a"` + others + `,"pushkey":"k","kind":null}`,
-		} {
-			change, err := read(text)
-			if want := (pusher.Key{AppID: "a", Pushkey: "k"}); err != nil || change.Pusher != nil || change.Key != want {
-				t.Errorf("%s: got %+v, %v", text, change, err)
-			}
-		}
-	}
-}
-
 func readAs(text string, form pusher.Form) (pusher.Change, error) {
 	return pusher.ReadChange(strictjson.NewReader(text), form)
 }
@@ -355,14 +256,5 @@ func TestAppendKeepsOrRemovesOthers(t *testing.T) {
 				}
 			}
 		})
-	}
-}
-
-func TestAppendInCapitalsIsAnotherName(t *testing.T) {
-	all := members()
-	all["APPEND"] = "true"
-	change, err := readAs(object(all), pusher.Specification)
-	if err != nil || change.Others != pusher.RemoveOthers || len(change.Pusher.Extra) != 1 {
-		t.Errorf("got %+v, %v", change, err)
 	}
 }

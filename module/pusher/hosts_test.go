@@ -55,15 +55,7 @@ var hosts = map[string]string{
 	".example.org":                    badName,
 	"example.org..":                   badName,
 	".":                               badName,
-	"a,b.example.org":                 badName,
-	"a*b.example.org":                 badName,
-	"a;b.example.org":                 badName,
-	"a&b.example.org":                 badName,
-	"a=b.example.org":                 badName,
-	"$(id).example.org":               badName,
-	"a'b.example.org":                 badName,
 	`a\"b.example.org`:                badName,
-	"<a>.example.org":                 badName,
 	"a b.example.org":                 badShape,
 	"a%20b.example.org":               badShape,
 	"a%00.example.org":                badShape,
@@ -89,31 +81,11 @@ var hosts = map[string]string{
 	strings.Repeat("\u00e4", 50) + ".org": "",
 	strings.Repeat("\u00e4", 60) + ".org": badName,
 	"%ff.example":                         badName,
-	"a\u00adb.example":                    badName,
 	"local\u00adhost":                     badName,
-	"a\u200bb.example":                    badName,
-	"a\u200cb.example":                    badName,
-	"a\u200db.example":                    badName,
-	"a\u202eb.example":                    badName,
-	"a\u2066b.example":                    badName,
-	"a\u2060b.example":                    badName,
-	"a\ufe0fb.example":                    badName,
-	"a\U000e0101b.example":                badName,
-	"a\u3164b.example":                    badName,
-	"a\u034fb.example":                    badName,
 	"\ufeffa.example":                     badName,
-	"a\u0085b.example":                    badName,
-	"a\u2028b.example":                    badName,
-	"a\u00a0b.example":                    badName,
-	"a\u0378b.example":                    badName,
-	"a\ufffdb.example":                    badName,
-	"a\ue000b.example":                    badName,
 	"\u0308a.example":                     badName,
 	"\u05d0a.example":                     badName,
-	"a\u2135b.example":                    badName,
 	"\u2100.example":                      badName,
-	"a\uff0fb.example":                    badName,
-	"a\uff20b.example":                    badName,
 	"a\uff1a80.example":                   badName,
 	"\uff0541.example":                    badName,
 	"xn--.example":                        badName,
@@ -132,29 +104,9 @@ var hosts = map[string]string{
 	"[2620:FE:0:0:0:0:0:FE]:8443": "",
 	"[2001:4860:4860::8888]":      "",
 	"[2620:fe::9.9.9.9]":          "",
-	"0.0.0.0":                     notPublic,
-	"0.1.2.3":                     notPublic,
-	"10.0.0.1":                    notPublic,
 	"10.255.255.255:443":          notPublic,
-	"100.64.0.1":                  notPublic,
-	"100.127.255.255":             notPublic,
-	"127.0.0.1":                   notPublic,
 	"127.0.0.1:8443":              notPublic,
-	"127.255.255.254":             notPublic,
 	"169.254.169.254":             notPublic,
-	"172.16.0.1":                  notPublic,
-	"172.31.255.255":              notPublic,
-	"192.0.0.8":                   notPublic,
-	"192.0.2.1":                   notPublic,
-	"192.168.1.1":                 notPublic,
-	"198.18.0.1":                  notPublic,
-	"198.51.100.1":                notPublic,
-	"203.0.113.1":                 notPublic,
-	"224.0.0.1":                   notPublic,
-	"240.0.0.1":                   notPublic,
-	"255.255.255.255":             notPublic,
-	"[::]":                        notPublic,
-	"[::1]":                       notPublic,
 	"[0:0:0:0:0:0:0:1]:443":       notPublic,
 	"[::127.0.0.1]":               notPublic,
 	"[::ffff:127.0.0.1]":          notPublic,
@@ -162,22 +114,9 @@ var hosts = map[string]string{
 	"[::FFFF:10.0.0.1]":           notPublic,
 	"[::ffff:9.9.9.9]":            notPublic,
 	"[::ffff:0:7f00:1]":           notPublic,
-	"[64:ff9b::7f00:1]":           notPublic,
 	"[64:ff9b::127.0.0.1]":        notPublic,
-	"[64:ff9b:1::a00:1]":          notPublic,
-	"[2002:7f00:1::]":             notPublic,
-	"[2001::1]":                   notPublic,
-	"[2001:db8::1]":               notPublic,
-	"[3fff::1]":                   notPublic,
-	"[100::1]":                    notPublic,
-	"[5f00::1]":                   notPublic,
-	"[fc00::1]":                   notPublic,
-	"[fd12:3456::1]":              notPublic,
-	"[fe80::1]":                   notPublic,
 	"[fe80::1%25eth0]":            notPublic,
 	"[2620:fe::fe%25eth0]":        notPublic,
-	"[fec0::1]":                   notPublic,
-	"[ff02::1]":                   notPublic,
 	"2130706433":                  oddAddress,
 	"0":                           oddAddress,
 	"0177.0.0.1":                  oddAddress,
@@ -245,6 +184,32 @@ func TestPolicyChecksHosts(t *testing.T) {
 			t.Errorf("%q: got %q, want %q", host, got, want)
 		}
 	}
+	for _, char := range ",*;&='$()<>\u00ad\u200b\u200c\u200d\u202e\u2066\u2060\ufe0f\U000e0101\u3164\u034f\u0085\u2028\u00a0\u0378\ufffd\ue000\u2135\uff0f\uff20" {
+		if got := describe(pusher.DefaultPolicy().Check(pusherAt("https://a" + string(char) + "b.example" + pusher.NotifyPath))); got != badName {
+			t.Errorf("%U: got %q, want %q", char, got, badName)
+		}
+	}
+}
+
+func TestNoAddressOfASpecialRangeIsAllowed(t *testing.T) {
+	for text, rfc := range special {
+		prefix := netip.MustParsePrefix(text)
+		for _, address := range []netip.Addr{prefix.Addr(), lastOf(prefix)} {
+			host := netip.AddrPortFrom(address, 443).String()
+			if got := describe(pusher.DefaultPolicy().Check(pusherAt("https://" + host + pusher.NotifyPath))); got != notPublic {
+				t.Errorf("%s of %s, %s: got %q", host, text, rfc, got)
+			}
+		}
+	}
+}
+
+func lastOf(p netip.Prefix) netip.Addr {
+	bytes := p.Addr().AsSlice()
+	for bit := p.Bits(); bit < 8*len(bytes); bit++ {
+		bytes[bit/8] |= 0x80 >> (bit % 8)
+	}
+	last, _ := netip.AddrFromSlice(bytes)
+	return last
 }
 
 func TestAllowedPrefixesAllowAddressesAndLocalNames(t *testing.T) {
