@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"runtime"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -265,9 +264,4 @@ func TestAHostileGatewayDoesNoHarm(t *testing.T) {
 			})
 		})
 	}
-}
-
-func quantile(all []time.Duration, share float64) time.Duration {
-	slices.Sort(all)
-	return all[min(int(float64(len(all))*share), len(all)-1)]
 }

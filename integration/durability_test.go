@@ -49,13 +49,6 @@ func failover(t *testing.T) masterFailure {
 	}}
 }
 
-// plainFailover is a failover to a replica that has received everything.
-func plainFailover(t *testing.T) masterFailure {
-	f := failover(t)
-	f.strike = nil
-	return f
-}
-
 // awaitReplica waits until a replica confirms a write. The first wait may return too early: a master without a
 // replica counts no bytes.
 func awaitReplica(t *testing.T, master *redistest.Server) {
@@ -275,11 +268,6 @@ func fallCourses(t *testing.T) []failureRounds {
 	courses := []failureRounds{
 		{none, "replica cut off, master killed, replica promoted", failover, 8, 100, true},
 		{replica, "replica cut off, master killed, replica promoted", failover, 8, 100, false},
-		{none, "master killed, replica promoted", plainFailover, 8, 100, false},
-		{replica, "master killed, replica promoted", plainFailover, 8, 100, false},
-		// Little or nothing is lost here: only writes that the process held back until the file was on disk. The
-		// kernel keeps the rest; only a crash of the machine would lose it.
-		{none, "master with appendonly killed, restarted", restart, 8, 100, false},
 	}
 	if hasWAITAOF(t) {
 		file := rediscommit.Durability{AOF: true, Timeout: 2 * time.Second}
@@ -317,32 +305,6 @@ func TestDurabilityKeepsAcknowledgedChangesOfAKilledMaster(t *testing.T) {
 	}
 	w.Flush()
 	t.Logf("\n%s", table.String())
-}
-
-// A kill rarely reveals a missing fsync. This server never writes its file to disk, so an acknowledged change is
-// an error.
-func TestDurabilityOfTheFileAcknowledgesOnlyChangesOnDisk(t *testing.T) {
-	t.Parallel()
-	redistest.Require(t)
-	if !hasWAITAOF(t) {
-		t.Skip("this server has no WAITAOF, which came with Redis 7.2; set REDIS_SERVER to another server")
-	}
-	server := redistest.Single(t, "--appendonly", "yes", "--appendfsync", "no")
-	for durability, want := range map[rediscommit.Durability]int{
-		{}: http.StatusOK,
-		{AOF: true, Timeout: 100 * time.Millisecond}: http.StatusServiceUnavailable,
-	} {
-		h := startHost(t, server.Client(t), withDurability(durability))
-		for _, request := range []string{"GET /pushrules/", "POST /pushers/set " + httpPusher("app", "key")} {
-			user := newEffectsUser()
-			for range 2 {
-				if a := h.ask(t, user, request); a.status != want {
-					t.Errorf("%s: %s: got %s, want %d", durability, request, a, want)
-				}
-				request = strings.Replace(request, "GET /pushrules/", `PUT /pushrules/global/room/r {"actions":[]}`, 1)
-			}
-		}
-	}
 }
 
 func withDurability(d rediscommit.Durability) fx.Option {

@@ -311,8 +311,7 @@ func (c *mutationTest) wantStored(want trace) {
 
 var (
 	writing = []string{"EVALSHA", "EVAL"}
-	reading = []string{"GET", "HGETALL", "HMGET"}
-	either  = append(reading, writing...)
+	either  = append([]string{"GET", "HGETALL", "HMGET"}, writing...)
 )
 
 // lostMessage is a way to lose a request or a reply.
@@ -424,46 +423,10 @@ func TestAnotherHostsChangeSurvivesALateRequest(t *testing.T) {
 	}
 }
 
-// A late request may take effect just after the next attempt has read the stored value.
-func TestEffectOnceWithLateRequestDuringRetry(t *testing.T) {
-	t.Parallel()
-	mutationServer := newMutationServer(t)
-	mutationServer.eachMutation(t, setting{-1, 3 * soon, never, false}, func(c *mutationTest) {
-		request := c.proxy.HoldRequest(1, "EVALSHA")
-		got := c.begin()
-		c.wantFault(request)
-		last := c.proxy.StallReply(1, append(reading, "EVAL")...) // EVAL reads the pushers when one grows
-		c.wantFault(last)
-		request.Release()
-		last.Release()
-		c.wantSuccess(<-got, c.after)
-		c.wantStored(c.after)
-	})
-}
-
 func (s *mutationServer) deletion(t *testing.T, with setting) *mutationTest {
 	t.Helper()
 	n := slices.IndexFunc(mutations, func(m mutation) bool { return strings.HasPrefix(m.request, http.MethodDelete) })
 	return s.newScene(t, n, with)
-}
-
-func TestADeleteWithALateReplySucceeds(t *testing.T) {
-	t.Parallel()
-	mutationServer := newMutationServer(t)
-	for _, with := range eachClient(soon, never) {
-		t.Run(with.String(), func(t *testing.T) {
-			t.Parallel()
-			c := mutationServer.deletion(t, with)
-			fault := c.proxy.StallReply(1, writing...)
-			got := c.begin()
-			c.wantFault(fault)
-			if a := mutationServer.host.ask(t, c.user, c.request); a.status != http.StatusNotFound {
-				t.Errorf("the second: got %s", a)
-			}
-			c.wantSuccess(<-got, c.after)
-			c.wantStored(c.after)
-		})
-	}
 }
 
 // The host refused the deletion; then another host restored the value that the deletion had read.

@@ -647,28 +647,6 @@ func TestADroppedChangeIsCountedAndNotifiedLater(t *testing.T) {
 	}
 }
 
-func TestDroppedChangesAreCountedAndRepaired(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		store := newShared()
-		goOn := make(chan struct{})
-		listener := &recorder{do: func(context.Context, mxid.UserID) { <-goOn }}
-		i := newInstance(t, store, func(c *module.FeedConfig) { c.MaxQueued = 2 }, listener)
-		users := someUsers(5)
-		for _, user := range users {
-			store.hint(user, store.change(user))
-			synctest.Wait() // so that the listener is busy with the first
-		}
-		if s := i.Stats(); s.Waiting != 2 || s.Dropped != 2 {
-			t.Errorf("%d wait and %d were dropped, want 2 and 2", s.Waiting, s.Dropped)
-		}
-		close(goOn)
-		time.Sleep(3 * pastRecheck)
-		if got := listener.users(); got != len(users) {
-			t.Errorf("received %d users, want %d", got, len(users))
-		}
-	})
-}
-
 func TestAPanickingListenerAffectsNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newShared()

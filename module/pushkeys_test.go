@@ -42,11 +42,10 @@ func (t turn) commutes(u turn, isChecked bool) bool {
 }
 
 // caller is a request's access to the stores. Wait is called before each turn and may
-// fail it; answered, if set, is called after it.
+// fail it.
 type caller struct {
 	*memory
-	wait     func(turn) error
-	answered func() error
+	wait func(turn) error
 }
 
 func take[V any](c caller, t turn, do func() (V, error)) (V, error) {
@@ -54,14 +53,7 @@ func take[V any](c caller, t turn, do func() (V, error)) (V, error) {
 	if err := c.wait(t); err != nil {
 		return none, module.Unavailable(err)
 	}
-	v, err := do()
-	if err == nil && c.answered != nil {
-		err = c.answered()
-	}
-	if err != nil {
-		return none, err
-	}
-	return v, nil
+	return do()
 }
 
 func takeAlone(c caller, t turn, do func() error) error {
@@ -808,79 +800,6 @@ func TestTakingAPushkeyDoesNotRemoveTheUsersOwnPusher(t *testing.T) {
 	if owners := m.owners(thePushkey); !slices.Equal(owners, []mxid.UserID{alice}) {
 		t.Errorf("owned by %v, want what was appended last", owners)
 	}
-}
-
-// An operation of a store fails before it takes effect or by losing its reply.
-func TestARequestMayBeRepeatedAfterAnyFailure(t *testing.T) {
-	t.Parallel()
-	for _, s := range []scenario{
-		{nil, []act{{alice, takes}}},
-		{nil, []act{{alice, appends}}},
-		{takenBy(carol), []act{{alice, takes}}},
-		{takenBy(carol), []act{{alice, appends}}},
-		{takenBy(carol), []act{{carol, takes}}},
-		{takenBy(carol), []act{{carol, appends}}},
-		{takenBy(carol), []act{{carol, deletes}}},
-		{takenBy(carol), []act{{carol, logsOut}}},
-		{[]act{{alice, takes}, {bob, appends}, {carol, appends}}, []act{{bob, takes}}},
-		{[]act{{alice, takes}, {bob, appends}, {carol, appends}}, []act{{alice, appends}}},
-	} {
-		for _, lost := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%v, only the answer is lost: %t", s, lost), func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
-					for n := 1; s.playFailure(t, n, lost); n++ {
-					}
-				})
-			})
-		}
-	}
-}
-
-// playFailure fails the n-th turn of the script's only act; done is false if there are
-// fewer turns.
-func (s scenario) playFailure(t *testing.T, n int, lost bool) (done bool) {
-	t.Helper()
-	m, a := newMemory(), s.script[0]
-	m.do(t, s.before...)
-	time.Sleep(time.Hour)
-	c, turns, about, failed := m.caller(), 0, "", false
-	c.wait = func(t turn) error {
-		turns++
-		if turns == n {
-			about = t.object
-		}
-		if failed = failed || turns == n && !lost; turns == n && failed {
-			return errDied
-		}
-		return nil
-	}
-	c.answered = func() error { // except refusals
-		if failed = failed || turns == n && lost; turns == n && failed {
-			return module.Unavailable(errDied)
-		}
-		return nil
-	}
-	err := a.request(7)(t.Context(), c)
-	m.wantNamed(t)
-	// A request may succeed although its claim was not released: that is harmless.
-	if fault.KindOf(err) != fault.Unavailable && failed && !(err == nil && about == claimsTurn) {
-		t.Errorf("turn %d, about %s, fails: got error %v", n, about, err)
-	}
-	if err != nil {
-		if err := a.request(7)(t.Context(), m.caller()); err != nil {
-			t.Errorf("turn %d: the repetition: %v", n, err)
-		}
-	}
-	want := a.after(s.owners()[0])
-	if got := m.owners(thePushkey); !slices.Equal(got, want) {
-		t.Errorf("turn %d fails: owned by %v at once, want %v", n, got, want)
-	}
-	m.reconcileAll(t)
-	if got := m.owners(thePushkey); !slices.Equal(got, want) {
-		t.Errorf("turn %d fails: owned by %v, want %v", n, got, want)
-	}
-	m.wantCleanIndex(t, []mxid.UserID{a.user})
-	return turns >= n
 }
 
 func TestAPusherOverALimitLeavesNoClaim(t *testing.T) {

@@ -91,21 +91,6 @@ func TestPushersHaveAFixedStoredForm(t *testing.T) {
 	}
 }
 
-// newLossyStore returns a store that loses the replies to some scripts, counted from 1.
-func newLossyStore(t *testing.T, server *redistest.Server, lost ...int) (*Store, []*redistest.Fault) {
-	t.Helper()
-	proxy := redistest.NewProxy(t, server)
-	store, err := New(proxy.Client(t, func(o *redis.Options) { o.MaxRetries = -1 }), rediscommit.DefaultConfig(), rediscommit.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	var losses []*redistest.Fault
-	for _, n := range lost {
-		losses = append(losses, proxy.CutReply(n, "EVALSHA"))
-	}
-	return store, losses
-}
-
 func TestSwapScriptChangesOnlyTheExpectedHash(t *testing.T) {
 	t.Parallel()
 	_, _, client := newStore(t)

@@ -416,33 +416,6 @@ func wantOneVersion(t *testing.T, store *Store) int64 {
 	return loaded.Version
 }
 
-func TestUpdateReturnsTheStoredVersion(t *testing.T) {
-	t.Parallel()
-	eachRedis(t, func(t *testing.T, client *redis.Client) {
-		hosts := []*Store{storeOn(t, client, defaults), storeOn(t, client, defaults)}
-		for n, edit := range []func(*pushrule.Ruleset, bool) error{unchanged, put("a"), put("a"), remove("a"), unchanged} {
-			updated, err := hosts[n%2].Update(t.Context(), alice, edit)
-			if err != nil {
-				t.Fatal(err)
-			}
-			for _, host := range hosts {
-				loaded, err := host.Load(t.Context(), alice)
-				many := host.LoadMany(t.Context(), []mxid.UserID{alice})[alice]
-				if got := wantOneVersion(t, host); got != updated.Version {
-					t.Errorf("update %d returned version %d, got %d", n, updated.Version, got)
-				}
-				if err != nil || many.Err != nil || loaded.Version != updated.Version || many.Value.Version != updated.Version {
-					t.Errorf("update %d returned version %d, loaded are %d and %d, errors %v and %v",
-						n, updated.Version, loaded.Version, many.Value.Version, err, many.Err)
-				}
-				if string(loaded.AppendJSON(nil)) != string(updated.AppendJSON(nil)) {
-					t.Errorf("update %d returned %s, loaded is %s", n, updated.AppendJSON(nil), loaded.AppendJSON(nil))
-				}
-			}
-		}
-	})
-}
-
 type sent struct{ names []string }
 
 func (s *sent) DialHook(next redis.DialHook) redis.DialHook { return next }
