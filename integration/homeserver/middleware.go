@@ -3,14 +3,13 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"maps"
 	"net/http"
-	"runtime/debug"
 	"strings"
 	"time"
 
 	"github.com/labstack/echo/v4"
+	"github.com/labstack/echo/v4/middleware"
 	"go.uber.org/zap"
 )
 
@@ -81,25 +80,17 @@ func allowBrowsers() echo.MiddlewareFunc {
 }
 
 type panicError struct {
-	value any
+	cause error
 	stack []byte
 }
 
-func (e *panicError) Error() string { return fmt.Sprintf("panic: %v", e.value) }
+func (e *panicError) Error() string { return "panic: " + e.cause.Error() }
 
-func recoverPanics(next echo.HandlerFunc) echo.HandlerFunc {
-	return func(c echo.Context) (err error) {
-		defer func() {
-			switch value := recover(); value {
-			case nil:
-			case http.ErrAbortHandler:
-				panic(value) // net/http handles it
-			default:
-				err = &panicError{value, debug.Stack()}
-			}
-		}()
-		return next(c)
-	}
+func recoverPanics() echo.MiddlewareFunc {
+	return middleware.RecoverWithConfig(middleware.RecoverConfig{
+		DisableStackAll: true, DisableErrorHandler: true,
+		LogErrorFunc: func(_ echo.Context, err error, stack []byte) error { return &panicError{err, stack} },
+	})
 }
 
 func panicFields(err error) []zap.Field {

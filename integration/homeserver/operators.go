@@ -32,7 +32,7 @@ func (o *operators) router() *echo.Echo {
 	e.HTTPErrorHandler = newErrorHandler(o.log)
 	e.Any("/healthz", methods{http.MethodGet: alive}.serve)
 	e.Any("/readyz", methods{http.MethodGet: o.ready}.serve)
-	e.Any("/metrics", methods{http.MethodGet: o.serveMetrics}.serve)
+	e.Any("/metrics", methods{http.MethodGet: echo.WrapHandler(promhttp.HandlerFor(o.metrics, promhttp.HandlerOpts{}))}.serve)
 	return e
 }
 
@@ -73,9 +73,4 @@ func (o *operators) ready(c echo.Context) error {
 		return c.String(http.StatusServiceUnavailable, "Redis cannot be used\n")
 	}
 	return c.String(http.StatusOK, "ok\n")
-}
-
-func (o *operators) serveMetrics(c echo.Context) error {
-	promhttp.HandlerFor(o.metrics, promhttp.HandlerOpts{}).ServeHTTP(c.Response(), c.Request())
-	return nil
 }

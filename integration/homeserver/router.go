@@ -23,7 +23,7 @@ func newRouter(
 ) *echo.Echo {
 	e := echo.New()
 	e.HTTPErrorHandler = newErrorHandler(log)
-	e.Use(logRequests(log), drain.closeConnections, guard.protect, allowBrowsers(), recoverPanics)
+	e.Use(logRequests(log), drain.closeConnections, guard.protect, allowBrowsers(), recoverPanics())
 
 	e.RouteNotFound("/*", echo.NotFoundHandler, limits.addresses)
 	e.Any("/", methods{http.MethodGet: page}.serve, limits.addresses)
