@@ -167,8 +167,8 @@ type DeliveryQueue interface {
 	// returns a result for each batch. After an error, some batches may have been added.
 	Enqueue(ctx context.Context, batches []DeliveryBatch) []Result[Enqueued]
 
-	// Claim claims due backlogs, about in the order of their due times. A call may pass
-	// over some gates, but several calls pass over none.
+	// Claim claims due backlogs, about in the order of their due times. A single call may
+	// pass over some gates; a few calls together reach all.
 	Claim(ctx context.Context, look Look) (Claimed, error)
 
 	// Read returns at most limit notifications of a claimed backlog, the oldest first.
@@ -320,9 +320,9 @@ type Trouble struct {
 	Text       string
 }
 
-// FanOut begins the names of backlogs of events with many recipients. A shard has one for
-// each room; its name ends in [DeliveryBatch.Room]. The User of its notifications is the
-// room, too. All are listed by the gate FanOut.
+// FanOut is the prefix of the names of backlogs for events with many recipients. A shard
+// has such a backlog for each room; its name ends in [DeliveryBatch.Room]. The User of its
+// notifications is the room, too. The gate FanOut lists these backlogs.
 const FanOut = "fanout-"
 
 // IsFanOut reports whether a backlog is for events with many recipients.

@@ -35,7 +35,8 @@ func (f *forgetting) user(ctx context.Context, user mxid.UserID) error {
 	return f.sessions.Forgotten(ctx, user)
 }
 
-func (f *forgetting) rest(ctx context.Context) error {
+// all forgets every user that still waits for it.
+func (f *forgetting) all(ctx context.Context) error {
 	users, err := f.sessions.ToForget(ctx)
 	for _, user := range users {
 		err = errors.Join(err, f.user(ctx, user))
@@ -43,12 +44,12 @@ func (f *forgetting) rest(ctx context.Context) error {
 	return err
 }
 
-// run calls rest at once and then every minute.
+// run forgets the waiting users at once and then every minute.
 func (f *forgetting) run(ctx context.Context) {
 	every := time.NewTicker(forgetEvery)
 	defer every.Stop()
 	for {
-		if err := f.rest(ctx); err != nil && ctx.Err() == nil {
+		if err := f.all(ctx); err != nil && ctx.Err() == nil {
 			f.log.Warn("deactivated users wait to be forgotten", zap.String("error", fault.Details(err)))
 		}
 		select {

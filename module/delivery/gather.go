@@ -30,7 +30,8 @@ func newGather[K comparable, V any](ask func(context.Context, []K) map[K]V) *gat
 	return &gather[K, V]{ask: ask}
 }
 
-// eachOf adapts a function that returns a result for each key, in order, or nil.
+// eachOf returns a function with results by key. Ask returns its results in the order of
+// the keys, or nil for none.
 func eachOf[K comparable, V any](ask func(context.Context, []K) []V) func(context.Context, []K) map[K]V {
 	return func(ctx context.Context, keys []K) map[K]V {
 		answers := map[K]V{}

@@ -12,8 +12,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Healthy implements [module.Health]: one working master is enough, unless a master
-// evicts keys or is of the wrong kind.
+// Healthy implements [module.Health]. One working master is enough, unless any master
+// evicts keys or does not fit the client.
 func (m *Monitor) Healthy(ctx context.Context) error {
 	if m.client == nil {
 		return nil
@@ -105,8 +105,8 @@ func evictionError(info string) error {
 	return fmt.Errorf("evicts keys when its memory is full, since its maxmemory-policy is %s: users lose their push rules; set it to noeviction", policy)
 }
 
-// misfitError returns an error if a server is of another kind than the client is for,
-// unless the user may not send HELLO.
+// misfitError returns an error if a server is no master, or is a node of a cluster but the
+// client is not for a cluster, or the reverse. If HELLO is refused, it returns nil.
 func misfitError(hello *redis.Cmd, forCluster bool) error {
 	about := properties(hello)
 	switch {

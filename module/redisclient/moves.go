@@ -129,8 +129,8 @@ func (m *moves) resetAlone(s *shape) {
 	}
 }
 
-// isAlone reports whether no other master has keys of a slot. It asks about a block of
-// slots at once, because a script may take a part of a millisecond.
+// isAlone reports whether no other master has keys of a slot. It asks for a whole block of
+// slots and remembers the answer, so that the next slots of the block cost nothing.
 func (m *moves) isAlone(ctx context.Context, s *shape, slot int) bool {
 	m.mu.Lock()
 	found, since := m.alone.version == s.version && m.alone.slots[slot], m.alone.since

@@ -14,8 +14,8 @@ import (
 	"github.com/pushfx/pushfx/module/redisclient"
 )
 
-// completeDelay is how long a completion waits for others to share a round trip. After a
-// crash, such notifications are sent again.
+// completeDelay is how long a completion waits for others to share a round trip. If the
+// host crashes in this time, the notification is sent again.
 const completeDelay = 2 * time.Millisecond
 
 // maxCompletions bounds the completions of a script.

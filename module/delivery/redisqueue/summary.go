@@ -161,7 +161,27 @@ func (q *Queue) readSamples(ctx context.Context, all []*shardSample, isAlone fun
 
 // summarize makes the summary of a sample.
 func (s *shardSample) summarize(more []*redis.IntCmd, troubles []string, isAlone func(module.Trouble) bool) {
-	gates, total := map[string]*gateSample{}, 0
+	gates, total := s.byGate(more, troubles, isAlone)
+	scale := float64(s.backlogs) / float64(max(1, len(s.targets)))
+	s.summary = shardSummary{int(float64(total) * scale), map[string]int{}, map[string][]int64{}}
+	names := slices.SortedFunc(maps.Keys(gates), func(a, b string) int {
+		return cmp.Or(len(gates[b].since)-len(gates[a].since), gates[b].notifications-gates[a].notifications, strings.Compare(a, b))
+	})
+	for _, gate := range names[:min(len(names), summaryGates)] {
+		if gate != module.FanOut {
+			s.summary.Gates[gate] = int(float64(gates[gate].notifications) * scale)
+		}
+		times := slices.Sorted(maps.Values(gates[gate].since))
+		s.summary.Since[gate] = times[:min(len(times), summaryUsers)]
+	}
+}
+
+// byGate adds up the sampled backlogs of each gate. Total is the number of their
+// notifications.
+func (s *shardSample) byGate(
+	more []*redis.IntCmd, troubles []string, isAlone func(module.Trouble) bool,
+) (gates map[string]*gateSample, total int) {
+	gates = map[string]*gateSample{}
 	for i, target := range s.targets {
 		n := 1 + int(more[i].Val())
 		total += n
@@ -180,18 +200,7 @@ func (s *shardSample) summarize(more []*redis.IntCmd, troubles []string, isAlone
 		}
 		gates[gate].add(e)
 	}
-	scale := float64(s.backlogs) / float64(max(1, len(s.targets)))
-	s.summary = shardSummary{int(float64(total) * scale), map[string]int{}, map[string][]int64{}}
-	names := slices.SortedFunc(maps.Keys(gates), func(a, b string) int {
-		return cmp.Or(len(gates[b].since)-len(gates[a].since), gates[b].notifications-gates[a].notifications, strings.Compare(a, b))
-	})
-	for _, gate := range names[:min(len(names), summaryGates)] {
-		if gate != module.FanOut {
-			s.summary.Gates[gate] = int(float64(gates[gate].notifications) * scale)
-		}
-		times := slices.Sorted(maps.Values(gates[gate].since))
-		s.summary.Since[gate] = times[:min(len(times), summaryUsers)]
-	}
+	return gates, total
 }
 
 // gateSample is the part of a sample at a gate.

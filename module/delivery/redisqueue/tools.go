@@ -89,6 +89,13 @@ func (q *Queue) backlogs(ctx context.Context, shard int, targets []string) (all 
 	return all, nil
 }
 
+// readFields returns a command that reads fields of a hash and sets the reply.
+func readFields(hash string, reply **redis.SliceCmd, fields []string) *redisclient.Command {
+	return command(hash, reply, func(ctx context.Context, to redisclient.Sender) *redis.SliceCmd {
+		return to.HMGet(ctx, hash, fields...)
+	})
+}
+
 // reading is what is stored about a backlog.
 type reading struct {
 	target  module.Target
@@ -103,11 +110,8 @@ type reading struct {
 func (q *Queue) readBacklogs(ctx context.Context, shard int, targets []string) (all []reading, err error) {
 	first, trouble := q.keys.ShardFirst(shard), q.keys.ShardTrouble(shard)
 	var records, troubles *redis.SliceCmd
-	if err := unlessWrongType(q.read(ctx, command(first, &records, func(ctx context.Context, to redisclient.Sender) *redis.SliceCmd {
-		return to.HMGet(ctx, first, targets...)
-	}), command(trouble, &troubles, func(ctx context.Context, to redisclient.Sender) *redis.SliceCmd {
-		return to.HMGet(ctx, trouble, targets...)
-	}))); err != nil {
+	err = q.read(ctx, readFields(first, &records, targets), readFields(trouble, &troubles, targets))
+	if err = unlessWrongType(err); err != nil {
 		return nil, err
 	}
 	scores, lengths := make([]*redis.FloatCmd, len(targets)), make([]*redis.IntCmd, len(targets))
@@ -257,9 +261,7 @@ func (q *Queue) StrayTexts(ctx context.Context, shard int, fields []string) (str
 	}
 	// Read after the lists, so that a notification that becomes the first one is not missed.
 	var records *redis.SliceCmd
-	if err := q.read(ctx, command(first, &records, func(ctx context.Context, to redisclient.Sender) *redis.SliceCmd {
-		return to.HMGet(ctx, first, targets...)
-	})); err != nil {
+	if err := q.read(ctx, readFields(first, &records, targets)); err != nil {
 		return nil, unlessWrongType(err)
 	}
 	waits := map[string]bool{}

@@ -251,6 +251,16 @@ func (r Record) read(text string, wanted func(room string) bool, expected int) e
 	for range in.length(1) {
 		actions = append(actions, in.string())
 	}
+	r.readRooms(in, actions, wanted, expected)
+	if in.failed {
+		return fmt.Errorf("%w: a record that breaks its form", ErrDamaged)
+	}
+	return nil
+}
+
+// readRooms adds the wanted rooms in the rest of a record, which are in the order of their
+// ids.
+func (r Record) readRooms(in *reader, actions []string, wanted func(room string) bool, expected int) {
 	rooms := make([]Room, 0, expected) // fewer allocations than one for each room
 	for before := ""; in.rest != ""; {
 		body := &reader{rest: in.string()}
@@ -270,10 +280,6 @@ func (r Record) read(text string, wanted func(room string) bool, expected int) e
 		}
 		before = id
 	}
-	if in.failed {
-		return fmt.Errorf("%w: a record that breaks its form", ErrDamaged)
-	}
-	return nil
 }
 
 // reader reads the parts of a record. After a failure all parts are zero.
