@@ -92,7 +92,11 @@ func (s importingPushers) Load(ctx context.Context, user mxid.UserID) (pusher.Li
 	return s.PusherStore.Load(ctx, user)
 }
 
-func (s importingPushers) IsCached(user mxid.UserID) bool { return isCached(s.PusherStore, user) }
+// Cached does not return an empty list: the import may not have happened.
+func (s importingPushers) Cached(user mxid.UserID) (pusher.List, bool) {
+	list, found := cachedPushers(s.PusherStore, user)
+	return list, found && list.Len() > 0
+}
 
 func (s importingPushers) LoadMany(ctx context.Context, users []mxid.UserID) map[mxid.UserID]Result[pusher.List] {
 	all := s.PusherStore.LoadMany(ctx, users)

@@ -89,7 +89,9 @@ func (s observedPushers) Load(ctx context.Context, user mxid.UserID) (pusher.Lis
 	return list, err
 }
 
-func (s observedPushers) IsCached(user mxid.UserID) bool { return isCached(s.store, user) }
+func (s observedPushers) Cached(user mxid.UserID) (pusher.List, bool) {
+	return cachedPushers(s.store, user)
+}
 
 func (s observedPushers) LoadMany(ctx context.Context, users []mxid.UserID) map[mxid.UserID]Result[pusher.List] {
 	ctx, end := s.o.Begin(ctx, s.o.loadMany)
@@ -139,12 +141,10 @@ func (s observedPushkeys) Load(ctx context.Context, key pusher.Digest) (pusher.C
 }
 
 // LoadAfter counts as a load without the time of do.
-func (s observedPushkeys) LoadAfter(
-	ctx context.Context, key pusher.Digest, do func(context.Context, pusher.Claims) error,
-) (pusher.Claims, error) {
+func (s observedPushkeys) LoadAfter(ctx context.Context, key pusher.Digest, do func(context.Context) error) (pusher.Claims, error) {
 	end := func(observe.Outcome) {}
-	claims, err := loadClaimsAfter(ctx, s.PushkeyIndex, key, func(ctx context.Context, known pusher.Claims) error {
-		if err := do(ctx, known); err != nil {
+	claims, err := loadClaimsAfter(ctx, s.PushkeyIndex, key, func(ctx context.Context) error {
+		if err := do(ctx); err != nil {
 			return err
 		}
 		_, end = s.o.Begin(ctx, s.o.load)

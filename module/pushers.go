@@ -34,13 +34,20 @@ func (s *pusherService) Set(ctx context.Context, user mxid.UserID, p pusher.Push
 			return err
 		}
 	}
-	claims, list, err := s.loadForSet(ctx, user, p)
+	if list, found := cachedPushers(s.store, user); found && s.isNew(list, p, others) {
+		return s.claim(ctx, user, p, others, s.add)
+	}
+	claims, err := s.pushkeys.Pushkeys.Load(ctx, p.Digest())
 	if err != nil {
 		return err
 	}
 	own, rival := claims.Last(user)
 	if own == 0 {
-		if err := s.checkGrowth(ctx, user, list, p, others); err != nil {
+		list, err := s.store.Load(ctx, user)
+		if err != nil {
+			return err
+		}
+		if err := s.checkGrowth(list, p, others); err != nil {
 			return err
 		}
 		return s.claim(ctx, user, p, others, s.add)
@@ -59,28 +66,6 @@ func (s *pusherService) Set(ctx context.Context, user mxid.UserID, p pusher.Push
 	return s.claim(ctx, user, p, others, s.replace)
 }
 
-// loadForSet loads the claims to the key of a pusher. It also loads the user's pushers,
-// in the same round trip, if the pusher may be new and the load is cheap. A nil list is
-// not loaded.
-func (s *pusherService) loadForSet(
-	ctx context.Context, user mxid.UserID, p pusher.Pusher,
-) (claims pusher.Claims, list *pusher.List, err error) {
-	claims, err = loadClaimsAfter(ctx, s.pushkeys.Pushkeys, p.Digest(), func(ctx context.Context, known pusher.Claims) error {
-		if own, _ := known.Last(user); own > 0 || !isCached(s.store, user) {
-			return nil
-		}
-		loaded, err := s.store.Load(ctx, user)
-		if fault.KindOf(err) == fault.Unavailable {
-			return err
-		}
-		if err == nil { // unreadable pushers prevent no renewal of others
-			list = &loaded
-		}
-		return nil
-	})
-	return claims, list, err
-}
-
 // confirmAddress asks the host whether the address of a pusher of kind email is the
 // user's.
 func (s *pusherService) confirmAddress(ctx context.Context, user mxid.UserID, p pusher.Pusher) error {
@@ -95,16 +80,16 @@ func (s *pusherService) confirmAddress(ctx context.Context, user mxid.UserID, p 
 	return nil
 }
 
+// isNew reports whether a pusher is new and within the limits, according to a list that
+// may be stale: storing the pusher checks both again.
+func (s *pusherService) isNew(list pusher.List, p pusher.Pusher, others pusher.Others) bool {
+	_, found := list.Pusher(p.Key)
+	return !found && s.checkGrowth(list, p, others) == nil
+}
+
 // checkGrowth refuses a new pusher over a limit before anything is written. Storing
-// checks the limits again. A nil list is loaded.
-func (s *pusherService) checkGrowth(ctx context.Context, user mxid.UserID, list *pusher.List, p pusher.Pusher, others pusher.Others) error {
-	if list == nil {
-		loaded, err := s.store.Load(ctx, user)
-		if err != nil {
-			return err
-		}
-		list = &loaded
-	}
+// checks the limits again.
+func (s *pusherService) checkGrowth(list pusher.List, p pusher.Pusher, others pusher.Others) error {
 	before := list.Size()
 	p.SetAt = s.pushkeys.time().UnixMicro()
 	p.Claim = others.Claim(p.SetAt) // for the size: the final claim has as many digits
@@ -208,7 +193,7 @@ func (s *pusherService) claim(ctx context.Context, user mxid.UserID, p pusher.Pu
 		}
 	}
 	p.Claim = others.Claim(number)
-	claims, err := loadClaimsAfter(ctx, s.pushkeys.Pushkeys, p.Digest(), func(ctx context.Context, _ pusher.Claims) error {
+	claims, err := loadClaimsAfter(ctx, s.pushkeys.Pushkeys, p.Digest(), func(ctx context.Context) error {
 		return s.put(ctx, user, p, set)
 	})
 	if err != nil {

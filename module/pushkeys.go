@@ -20,24 +20,26 @@ type pushkeys struct {
 // followingIndex is a [PushkeyIndex] that can load claims together with the last command
 // before; see pusherstore.Index.LoadAfter.
 type followingIndex interface {
-	LoadAfter(ctx context.Context, key pusher.Digest, do func(ctx context.Context, known pusher.Claims) error) (pusher.Claims, error)
+	LoadAfter(ctx context.Context, key pusher.Digest, do func(context.Context) error) (pusher.Claims, error)
 }
 
-// cachingStore is a [PusherStore] with a cache; see pusherstore.Store.IsCached.
-type cachingStore interface{ IsCached(user mxid.UserID) bool }
-
-func isCached(store PusherStore, user mxid.UserID) bool {
-	caching, ok := store.(cachingStore)
-	return ok && caching.IsCached(user)
+// cachingStore is a [PusherStore] with a cache; see pusherstore.Store.Cached.
+type cachingStore interface {
+	Cached(user mxid.UserID) (list pusher.List, found bool)
 }
 
-func loadClaimsAfter(
-	ctx context.Context, index PushkeyIndex, key pusher.Digest, do func(ctx context.Context, known pusher.Claims) error,
-) (pusher.Claims, error) {
+func cachedPushers(store PusherStore, user mxid.UserID) (list pusher.List, found bool) {
+	if caching, ok := store.(cachingStore); ok {
+		return caching.Cached(user)
+	}
+	return pusher.List{}, false
+}
+
+func loadClaimsAfter(ctx context.Context, index PushkeyIndex, key pusher.Digest, do func(context.Context) error) (pusher.Claims, error) {
 	if following, ok := index.(followingIndex); ok {
 		return following.LoadAfter(ctx, key, do)
 	}
-	if err := do(ctx, pusher.Claims{}); err != nil {
+	if err := do(ctx); err != nil {
 		return pusher.Claims{}, err
 	}
 	return index.Load(ctx, key)

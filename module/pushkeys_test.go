@@ -45,7 +45,8 @@ func (t turn) commutes(u turn, isChecked bool) bool {
 // fail it.
 type caller struct {
 	*memory
-	wait func(turn) error
+	wait  func(turn) error
+	cache *hostCache // nil for none
 }
 
 func take[V any](c caller, t turn, do func() (V, error)) (V, error) {
@@ -62,7 +63,24 @@ func takeAlone(c caller, t turn, do func() error) error {
 }
 
 func (c caller) Load(ctx context.Context, user mxid.UserID) (pusher.List, error) {
-	return take(c, turn{string(user), false}, func() (pusher.List, error) { return c.memory.Load(ctx, user) })
+	return take(c, turn{string(user), false}, func() (pusher.List, error) {
+		list, err := c.memory.Load(ctx, user)
+		c.remember(user, list, err == nil)
+		return list, err
+	})
+}
+
+func (c caller) remember(user mxid.UserID, list pusher.List, isWhole bool) {
+	if c.cache != nil && c.cache == c.caches[user] {
+		c.cache.list, c.cache.hasWhole = list, isWhole
+	}
+}
+
+func (c caller) Cached(user mxid.UserID) (list pusher.List, found bool) {
+	if c.cache == nil || c.cache != c.caches[user] {
+		return list, false
+	}
+	return c.cache.list, c.cache.hasWhole
 }
 
 func (c caller) LoadMany(ctx context.Context, users []mxid.UserID) map[mxid.UserID]module.Result[pusher.List] {
@@ -83,11 +101,23 @@ func (c caller) LoadPusher(ctx context.Context, key pusher.Key, users []mxid.Use
 }
 
 func (c caller) UpdatePusher(ctx context.Context, user mxid.UserID, key pusher.Key, edit func(*pusher.List) error) error {
-	return takeAlone(c, turn{string(user), true}, func() error { return c.memory.UpdatePusher(ctx, user, key, edit) })
+	return takeAlone(c, turn{string(user), true}, func() error {
+		c.remember(user, pusher.List{}, false)
+		return c.memory.UpdatePusher(ctx, user, key, edit)
+	})
 }
 
 func (c caller) Update(ctx context.Context, user mxid.UserID, edit func(*pusher.List) error) error {
-	return takeAlone(c, turn{string(user), true}, func() error { return c.memory.Update(ctx, user, edit) })
+	return takeAlone(c, turn{string(user), true}, func() error {
+		var now pusher.List
+		err := c.memory.Update(ctx, user, func(list *pusher.List) error {
+			err := edit(list)
+			now = *list
+			return err
+		})
+		c.remember(user, now, err == nil)
+		return err
+	})
 }
 
 func (c caller) Delete(ctx context.Context, user mxid.UserID) error {
@@ -310,6 +340,7 @@ func clockOf(user mxid.UserID) func() time.Time {
 
 func (a act) request(i int) request {
 	return func(ctx context.Context, c caller) error {
+		c.cache = c.caches[a.user]
 		stores := module.Stores{Pushers: c, Pushkeys: c.index(), Now: clockOf(a.user)}
 		service := module.NewService(stores, nil, usual()).Pushers()
 		switch a.verb {
@@ -528,11 +559,13 @@ func TestReconciliationLeavesOneOwnerAfterAnyDeath(t *testing.T) {
 	for _, script := range scripts(3, takes, appends, deletes) {
 		t.Run(fmt.Sprint(script), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				exhaust(func(choose func(int) int) {
-					if !t.Failed() {
-						playScript(t, script, choose)
-					}
-				})
+				for _, newMemory := range memories() {
+					exhaust(func(choose func(int) int) {
+						if !t.Failed() {
+							playScript(t, newMemory(), script, choose)
+						}
+					})
+				}
 			})
 		})
 	}
@@ -557,9 +590,9 @@ func TestWithoutDeathsNothingIsPending(t *testing.T) {
 	}
 }
 
-func playScript(t *testing.T, script []act, choose func(int) int) {
+func playScript(t *testing.T, m *memory, script []act, choose func(int) int) {
 	t.Helper()
-	m, kills := newMemory(), 2
+	kills := 2
 	expected := expectation{threats: map[mxid.UserID][]mxid.UserID{}}
 	var died []mxid.UserID
 	var told []string
@@ -638,9 +671,8 @@ func (s scenario) owners() (all [][]mxid.UserID) {
 	return all
 }
 
-func (s scenario) play(t *testing.T, choose func(int) int, kills int) (played bool) {
+func (s scenario) play(t *testing.T, m *memory, choose func(int) int, kills int) (played bool) {
 	t.Helper()
-	m := newMemory()
 	m.do(t, s.before...)
 	time.Sleep(time.Hour)
 	runs, played := play(t.Context(), m, choose, kills, func() { m.wantNamed(t) }, requests(s.script)...)
@@ -680,11 +712,13 @@ func (s scenario) playAll(t *testing.T, kills int) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		played := 0
-		exhaust(func(choose func(int) int) {
-			if !t.Failed() && s.play(t, choose, kills) {
-				played++
-			}
-		})
+		for _, newMemory := range memories() {
+			exhaust(func(choose func(int) int) {
+				if !t.Failed() && s.play(t, newMemory(), choose, kills) {
+					played++
+				}
+			})
+		}
 		t.Logf("%d orders", played)
 	})
 }
@@ -765,7 +799,8 @@ func TestManyConcurrentUsers(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					for seed := range uint64(orders) {
 						random := rand.New(rand.NewPCG(seed, uint64(kills)))
-						if s.play(t, random.IntN, kills); t.Failed() {
+						m := memories()[seed%2]()
+						if s.play(t, m, random.IntN, kills); t.Failed() {
 							t.Fatalf("seed %d", seed)
 						}
 					}

@@ -52,13 +52,9 @@ func (x *Index) Load(ctx context.Context, key pusher.Digest) (pusher.Claims, err
 
 // LoadAfter calls do and then loads the claims to a pushkey. On a single server, the
 // load travels with the last command of do, if that is sent with the context of do by a
-// store on the same client. Do gets the cached claims, which may be stale, or none.
-func (x *Index) LoadAfter(
-	ctx context.Context, key pusher.Digest, do func(ctx context.Context, known pusher.Claims) error,
-) (pusher.Claims, error) {
-	now, err := x.claims.LoadAfter(ctx, stored.Keys{}.Claims(key), func(ctx context.Context, known commit.Snapshot[pusher.Claims, string]) error {
-		return do(ctx, known.Value)
-	})
+// store on the same client.
+func (x *Index) LoadAfter(ctx context.Context, key pusher.Digest, do func(context.Context) error) (pusher.Claims, error) {
+	now, err := x.claims.LoadAfter(ctx, stored.Keys{}.Claims(key), do)
 	return now.Value, err
 }
 

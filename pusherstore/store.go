@@ -48,9 +48,11 @@ func (s *Store) Load(ctx context.Context, user mxid.UserID) (pusher.List, error)
 	return now.Value, err
 }
 
-// IsCached reports whether a load of a user's pushers only asks Redis if the cached ones
-// are still stored.
-func (s *Store) IsCached(user mxid.UserID) bool { return s.hashes.IsCached(user) }
+// Cached returns the cached pushers of a user, if any. They may be stale.
+func (s *Store) Cached(user mxid.UserID) (pusher.List, bool) {
+	now, found := s.hashes.Cached(user)
+	return now.Value, found
+}
 
 // LoadMany returns the stored pushers of many users, with one round trip to each node
 // for every 500 users; see [module.PusherStore].

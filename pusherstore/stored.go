@@ -117,16 +117,15 @@ type change struct {
 // newChange encodes only the pushers that differ from the old ones.
 func newChange(old snapshot, next pusher.List) change {
 	c := change{old: old.Raw}
-	left := stored.HashFields(old.Raw)
 	for _, p := range next.All() {
-		field := p.Field()
 		if before, found := old.Value.Pusher(p.Key); !found || !before.Equal(p) {
-			c.sets = append(c.sets, field, string(p.AppendStored(nil)))
+			c.sets = append(c.sets, p.Field(), string(p.AppendStored(nil)))
 		}
-		delete(left, field)
 	}
-	for field := range left {
-		c.deletes = append(c.deletes, field)
+	for _, p := range old.Value.All() {
+		if _, found := next.Pusher(p.Key); !found {
+			c.deletes = append(c.deletes, p.Field())
+		}
 	}
 	return c
 }

@@ -88,29 +88,27 @@ func (s *Store[V, R]) Load(ctx context.Context, key string) (commit.Snapshot[V, 
 }
 
 // LoadAfter calls do and then loads a key. Except on a cluster, the load travels behind
-// the last command that do sends with its context, so it takes no extra round trip. Do
-// gets the cached snapshot, which may be stale, or none. Errors: those of do and of Load.
-func (s *Store[V, R]) LoadAfter(
-	ctx context.Context, key string, do func(ctx context.Context, known commit.Snapshot[V, R]) error,
-) (commit.Snapshot[V, R], error) {
+// the last command that do sends with its context, so it takes no extra round trip.
+// Errors: those of do and of Load.
+func (s *Store[V, R]) LoadAfter(ctx context.Context, key string, do func(context.Context) error) (commit.Snapshot[V, R], error) {
 	full := s.cfg.KeyPrefix + key
-	known, found := s.cache.get(s.codec.redisKey(full), full)
+	cached, found := s.cache.get(s.codec.redisKey(full), full)
 	whole := read[commit.Snapshot[V, R]]{query: s.codec.Read, key: full}
 	var current read[bool]
 	riding, rider := s.pipelines.WithRider(ctx, func() *redisclient.Command {
 		if !found {
 			return whole.command()
 		}
-		current = read[bool]{query: s.codec.Current(known), key: full}
+		current = read[bool]{query: s.codec.Current(cached), key: full}
 		return current.command()
 	})
-	if err := do(riding, known); err != nil {
+	if err := do(riding); err != nil {
 		return commit.Snapshot[V, R]{}, err
 	}
 	switch answered, err := rider.Answered(); {
 	case answered && found: // whether the cached snapshot is still stored
 		if same, err := current.result(err); err == nil && same {
-			return known, nil
+			return cached, nil
 		}
 	case answered: // with the whole value
 		if now, err := whole.result(err); err == nil {

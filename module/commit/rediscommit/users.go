@@ -135,11 +135,10 @@ func (u *Users[V, R]) ForgetBefore(user mxid.UserID, version int64) {
 	u.store.cache.forgetBefore(u.store.codec.redisKey(u.store.cfg.KeyPrefix+u.key(user)), version)
 }
 
-// IsCached reports whether the value of a user is cached.
-func (u *Users[V, R]) IsCached(user mxid.UserID) bool {
+// Cached returns the cached value of a user, if any. It may be stale.
+func (u *Users[V, R]) Cached(user mxid.UserID) (commit.Snapshot[V, R], bool) {
 	key := u.store.cfg.KeyPrefix + u.key(user)
-	_, found := u.store.cache.get(u.store.codec.redisKey(key), key)
-	return found
+	return u.store.cache.get(u.store.codec.redisKey(key), key)
 }
 
 // Remove removes the value of a user, even if it is unreadable. Errors:
