@@ -186,21 +186,20 @@ func readArchive(from io.Reader, visit func(number int64, r record) error) (reco
 	lines := bufio.NewScanner(zip)
 	lines.Buffer(make([]byte, 1<<16), maxLine)
 	number := int64(1)
-	for ; lines.Scan(); number++ {
+	for ; err == nil && lines.Scan(); number++ {
 		if number == 1 {
 			err = checkHeader(lines.Bytes())
 		} else {
 			err = readRecord(lines.Bytes(), number, visit)
 		}
-		if err != nil {
-			return 0, err
-		}
 	}
-	switch err := lines.Err(); {
-	case errors.Is(err, io.ErrUnexpectedEOF) || err == nil && number == 1:
+	switch failed := lines.Err(); { // the end of a damaged file may be half a line
+	case errors.Is(failed, io.ErrUnexpectedEOF) || err == nil && failed == nil && number == 1:
 		return 0, &damagedArchiveError{number, "the end is missing"}
+	case failed != nil:
+		return 0, &damagedArchiveError{number, failed.Error()}
 	case err != nil:
-		return 0, &damagedArchiveError{number, err.Error()}
+		return 0, err
 	}
 	return number - 2, nil
 }

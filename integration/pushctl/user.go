@@ -40,12 +40,14 @@ func (c *call) changeUser(
 			return fmt.Errorf("-save: %w", err)
 		}
 	}
+	has := "has"
 	if c.yes {
+		has = "had"
 		if err := do(ctx, user); err != nil {
 			return err
 		}
 	}
-	return c.report("%s %s, with %s", verb, printable(string(user)), describe(records))
+	return c.report("%s %s, who %s %s", verb, printable(string(user)), has, describe(records))
 }
 
 // report writes the change that was made, or without -yes the change that -yes would make.
