@@ -172,7 +172,7 @@ func TestAccountsWorkWithoutTheModule(t *testing.T) {
 	users := sessions.New(startStore(t), "localhost", func(mxid.UserID) {})
 	limits := newLimits(0, 0)
 	groups := []handlers.RouteGroup{newAccount(users, limits, moduleAway{}, newForgetting(users, moduleAway{}, log), log)}
-	router := newRouter(groups, users, newLogin(users, limits, moduleAway{}, log), wellKnown{}, limits, newDrain(config{}), newGuard(config{}), &pushfx.Push{}, log)
+	router := newRouter(groups, newAuth(users, limits), newLogin(users, limits, moduleAway{}, log), wellKnown{}, limits, newDrain(config{}), newGuard(config{}), &pushfx.Push{}, log)
 	request := func(path, token, body string) string {
 		t.Helper()
 		r := httptest.NewRequest(http.MethodPost, v3+path, strings.NewReader(body))

@@ -26,7 +26,9 @@ func homeserver(cfg config, log *zap.Logger, stdout io.Writer) fx.Option {
 			newServers,
 			newLogin,
 			newFilters,
+			newAuth,
 			newExplainer,
+			newPusherStates,
 			newWaker,
 			newDrain,
 			newGuard,
@@ -38,7 +40,7 @@ func homeserver(cfg config, log *zap.Logger, stdout io.Writer) fx.Option {
 			func(rooms *rooms.Store) module.NotifiedEvents { return notifiedEvents{rooms} },
 			newRoomRoutes,
 			fx.Annotate(newMetrics, fx.As(fx.Self()), fx.As(new(prometheus.Registerer))),
-			func(cfg config) *limits { return newLimits(cfg.userRate, cfg.passwordRate) },
+			func(cfg config) *limits { return newLimits(int(cfg.userRate), int(cfg.passwordRate)) },
 			func(cfg config) wellKnown { return wellKnown{cfg.baseURL} },
 			func(cfg config, client redis.UniversalClient) *sessions.Store {
 				return sessions.NewStore(client, cfg.module.Redis.KeyPrefix, cfg.module.Redis.OperationTimeout)
@@ -61,7 +63,7 @@ func homeserver(cfg config, log *zap.Logger, stdout io.Writer) fx.Option {
 		pushfx.Delivery,
 		pushfx.Unread,
 		fx.Replace(cfg.module),
-		fx.Invoke(mountExplainer, mountSending, mountRelations, mountPushers, startOutbox, startForgetting, mountGateway),
+		fx.Invoke(mountRelations, mountDemo, startOutbox, startForgetting),
 	)
 }
 

@@ -26,9 +26,9 @@ type config struct {
 	operators    string           // host:port; empty: not served
 	serverName   string           // the domain of the user ids
 	baseURL      string           // URL of the host for clients; empty: the address of the connection
-	userRate     int              // requests per second; 0: unlimited
-	passwordRate int              // passwords per second; 0: unlimited
-	connections  int              // clients' connections at a time; 0: unlimited
+	userRate     uint             // requests per second; 0: unlimited
+	passwordRate uint             // passwords per second; 0: unlimited
+	connections  uint             // clients' connections at a time; 0: unlimited
 	drain        time.Duration    // longest wait of a stop: for requests, then for notifications
 	trouble      receiver.Trouble // of the host's own push gateway
 	redis        redisurl.Servers
@@ -36,14 +36,13 @@ type config struct {
 	logLevel     zapcore.Level
 }
 
+// flagValues has the values of all flags: those that need no conversion in config.
 type flagValues struct {
-	listen, operators, serverName, baseURL string
-	keyPrefix, durability, logLevel        string
-	gateways, features, badge              string
-	trouble                                receiver.Trouble
-	drain                                  time.Duration
-	userRate, passwordRate, connections    uint
-	redis                                  redisurl.Flags
+	config
+	redisFlags            redisurl.Flags
+	keyPrefix, durability string
+	gateways, features    string
+	badge                 string
 }
 
 func newFlags(values *flagValues) *flag.FlagSet {
@@ -64,7 +63,7 @@ func newFlags(values *flagValues) *flag.FlagSet {
 		"largest number of `PASSWORDS` per second tried for a user, and from an address,\nafter the first 10; 0 means unlimited")
 	flags.UintVar(&values.connections, "connections", 4096,
 		"largest number of open `CONNECTIONS` of all clients; further clients wait;\n0 means unlimited")
-	values.redis.Add(flags, redisurl.Embedded,
+	values.redisFlags.Add(flags, redisurl.Embedded,
 		"embedded (in this process; its data ends with the\nprocess), standalone, sentinel or cluster")
 	flags.StringVar(&values.keyPrefix, "key-prefix", "",
 		"`PREFIX` of every Redis key, without braces")
@@ -85,7 +84,7 @@ func newFlags(values *flagValues) *flag.FlagSet {
 	flags.DurationVar(&values.drain, "drain", defaultDrain,
 		"longest `TIME` that a stop waits for running requests, and then again for running\n"+
 			"notifications: 0s to 1m. Other hosts send interrupted notifications again")
-	flags.StringVar(&values.logLevel, "log-level", "info",
+	flags.TextVar(&values.logLevel, "log-level", zapcore.InfoLevel,
 		"lowest `LEVEL` to log: debug (also each request), info, warn or error")
 	return flags
 }
@@ -111,10 +110,11 @@ func parseFlags(args []string) (config, error) {
 	if flags.NArg() > 0 {
 		return config{}, fmt.Errorf("unexpected argument %q", flags.Arg(0))
 	}
-	return values.config()
+	return values.read()
 }
 
-func (v flagValues) config() (config, error) {
+// read checks and converts the values.
+func (v flagValues) read() (c config, err error) {
 	if !redisurl.ValidAddress(v.listen) {
 		return config{}, fmt.Errorf("-listen is %q, want HOST:PORT", v.listen)
 	}
@@ -133,24 +133,18 @@ func (v flagValues) config() (config, error) {
 	if v.drain < 0 || v.drain > maxDrain {
 		return config{}, fmt.Errorf("-drain is %v, want 0s to %v", v.drain, maxDrain)
 	}
-	level, err := parseLevel(v.logLevel)
-	if err != nil {
+	if v.logLevel > zapcore.ErrorLevel {
+		return config{}, errors.New("-log-level must be debug, info, warn or error")
+	}
+	c = v.config
+	if c.redis, err = v.redisFlags.Servers(os.Getenv); err != nil {
 		return config{}, err
 	}
-	redis, err := v.redis.Servers(os.Getenv)
-	if err != nil {
+	if c.module, err = v.moduleConfig(); err != nil {
 		return config{}, err
 	}
-	module, err := v.moduleConfig()
-	if err != nil {
-		return config{}, err
-	}
-	redis.MaxWait = module.Redis.Durability.MaxWait()
-	return config{
-		listen: v.listen, operators: v.operators, serverName: v.serverName, baseURL: v.baseURL,
-		userRate: int(v.userRate), passwordRate: int(v.passwordRate), connections: int(v.connections),
-		drain: v.drain, trouble: v.trouble, redis: redis, module: module, logLevel: level,
-	}, nil
+	c.redis.MaxWait = c.module.Redis.Durability.MaxWait()
+	return c, nil
 }
 
 // moduleConfig checks the values that belong to the module.
@@ -179,7 +173,7 @@ func (v flagValues) moduleConfig() (pushfx.Config, error) {
 		return pushfx.Config{}, fmt.Errorf("-gateways: %w", err)
 	}
 	c.Delivery.Shards, c.Delivery.DrainTimeout = demoShards, v.drain
-	if redisurl.Mode(v.redis.Mode) == redisurl.Embedded && v.durability != "none" {
+	if redisurl.Mode(v.redisFlags.Mode) == redisurl.Embedded && v.durability != "none" {
 		return pushfx.Config{}, errors.New("-durability needs a -redis-mode other than embedded")
 	}
 	return c, nil
@@ -216,17 +210,3 @@ func validBaseURL(text string) bool {
 
 // serverName matches valid server names. The specification's grammar is stricter.
 var serverName = regexp.MustCompile(`^[A-Za-z0-9.:\[\]-]{1,230}$`)
-
-func parseLevel(name string) (zapcore.Level, error) {
-	switch name {
-	case "debug":
-		return zapcore.DebugLevel, nil
-	case "info":
-		return zapcore.InfoLevel, nil
-	case "warn":
-		return zapcore.WarnLevel, nil
-	case "error":
-		return zapcore.ErrorLevel, nil
-	}
-	return 0, errors.New("-log-level must be debug, info, warn or error")
-}

@@ -27,10 +27,6 @@ func newExplainer(host module.HostService) *explainer {
 	return &explainer{host, make(chan struct{}, explainAtOnce)}
 }
 
-func mountExplainer(e *echo.Echo, x *explainer, users *sessions.Sessions, limits *limits) {
-	e.Any("/_demo/explain", methods{http.MethodPost: x.explain}.serve, newAuth(users, limits))
-}
-
 type explainRequest struct {
 	User  mxid.UserID     `json:"user"` // optional; must be the caller
 	Event json.RawMessage `json:"event"`

@@ -7,6 +7,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"net/http"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -51,18 +52,8 @@ func (f filter) allows(eventType string) bool {
 
 // matchesType compares a type with a pattern, in which "*" matches any characters.
 func matchesType(pattern, eventType string) bool {
-	parts := strings.Split(pattern, "*")
-	first, last := parts[0], parts[len(parts)-1]
-	if len(parts) == 1 {
-		return pattern == eventType
-	}
-	rest, found := strings.CutPrefix(eventType, first)
-	for _, part := range parts[1 : len(parts)-1] {
-		if found {
-			_, rest, found = strings.Cut(rest, part)
-		}
-	}
-	return found && strings.HasSuffix(rest, last)
+	expression := "(?s)^" + strings.ReplaceAll(regexp.QuoteMeta(pattern), `\*`, ".*") + "$"
+	return regexp.MustCompile(expression).MatchString(eventType)
 }
 
 type filters struct{ store *sessions.Store }

@@ -12,7 +12,6 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/pushfx/pushfx/integration/gateway/receiver"
-	"github.com/pushfx/pushfx/integration/homeserver/sessions"
 )
 
 const (
@@ -41,16 +40,6 @@ func newGateway(cfg config, waker *waker, stdout io.Writer) *gateway {
 	g.receiver = receiver.New(g.arrived)
 	g.receiver.Make(cfg.trouble)
 	return g
-}
-
-// mountGateway adds the gateway. Homeservers post to it without a token. The page's endpoints
-// need a user's token.
-func mountGateway(e *echo.Echo, g *gateway, listening *servers, users *sessions.Sessions, limits *limits) {
-	e.Any(receiver.Path, echo.WrapHandler(g.receiver))
-	auth := newAuth(users, limits)
-	e.Any("/_demo/gateway", methods{http.MethodPut: g.setStatus}.serve, auth)
-	stream := func(c echo.Context) error { return g.stream(c, listening.clients.url()+receiver.Path) }
-	e.Any("/_demo/notifications", methods{http.MethodGet: stream}.serve, auth)
 }
 
 // arrival is a notification on the stream. It has no pushkey, because the stream goes to

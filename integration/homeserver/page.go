@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"github.com/labstack/echo/v4"
+
+	"github.com/pushfx/pushfx/integration/gateway/receiver"
 )
 
 var (
@@ -41,4 +43,18 @@ func page(c echo.Context) error {
 	header.Set(echo.HeaderReferrerPolicy, "no-referrer")
 	header.Set(echo.HeaderCacheControl, "no-cache")
 	return c.HTML(http.StatusOK, pageHTML)
+}
+
+// mountDemo adds the endpoints of the page, which Matrix does not have and which need a token, and
+// the push gateway, to which homeservers post without one.
+func mountDemo(
+	e *echo.Echo, auth echo.MiddlewareFunc, x *explainer, s *sending, p *pusherStates, g *gateway, listening *servers,
+) {
+	stream := func(c echo.Context) error { return g.stream(c, listening.clients.url()+receiver.Path) }
+	e.Any("/_demo/explain", methods{http.MethodPost: x.explain}.serve, auth)
+	e.Any("/_demo/send", methods{http.MethodPost: s.send}.serve, auth)
+	e.Any("/_demo/pushers", methods{http.MethodGet: p.get}.serve, auth)
+	e.Any("/_demo/gateway", methods{http.MethodPut: g.setStatus}.serve, auth)
+	e.Any("/_demo/notifications", methods{http.MethodGet: stream}.serve, auth)
+	e.Any(receiver.Path, echo.WrapHandler(g.receiver))
 }

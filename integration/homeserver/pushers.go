@@ -25,11 +25,8 @@ type pusherStates struct {
 	shards int
 }
 
-func mountPushers(
-	e *echo.Echo, cfg config, push *pushfx.Push, queue module.DeliveryQueue, unread module.UnreadService, users *sessions.Sessions, limits *limits,
-) {
-	states := &pusherStates{push, queue, unread, cfg.module.Delivery.Shards}
-	e.Any("/_demo/pushers", methods{http.MethodGet: states.get}.serve, newAuth(users, limits))
+func newPusherStates(cfg config, push *pushfx.Push, queue module.DeliveryQueue, unread module.UnreadService) *pusherStates {
+	return &pusherStates{push, queue, unread, cfg.module.Delivery.Shards}
 }
 
 const (

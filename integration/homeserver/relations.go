@@ -7,15 +7,14 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/pushfx/pushfx/integration/homeserver/rooms"
-	"github.com/pushfx/pushfx/integration/homeserver/sessions"
 )
 
 // mountRelations mounts GET /rooms/{roomId}/relations/{eventId}, with or without a type of
 // relation and of event.
-func mountRelations(e *echo.Echo, r *roomRoutes, users *sessions.Sessions, limits *limits) {
+func mountRelations(e *echo.Echo, r *roomRoutes, auth echo.MiddlewareFunc) {
 	const path = "/_matrix/client/v1/rooms/:roomId/relations/:eventId"
 	for _, more := range []string{"", "/:relType", "/:relType/:eventType"} {
-		e.Any(path+more, methods{http.MethodGet: r.relations}.serve, newAuth(users, limits))
+		e.Any(path+more, methods{http.MethodGet: r.relations}.serve, auth)
 	}
 }
 

@@ -11,14 +11,13 @@ import (
 
 	"github.com/pushfx/pushfx"
 	"github.com/pushfx/pushfx/handlers"
-	"github.com/pushfx/pushfx/integration/homeserver/sessions"
 )
 
 // newRouter returns the homeserver's router: the route groups of the module and the host
 // behind the host's authentication, and the endpoints without a token. An unknown path is 404
 // with any token or none.
 func newRouter(
-	groups []handlers.RouteGroup, users *sessions.Sessions, login *login, known wellKnown, limits *limits, drain *drain,
+	groups []handlers.RouteGroup, auth echo.MiddlewareFunc, login *login, known wellKnown, limits *limits, drain *drain,
 	guard *guard, push *pushfx.Push, log *zap.Logger,
 ) *echo.Echo {
 	e := echo.New()
@@ -31,7 +30,6 @@ func newRouter(
 	e.Any("/.well-known/matrix/client", methods{http.MethodGet: known.get}.serve, limits.addresses)
 	e.Any("/_matrix/client/versions", methods{http.MethodGet: versions(push.UnstableFeatures())}.serve, limits.addresses)
 
-	auth := newAuth(users, limits)
 	for dialect, prefix := range []string{handlers.V3: "/_matrix/client/v3", handlers.R0: "/_matrix/client/r0"} {
 		e.Any(prefix+"/login", methods{http.MethodGet: login.flows, http.MethodPost: login.post}.serve, limits.addresses)
 		for _, group := range groups {

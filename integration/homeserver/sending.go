@@ -33,10 +33,6 @@ func newSending(outbox *outbox, rooms *rooms.Store) *sending {
 	return &sending{outbox, rooms}
 }
 
-func mountSending(e *echo.Echo, s *sending, users *sessions.Sessions, limits *limits) {
-	e.Any("/_demo/send", methods{http.MethodPost: s.send}.serve, newAuth(users, limits))
-}
-
 type sendRequest struct {
 	EventID  string          `json:"event_id"` // optional
 	RoomID   string          `json:"room_id"`

@@ -46,7 +46,7 @@ func newServers(
 		lc.Append(fx.StartStopHook(s.operators.start, s.operators.stop)) // first, so that it stops last
 	}
 	s.clients = newServer(cfg.listen, router, cfg.drain, log, s.failed)
-	s.clients.connections = cfg.connections
+	s.clients.connections = int(cfg.connections)
 	s.clients.http.ConnState = drain.watch
 	lc.Append(fx.StartStopHook(s.clients.start, func(ctx context.Context) error {
 		drain.begin()
