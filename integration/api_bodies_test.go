@@ -110,17 +110,6 @@ func TestMissingParameters(t *testing.T) {
 	}
 }
 
-func TestBodySize(t *testing.T) {
-	t.Parallel()
-	const limit = 64 << 10
-	c := newService(t).bodyOwner(t)
-	for _, endpoint := range bodyEndpoints {
-		for size, want := range map[int]string{limit: done, limit + 1: bodyTooLarge} {
-			c.take(step{endpoint.request, endpoint.body + strings.Repeat(" ", size-len(endpoint.body)), want})
-		}
-	}
-}
-
 func TestBodiesOfReadsAndDeletesAreIgnored(t *testing.T) {
 	t.Parallel()
 	c := newService(t).owner(t, r0)

@@ -99,34 +99,3 @@ func TestPushers(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) { s.caller(t, r0).takeAll(test.steps...) })
 	}
 }
-
-// Package pusher tests what a policy refuses. Here the default policy applies, with its texts, and a refused set
-// changes nothing.
-func TestPusherValidation(t *testing.T) {
-	t.Parallel()
-	c := newService(t).caller(t, r0)
-	c.change("POST /pushers/set " + pusherWith())
-	url := func(url string) string { return pusherWith(`"data":{"url":"` + url + `"}`) }
-	long := func(name string, n int) string { return pusherWith(`"` + name + `":"` + strings.Repeat("k", n) + `"`) }
-	const path = "/_matrix/push/v1/notify"
-	for _, test := range []struct{ body, text string }{
-		{pusherWith(`"kind":"org.matrix.msc4174.webpush"`), "kind must be 'http' or null."},
-		{pusherWith(`"kind":"email"`, `"app_id":"m.email"`, `"data":{}`), "kind must be 'http' or null: this server sends no email."},
-		{long("app_id", 65), "app_id longer than 64 characters."},
-		{long("pushkey", 513), "pushkey longer than 512 bytes."},
-		{pusherWith(`"data":{"url":"https://x` + path + `","x":"` + strings.Repeat("x", 16<<10) + `"}`), "data longer than 16384 bytes."},
-		{url("https://x" + path + "?" + strings.Repeat("x", 2048)), "data.url longer than 2048 bytes."},
-		{url("http://push.example.org" + path), notifyURL},
-		{url("https://127.0.0.1" + path), "data.url must not have an IP address that is not public."},
-	} {
-		c.take(step{"POST /pushers/set", test.body, failure(400, "M_INVALID_PARAM", test.text)})
-	}
-	c.takeAll(
-		step{"GET /pushers", "", listed(pusherWith())},
-		step{"POST /pushers/set", pusherWith(`"app_id":"` + strings.Repeat("😀", 64) + `"`), done},
-		step{"POST /pushers/set", pusherWith(`"pushkey":"` + strings.Repeat("é", 256) + `"`), done},
-		step{"POST /pushers/set", url(`https:\/\/push.example.org:8443\/_matrix\/push\/v1\/notify`), done},
-	)
-}
-
-const notifyURL = "data.url must be an absolute https URL with the path /_matrix/push/v1/notify, without user info or fragment."

@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"go.uber.org/fx"
 
@@ -93,37 +92,6 @@ func TestStoredPushers(t *testing.T) {
 		slices.Sort(lines)
 		golden(t, "pushers.txt", strings.Join(lines, "\n"))
 	})
-}
-
-// The Redis keys of a user: name, type, time to live.
-func TestKeys(t *testing.T) {
-	t.Parallel()
-	c := loneAlice(t, r0)
-	c.send("GET /pushrules/", "")
-	c.change("POST /pushers/set " + pusherWith())
-	type key struct {
-		name, kind string
-		ttl        time.Duration
-	}
-	want := []key{
-		{"account_data:{@alice:example.org}:m.push_rules", "string", 0},
-		{"pushers:{@alice:example.org}", "hash", 0},
-		{"pushkey:{TrPqT4hq7xVvC68N_gROJpFfMpudhVLdg2eymUZ6K9U}", "string", 0},
-	}
-	redis := c.on.redis
-	var got []key
-	for _, name := range redis.Keys() {
-		got = append(got, key{name, redis.Type(name), redis.TTL(name)})
-	}
-	if !slices.Equal(got, want) {
-		t.Errorf("got  %v\nwant %v", got, want)
-	}
-
-	c.change("POST /pushers/set " + pusherWith(`"kind":null`))
-	redis.FastForward(10 * time.Minute)
-	if got, want := redis.Keys(), []string{want[0].name}; !slices.Equal(got, want) {
-		t.Errorf("a while after the last pusher went: got %v, want %v", got, want)
-	}
 }
 
 // unreadable are stored values that are no push rules event, with the cause in the answer. Package pushrule tests

@@ -1,12 +1,10 @@
 package integration
 
 import (
-	"context"
 	"fmt"
 	"regexp"
 	"strconv"
 	"strings"
-	"sync/atomic"
 	"testing"
 
 	"github.com/redis/go-redis/v9"
@@ -18,10 +16,7 @@ import (
 	"github.com/pushfx/pushfx/rulestore"
 )
 
-var (
-	commandCalls = regexp.MustCompile(`(?m)^cmdstat_([a-z|]+):calls=(\d+)`)
-	outputBytes  = regexp.MustCompile(`(?m)^total_net_output_bytes:(\d+)`)
-)
+var commandCalls = regexp.MustCompile(`(?m)^cmdstat_([a-z|]+):calls=(\d+)`)
 
 func calls(t *testing.T, client *redis.Client) map[string]int {
 	t.Helper()
@@ -36,37 +31,6 @@ func calls(t *testing.T, client *redis.Client) map[string]int {
 	return all
 }
 
-func sent(t *testing.T, client *redis.Client) int {
-	t.Helper()
-	info, err := client.Info(t.Context(), "stats").Result()
-	if err != nil {
-		t.Fatal(err)
-	}
-	n, err := strconv.Atoi(outputBytes.FindStringSubmatch(info)[1])
-	if err != nil {
-		t.Fatal(err)
-	}
-	return n
-}
-
-type asked struct{ commands atomic.Int64 }
-
-func (a *asked) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-func (a *asked) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		a.commands.Add(1)
-		return next(ctx, cmd)
-	}
-}
-
-func (a *asked) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return func(ctx context.Context, cmds []redis.Cmder) error {
-		a.commands.Add(int64(len(cmds)))
-		return next(ctx, cmds)
-	}
-}
-
 // The idle hosts have listeners and no syncing users.
 func TestAChangeCostsAnIdleHostOneMessageAndNoRead(t *testing.T) {
 	t.Parallel()
@@ -74,10 +38,10 @@ func TestAChangeCostsAnIdleHostOneMessageAndNoRead(t *testing.T) {
 	const changes = 200
 	server := redistest.Single(t)
 	admin := server.Client(t)
-	writer, idle, asked := newFeedHost(t, server.Client(t)), [2]*feedHost{}, &asked{}
+	writer, idle, asked := newFeedHost(t, server.Client(t)), [2]*feedHost{}, [2]*redistest.Trips{}
 	for n := range idle {
 		client := server.Client(t)
-		client.AddHook(asked)
+		asked[n] = redistest.RecordTrips(client)
 		idle[n] = newFeedHost(t, client)
 	}
 	users := [4]mxid.UserID{"@a:example.org", "@b:example.org", "@c:example.org", "@d:example.org"}
@@ -100,15 +64,22 @@ func TestAChangeCostsAnIdleHostOneMessageAndNoRead(t *testing.T) {
 		writer.syncs(user) // which makes the rules
 	}
 	receivedLast()
-	published, sentBefore, askedBefore := calls(t, admin)["publish"], sent(t, admin), asked.commands.Load()
+	published := calls(t, admin)["publish"]
+	_, sentBefore := netBytes(t, admin)
+	for n := range idle {
+		asked[n].Take()
+	}
 	for i := range changes {
 		writer.put(users[i%len(users)], fmt.Sprint("rule ", i))
 	}
-	each := (sent(t, admin) - sentBefore) / changes
+	_, sent := netBytes(t, admin)
+	each := (sent - sentBefore) / changes
 	receivedLast()
 	t.Logf("a change makes Redis send %d bytes to 3 hosts", each)
-	if n := asked.commands.Load() - askedBefore; n > 0 {
-		t.Errorf("for %d changes the idle hosts asked Redis %d times", changes, n)
+	for _, trips := range asked {
+		if sent := trips.Take(); len(sent) > 0 {
+			t.Errorf("for %d changes an idle host asked Redis %q", changes, sent)
+		}
 	}
 	if n := calls(t, admin)["publish"] - published; n != changes {
 		t.Errorf("%d changes were published in %d messages", changes, n)
@@ -130,15 +101,16 @@ func TestARecheckReadsVersionsAndNoRules(t *testing.T) {
 	}
 	eventually(t, "the store is watched", func() bool { return o.feed.Stats().Watching })
 	size := admin.StrLen(t.Context(), eventKey("@large0:example.org")).Val()
-	before := sent(t, admin)
+	_, before := netBytes(t, admin)
 	// A new watch checks all users.
 	if err := admin.Do(t.Context(), "CLIENT", "KILL", "TYPE", "pubsub").Err(); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "all are checked", func() bool { return o.feed.Stats().Rechecked >= users })
-	got := sent(t, admin) - before
+	_, after := netBytes(t, admin)
+	got := after - before
 	t.Logf("%d users with %d KB each: a recheck makes Redis send %d KB", users, size/1000, got/1000)
-	if limit := users*2000 + 10_000; got > limit {
+	if limit := int64(users*2000 + 10_000); got > limit {
 		t.Errorf("a recheck of %d users makes Redis send %d bytes, want at most %d", users, got, limit)
 	}
 }

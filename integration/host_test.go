@@ -137,3 +137,9 @@ func (h *host) try(ctx context.Context, user, method, path, body string) (answer
 	text, err := io.ReadAll(res.Body)
 	return answer{res.StatusCode, res.Header, string(text)}, err
 }
+
+// setTimeouts takes never as the longest timeout that the module allows.
+func setTimeouts(c *pushfx.Config, timeout time.Duration) {
+	timeout = min(timeout, 30*time.Second)
+	c.Handlers.RequestTimeout, c.Redis.OperationTimeout = timeout, timeout
+}

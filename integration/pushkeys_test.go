@@ -7,7 +7,6 @@ import (
 	"slices"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -90,34 +89,6 @@ func TestPushkeyIndexContract(t *testing.T) {
 	t.Parallel()
 	eachWay(t, func(t *testing.T, newClient func(*testing.T) redis.UniversalClient) {
 		storetest.Pushkeys(t, func(t *testing.T) module.PushkeyIndex { return newPushkeyHost(t, newClient(t)).index })
-	})
-}
-
-func TestClaimsOfOneUserAreSeparate(t *testing.T) {
-	t.Parallel()
-	eachRedis(t, func(t *testing.T, newClient func(*testing.T) redis.UniversalClient) {
-		hosts := [2]pushkeyHost{newPushkeyHost(t, newClient(t)), newPushkeyHost(t, newClient(t))}
-		key := pusher.Key{AppID: "app", Pushkey: "claimed by users with odd names"}.Digest()
-		var want []pusher.Owner
-		for i, user := range append(slices.Clone(oddUsers), oddUsers...) {
-			owner := pusher.Owner{User: user}
-			_, err := hosts[i%2].index.Update(t.Context(), key, func(c *pusher.Claims) error {
-				owner.Claim = c.Add(user, 1<<62)
-				return nil
-			})
-			if err != nil {
-				t.Fatal(err)
-			}
-			want = append(want, owner)
-		}
-		_, err := hosts[0].index.Update(t.Context(), key, func(c *pusher.Claims) error {
-			c.Release(want[0])
-			return nil
-		})
-		claims, loadErr := hosts[1].index.Load(t.Context(), key)
-		if got := claims.Owners(); err != nil || loadErr != nil || !slices.Equal(got, want[1:]) {
-			t.Errorf("got %v, %v, %v, want %v", got, err, loadErr, want[1:])
-		}
 	})
 }
 
@@ -251,53 +222,4 @@ func wantNamed(t *testing.T, h pushkeyHost, key pusher.Key, users []mxid.UserID)
 			t.Errorf("%s has a pusher, but only %v are named", owner, named)
 		}
 	}
-}
-
-func TestAnotherHostReconcilesTheClaimsOfADeadHost(t *testing.T) {
-	t.Parallel()
-	eachRealRedis(t, func(t *testing.T, newClient func() redis.UniversalClient) {
-		hosts := [2]pushkeyHost{newPushkeyHost(t, newClient()), newPushkeyHost(t, newClient())}
-		p := sharedPusher("key")
-		users := manyUsers(2)
-		dying := module.NewService(module.Stores{Pushers: dyingStore{hosts[0].store}, Pushkeys: hosts[0].index}, nil, module.Options{Policy: pusher.DefaultPolicy()}).Pushers()
-		if err := hosts[1].service.Set(t.Context(), users[0], p, pusher.RemoveOthers); err != nil {
-			t.Fatal(err)
-		}
-		if err := dying.Set(t.Context(), users[1], p, pusher.RemoveOthers); fault.KindOf(err) != fault.Unavailable {
-			t.Fatalf("got error %v", err)
-		}
-		if owners := hosts[1].owners(t, p.Key, users); !slices.Equal(owners, users) {
-			t.Errorf("owned by %v at first, want both", owners)
-		}
-		pending, err := hosts[1].index.Pending(t.Context(), time.Now().Add(time.Hour), 10)
-		if err != nil || len(pending) != 1 || pending[0].Key != p.Digest() {
-			t.Errorf("pending are %v, %v", pending, err)
-		}
-		reconciler := module.NewService(module.Stores{Pushers: hosts[1].store, Pushkeys: hosts[1].index}, nil, module.Options{}).Host(nil)
-		for range 2 {
-			if err := reconciler.ReconcilePushkeys(t.Context()); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if owners := hosts[1].owners(t, p.Key, users); !slices.Equal(owners, users[1:]) {
-			t.Errorf("owned by %v, want the last", owners)
-		}
-		if claimants := hosts[0].claimants(t, p.Key); !slices.Equal(claimants, users[1:]) {
-			t.Errorf("the index names %v, want the last", claimants)
-		}
-		if left, err := hosts[1].index.Pending(t.Context(), time.Time{}, 10); err != nil || len(left) != 0 {
-			t.Errorf("still pending are %v, %v", left, err)
-		}
-	})
-}
-
-// dyingStore is a store that becomes unreachable after it stored pushers.
-type dyingStore struct{ *pusherstore.Store }
-
-func (dyingStore) LoadPusher(_ context.Context, _ pusher.Key, users []mxid.UserID) map[mxid.UserID]module.Result[pusher.List] {
-	all := map[mxid.UserID]module.Result[pusher.List]{}
-	for _, user := range users {
-		all[user] = module.Result[pusher.List]{Err: module.Unavailable(context.Canceled)}
-	}
-	return all
 }

@@ -56,6 +56,9 @@ func TestTheStoredFormIsFixed(t *testing.T) {
 	dump := map[string]any{}
 	for _, key := range server.Keys() {
 		dump[key] = valueOf(t, server, key)
+		if ttl := server.TTL(key); ttl != 0 {
+			t.Errorf("%s expires in %v", key, ttl)
+		}
 	}
 	text, err := json.MarshalIndent(dump, "", "\t")
 	if err != nil {

@@ -1,7 +1,6 @@
 package pusherstore
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -13,7 +12,6 @@ import (
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pusher"
 	"github.com/pushfx/pushfx/module/redistest"
-	"github.com/pushfx/pushfx/module/stored"
 )
 
 const (
@@ -66,29 +64,6 @@ func pushkeys(t *testing.T, s *Store) string {
 		keys = append(keys, p.Pushkey)
 	}
 	return strings.Join(keys, " ")
-}
-
-func TestPushersHaveAFixedStoredForm(t *testing.T) {
-	t.Parallel()
-	store, _, client := newStore(t)
-	for _, key := range []string{"k1", "k2"} {
-		if err := store.Update(t.Context(), alice, set(key)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for i, key := range []string{"k1", "k2"} {
-		want := fmt.Sprintf(`{"pushkey":%q,"kind":"http","app_id":"app","app_display_name":"","device_display_name":"",`+
-			`"lang":"en","data":{"url":"https://push.example.org/_matrix/push/v1/notify"},"created":%d,"device_id":"DEV","claim":{"number":0,"removes":0,"set_at":0}}`, key, i+1)
-		if got := client.HGet(t.Context(), aliceKey, `["app","`+key+`"]`).Val(); got != want {
-			t.Errorf("got  %s\nwant %s", got, want)
-		}
-	}
-	if fields := client.HKeys(t.Context(), aliceKey).Val(); len(fields) != 3 {
-		t.Errorf("got fields %q, want one for each pusher and the revision", fields)
-	}
-	if revision := stored.ReadRevision(client.HGet(t.Context(), aliceKey, "revision").Val()); revision.Version == 0 {
-		t.Errorf("got %+v", revision)
-	}
 }
 
 func TestSwapScriptChangesOnlyTheExpectedHash(t *testing.T) {

@@ -1,12 +1,8 @@
 package pusherstore
 
 import (
-	"context"
 	"slices"
-	"strings"
 	"testing"
-
-	"github.com/redis/go-redis/v9"
 
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/commit/rediscommit"
@@ -16,38 +12,8 @@ import (
 	"github.com/pushfx/pushfx/module/redistest"
 )
 
-// trips records the commands of each round trip, except the commands of a new
-// connection.
-type trips struct{ sent []string }
-
-func (s *trips) add(commands ...redis.Cmder) {
-	var names []string
-	for _, command := range commands {
-		names = append(names, command.Name())
-	}
-	if !slices.Contains([]string{"hello", "client"}, names[0]) {
-		s.sent = append(s.sent, strings.Join(names, "+"))
-	}
-}
-
-func (s *trips) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-func (s *trips) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, command redis.Cmder) error {
-		s.add(command)
-		return next(ctx, command)
-	}
-}
-
-func (s *trips) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return func(ctx context.Context, commands []redis.Cmder) error {
-		s.add(commands...)
-		return next(ctx, commands)
-	}
-}
-
 type tripHost struct {
-	*trips
+	trips *redistest.Trips
 	module.PusherService
 }
 
@@ -63,9 +29,8 @@ func newTripHost(t *testing.T, server *redistest.Server) tripHost {
 		t.Fatal(err)
 	}
 	observer := struct{ observe.Observer }{observe.None} // wraps the stores
-	h := tripHost{&trips{}, module.NewService(module.Stores{Pushers: store, Pushkeys: index}, nil, module.Options{Policy: pusher.DefaultPolicy(), Observer: observer}).Pushers()}
-	client.AddHook(h.trips)
-	return h
+	service := module.NewService(module.Stores{Pushers: store, Pushkeys: index}, nil, module.Options{Policy: pusher.DefaultPolicy(), Observer: observer})
+	return tripHost{redistest.RecordTrips(client), service.Pushers()}
 }
 
 func TestRoundTripsOfSettingAPusher(t *testing.T) {
@@ -106,7 +71,7 @@ func TestRoundTripsOfSettingAPusher(t *testing.T) {
 		}},
 	} {
 		h := hosts[step.host]
-		h.sent = nil
+		h.trips.Take()
 		var err error
 		switch step.does {
 		case "appends":
@@ -116,8 +81,8 @@ func TestRoundTripsOfSettingAPusher(t *testing.T) {
 		default:
 			err = h.Set(t.Context(), step.user, aPusher(step.pushkey), pusher.RemoveOthers)
 		}
-		if err != nil || !slices.Equal(h.sent, step.want) {
-			t.Errorf("step %d, %s %s: sent %q, %v, want %q", i, step.host, step.does, h.sent, err, step.want)
+		if sent := h.trips.Take(); err != nil || !slices.Equal(sent, step.want) {
+			t.Errorf("step %d, %s %s: sent %q, %v, want %q", i, step.host, step.does, sent, err, step.want)
 		}
 	}
 }

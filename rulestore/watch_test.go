@@ -190,8 +190,8 @@ func TestWatchDropsOutdatedEventsFromTheCache(t *testing.T) {
 		store, other := storeOn(t, client, defaults), storeOn(t, server.Client(t), defaults)
 		client.Del(t.Context(), aliceKey)
 		mustUpdate(t, store, alice, put("a"))
-		commands := &sent{}
-		client.AddHook(commands)
+		trips := redistest.RecordTrips(client)
+		sent := func() string { return strings.Join(trips.Take(), " ") }
 		var w *watch
 		if watches {
 			w = newWatch(t, store)
@@ -204,13 +204,13 @@ func TestWatchDropsOutdatedEventsFromTheCache(t *testing.T) {
 				w.want(received...)
 			}
 		}
-		commands.take()
+		sent()
 		change("b")
 		ids(t, store)
-		got := commands.take()
+		got := sent()
 		change("c")
 		mustUpdate(t, store, alice, put("d"))
-		if got += ", " + commands.take(); got != want {
+		if got += ", " + sent(); got != want {
 			t.Errorf("watches %t: sent %q, want %q", watches, got, want)
 		}
 	}
@@ -414,25 +414,4 @@ func wantOneVersion(t *testing.T, store *Store) int64 {
 		t.Errorf("loaded is version %d, error %v; Versions gives %d, error %v", loaded.Version, err, versions.Value, versions.Err)
 	}
 	return loaded.Version
-}
-
-type sent struct{ names []string }
-
-func (s *sent) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-func (s *sent) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return next
-}
-
-func (s *sent) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, command redis.Cmder) error {
-		s.names = append(s.names, command.Name())
-		return next(ctx, command)
-	}
-}
-
-func (s *sent) take() string {
-	names := strings.Join(s.names, " ")
-	s.names = nil
-	return names
 }

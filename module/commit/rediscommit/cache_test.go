@@ -1,12 +1,9 @@
 package rediscommit
 
 import (
-	"context"
 	"fmt"
 	"slices"
 	"testing"
-
-	"github.com/redis/go-redis/v9"
 
 	"github.com/pushfx/pushfx/module/commit"
 	"github.com/pushfx/pushfx/module/redistest"
@@ -116,8 +113,7 @@ func TestCachedValuesAreNotReadAgain(t *testing.T) {
 	if err := client.Ping(t.Context()).Err(); err != nil { // sends the commands of a new connection
 		t.Fatal(err)
 	}
-	sent := &sentCommands{}
-	client.AddHook(sent)
+	trips := redistest.RecordTrips(client)
 	for i, step := range []struct {
 		store  userTexts
 		update string // a read if empty
@@ -137,32 +133,17 @@ func TestCachedValuesAreNotReadAgain(t *testing.T) {
 		{none, "", []string{"get"}},
 		{none, "", []string{"get"}},
 	} {
-		sent.names = nil
+		trips.Take()
 		var err error
 		if step.update != "" {
 			err = step.store.Update(t.Context(), alice, to(step.update))
 		} else {
 			_, err = step.store.Load(t.Context(), alice)
 		}
-		if err != nil || !slices.Equal(sent.names, step.want) {
-			t.Errorf("step %d: sent %q, %v, want %q", i, sent.names, err, step.want)
+		if sent := trips.Take(); err != nil || !slices.Equal(sent, step.want) {
+			t.Errorf("step %d: sent %q, %v, want %q", i, sent, err, step.want)
 		}
 	}
 	wantText(t, one, "e")
 	wantText(t, other, "e")
-}
-
-type sentCommands struct{ names []string }
-
-func (s *sentCommands) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-func (s *sentCommands) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return next
-}
-
-func (s *sentCommands) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, command redis.Cmder) error {
-		s.names = append(s.names, command.Name())
-		return next(ctx, command)
-	}
 }

@@ -77,31 +77,6 @@ func (m forgottenMove) wantRefused(t *testing.T, why string) {
 	}
 }
 
-func TestCreateIsRefusedIfAnotherMasterHasTheKey(t *testing.T) {
-	t.Parallel()
-	cluster := redistest.Cluster(t, 3, 0, "--cluster-require-full-coverage", "no")
-	slot := redisclient.SlotOf(movedKey)
-	owner, err := cluster.MasterOf(t.Context(), slot)
-	if err != nil {
-		t.Fatal(err)
-	}
-	m := newForgottenMove(t, cluster, owner, otherMaster(t, cluster, slot))
-	m.wantRefused(t, "another master has the key, since a move of its slot was interrupted: the Redis at "+m.target.Addr())
-	// The target has forgotten the move, too.
-	if err := m.target.Client(t).Do(t.Context(), "CLUSTER", "SETSLOT", m.slot, "STABLE").Err(); err != nil {
-		t.Fatal(err)
-	}
-	m.wantRefused(t, "another master has the key")
-	m.target.Pause()
-	t.Cleanup(m.target.Resume)
-	ctx, cancel := context.WithTimeout(t.Context(), never)
-	defer cancel()
-	store := textStore(t, m.client, func(*Config) {})
-	if err := store.Update(ctx, "@new:example.org", func(s *string) error { *s = "new"; return nil }); fault.KindOf(err) != fault.Unavailable {
-		t.Errorf("with a silent master: %v", err)
-	}
-}
-
 // The target of a move has no slots until the first slot has moved.
 func TestMastersWithoutSlotsAreAsked(t *testing.T) {
 	t.Parallel()

@@ -347,16 +347,6 @@ func keyOf(t *testing.T, client *redis.ClusterClient, master *redistest.Server) 
 	return ""
 }
 
-func otherMaster(t *testing.T, cluster *redistest.ClusterServers, slot int) *redistest.Server {
-	t.Helper()
-	master, err := cluster.MasterOf(t.Context(), slot)
-	if err != nil {
-		t.Fatal(err)
-	}
-	masters := cluster.Masters()
-	return masters[(slices.Index(masters, master)+1)%len(masters)]
-}
-
 func TestScriptWaitsForTheDisk(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {

@@ -1,10 +1,9 @@
 package rediscommit
 
 import (
-	"context"
 	"fmt"
 	"slices"
-	"sync"
+	"strings"
 	"testing"
 	"time"
 
@@ -32,35 +31,6 @@ func plant(t *testing.T, store userTexts, users []mxid.UserID) {
 	}
 }
 
-type trips struct {
-	mu    sync.Mutex
-	sizes []int
-}
-
-func (p *trips) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-func (p *trips) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, command redis.Cmder) error {
-		p.add([]redis.Cmder{command})
-		return next(ctx, command)
-	}
-}
-
-func (p *trips) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return func(ctx context.Context, commands []redis.Cmder) error {
-		p.add(commands)
-		return next(ctx, commands)
-	}
-}
-
-func (p *trips) add(commands []redis.Cmder) {
-	if commands[0].Name() == "get" { // not the commands of a new connection
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		p.sizes = append(p.sizes, len(commands))
-	}
-}
-
 func TestLoadManyTakesFewRoundTrips(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
@@ -72,11 +42,14 @@ func TestLoadManyTakesFewRoundTrips(t *testing.T) {
 			_, client := single(t)
 			store, users := textStore(t, client, defaults), someUsers(test.users)
 			plant(t, store, users[:len(users)/2])
-			counted := &trips{}
-			client.AddHook(counted)
+			trips := redistest.RecordTrips(client)
 			loaded := store.LoadMany(t.Context(), slices.Concat(users, users)) // each user twice
-			if len(loaded) != len(users) || !slices.Equal(counted.sizes, test.trips) {
-				t.Errorf("got %d results after trips of %v, want %d after %v", len(loaded), counted.sizes, len(users), test.trips)
+			var sizes []int
+			for _, trip := range trips.Take() {
+				sizes = append(sizes, strings.Count(trip, "get"))
+			}
+			if len(loaded) != len(users) || !slices.Equal(sizes, test.trips) {
+				t.Errorf("got %d results after trips of %v, want %d after %v", len(loaded), sizes, len(users), test.trips)
 			}
 			for n, user := range users {
 				want, planted := "", n < len(users)/2
