@@ -189,7 +189,7 @@ func (f *Feed) changed(user mxid.UserID, version int64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if _, found := f.users[user]; !found {
-		f.makeRoom()
+		f.evict()
 	}
 	now := time.Now()
 	f.observe(Change{user, version, now})
@@ -259,9 +259,9 @@ func (f *Feed) forget(user mxid.UserID) {
 	delete(f.users, user)
 }
 
-// makeRoom evicts users until there is room for another: the least recently used of a
+// evict forgets users until the feed can take another: the least recently used of a
 // random sample.
-func (f *Feed) makeRoom() {
+func (f *Feed) evict() {
 	const some = 8
 	for len(f.users) >= f.cfg.MaxUsers {
 		var oldest mxid.UserID
@@ -294,7 +294,7 @@ func (f *Feed) begin(user mxid.UserID) load {
 func (f *Feed) beginLoad(user mxid.UserID) load {
 	o, found := f.users[user]
 	if !found {
-		f.makeRoom()
+		f.evict()
 		o = &observed{}
 		f.users[user] = o
 	}

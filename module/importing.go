@@ -73,9 +73,9 @@ func (s importingRules) Update(ctx context.Context, user mxid.UserID, edit func(
 // importingPushers imports users without rules before it changes their pushers, or finds
 // none. A user whom [Accounts] report as deactivated is not imported and has no pushers.
 //
-// A set of a pusher reads the claims to its pushkey before the pushers, so the import may
-// add another claim of the user in between. That is harmless, because a set joins its
-// claim with the stored pusher's; see [pusherService.put].
+// [PusherService.Set] reads the claims to a pushkey before the user's pushers, so the
+// import may add another claim of the user in between. That is harmless, because Set joins
+// its claim with the stored pusher's; see [pusherService.put].
 type importingPushers struct {
 	PusherStore // LoadPusher does not import: users have no claims before their import
 	imports     *importer

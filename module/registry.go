@@ -223,7 +223,7 @@ type PusherService interface {
 	// Set adds a pusher, or replaces the user's pusher of the same key. Others says
 	// whether other users' pushers of the key are removed. Set refuses a pusher that
 	// violates the [pusher.Policy] and, with [Accounts], a pusher whose device is gone
-	// ([ErrLoggedOut]). A set that only switches a pusher on or off does not change its
+	// ([ErrLoggedOut]). A call that only switches a pusher on or off does not change its
 	// device; see [pusher.Pusher.DiffersOnlyInEnabled].
 	//
 	// If several users set the same key at once with [pusher.RemoveOthers], one of them
@@ -383,7 +383,7 @@ type ChangeListener interface {
 type PusherListener interface {
 	// PushersChanged is called after the user's pushers have changed, on the terms of
 	// [ChangeListener]: one call at a time, on a goroutine for this listener, and one
-	// call for several changes of a user while it is busy. A set that repeats the stored
+	// call for several changes of a user while it is busy. A Set that repeats the stored
 	// pusher does not call it, but it may be called twice for one change.
 	PushersChanged(ctx context.Context, user mxid.UserID)
 

@@ -12,7 +12,7 @@ import (
 type Change struct {
 	Key    Key
 	Pusher *Pusher // the pusher to set; nil deletes the pusher of Key
-	Others Others  // what a set does to other users' pushers of the key
+	Others Others  // what happens to other users' pushers of the key
 }
 
 // Form is the form of a submitted change.

@@ -60,8 +60,8 @@ type Claim struct {
 	Removes int64
 }
 
-// Join merges the claims of two sets of one pusher. The pusher keeps the joined claim,
-// and the claim with the number spare is no longer needed.
+// Join merges two claims of a user, if two requests have set the same pusher. The pusher
+// keeps the joined claim, and the claim with the number spare is no longer needed.
 func (c Claim) Join(d Claim) (joined Claim, spare int64) {
 	return Claim{max(c.Number, d.Number), max(c.Removes, d.Removes)}, min(c.Number, d.Number)
 }

@@ -211,7 +211,7 @@ func TestFeaturesAreParsedByName(t *testing.T) {
 	}
 }
 
-func chosenPolls(t testing.TB, table pushrule.Ruleset) pushrule.Ruleset {
+func setPolls(t testing.TB, table pushrule.Ruleset) pushrule.Ruleset {
 	t.Helper()
 	for _, change := range []error{
 		table.SetEnabled(pushrule.Override, ".org.matrix.msc3930.rule.poll_response", false),
@@ -225,9 +225,9 @@ func chosenPolls(t testing.TB, table pushrule.Ruleset) pushrule.Ruleset {
 	return table
 }
 
-func TestChoicesSurviveADisabledFeature(t *testing.T) {
+func TestSettingsSurviveADisabledFeature(t *testing.T) {
 	on, off := tableOf(t, pushrule.Polls), tableOf(t)
-	s := chosenPolls(t, on)
+	s := setPolls(t, on)
 	want := encode(&s)
 
 	s.MergeDefaults(off)
@@ -259,14 +259,14 @@ func TestChoicesSurviveADisabledFeature(t *testing.T) {
 	}
 }
 
-func TestDisabledFeatureWithoutChoicesLeavesTheDefaults(t *testing.T) {
+func TestDisabledFeatureWithoutSettingsLeavesTheDefaults(t *testing.T) {
 	s, off := tableOf(t, pushrule.Features()...), tableOf(t)
 	if s.MergeDefaults(off); encode(&s) != encode(&off) {
 		t.Errorf("got %s", encode(&s))
 	}
 }
 
-func TestUnreadableChoicesStayUnchanged(t *testing.T) {
+func TestUnreadableSettingsStayUnchanged(t *testing.T) {
 	off := tableOf(t)
 	for _, value := range []string{`7`, `{}`, `[{}]`, `[{"rule_id":".org.matrix.msc3930.rule.poll_end"}]`} {
 		text := strings.TrimSuffix(encode(&off), "}") + `,"org.pushfx.features_off":` + value + `}`
@@ -291,9 +291,9 @@ func stablePolls() pushrule.Feature {
 	return stable
 }
 
-func TestChoicesSurviveAChangeFromUnstableToStableIDs(t *testing.T) {
+func TestSettingsSurviveAChangeFromUnstableToStableIDs(t *testing.T) {
 	unstable, stable, off := tableOf(t, pushrule.Polls), tableOf(t, stablePolls()), tableOf(t)
-	chosen := chosenPolls(t, unstable)
+	chosen := setPolls(t, unstable)
 	want := encode(&chosen)
 	renamed := strings.ReplaceAll(want, ".org.matrix.msc3930.rule.", ".m.rule.")
 	for name, tables := range map[string][]pushrule.Ruleset{
@@ -323,7 +323,7 @@ func TestChoicesSurviveAChangeFromUnstableToStableIDs(t *testing.T) {
 
 func TestImportTakesTheSettingsOfAFeatureUnderEitherID(t *testing.T) {
 	unstable, stable, off := tableOf(t, pushrule.Polls), tableOf(t, stablePolls()), tableOf(t)
-	set := chosenPolls(t, unstable)
+	set := setPolls(t, unstable)
 	renamed := set
 	renamed.MergeDefaults(stable)
 	for name, test := range map[string]struct {

@@ -13,7 +13,7 @@ import "slices"
 func (s *Ruleset) MergeDefaults(table Ruleset) {
 	doc := s.doc.canonicalized()
 	old := Ruleset{doc}
-	choices := doc.choices()
+	kept := doc.keptSettings()
 	for _, kind := range Kinds() {
 		var merged []entry
 		list, listed := doc.entryList(kind)
@@ -23,14 +23,14 @@ func (s *Ruleset) MergeDefaults(table Ruleset) {
 			}
 		}
 		for _, rule := range table.List(kind) {
-			if chosen, found := old.choice(kind, rule.ID, choices); found {
-				rule.Enabled, rule.Actions, rule.Extra = chosen.Enabled, chosen.Actions, chosen.Extra
+			if user, found := old.userSettings(kind, rule.ID, kept); found {
+				rule.Enabled, rule.Actions, rule.Extra = user.Enabled, user.Actions, user.Extra
 			}
 			merged = append(merged, newEntry(kind, rule))
 		}
 		doc = doc.withList(listed, hoistMaster(merged))
 	}
-	s.doc = doc.withChoices(choices, old.choicesWithout(table, choices)).withoutLegacy()
+	s.doc = doc.withSettings(kept, old.settingsWithout(table, kept)).withoutLegacy()
 }
 
 // IsCurrent reports whether [Ruleset.MergeDefaults] would change no rule.

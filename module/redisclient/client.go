@@ -28,11 +28,11 @@ const noNodes = "redis: cluster has no nodes"
 
 // ping checks that Redis replies before ctx ends, even if the client ignores ctx.
 func ping(ctx context.Context, client redis.UniversalClient) error {
-	answer := make(chan error, 1)
-	go func() { answer <- client.Ping(ctx).Err() }()
+	reply := make(chan error, 1)
+	go func() { reply <- client.Ping(ctx).Err() }()
 	var err error
 	select {
-	case err = <-answer:
+	case err = <-reply:
 	case <-ctx.Done():
 		err = ctx.Err()
 	}

@@ -59,9 +59,9 @@ func (c *coalescer) send(ctx context.Context, node *redis.Client, commands []*se
 		}
 	}
 	for _, s := range commands {
-		s.shared = own.answered || len(own.others) > 0
+		s.shared = own.isDone || len(own.others) > 0
 	}
-	if own.answered {
+	if own.isDone {
 		return
 	}
 	defer q.finish(own)
@@ -128,10 +128,10 @@ func newQueue(slots, connections int) *queue {
 type call struct {
 	commands []*sent
 
-	woken    chan struct{} // closed when the call must go on; nil if it found a free slot
-	answered bool          // another call has sent the commands
-	others   []*call       // the other calls of the batch that this call sends
-	began    time.Time     // to send the batch
+	woken  chan struct{} // closed when the call must go on; nil if it found a free slot
+	isDone bool          // another call has sent the commands
+	others []*call       // the other calls of the batch that this call sends
+	began  time.Time     // to send the batch
 }
 
 // begin takes a slot. Without a free one, the call joins the waiting calls.
@@ -196,10 +196,10 @@ func (q *queue) wait(ctx context.Context, c *call) error {
 	}
 }
 
-// finish wakes the answered calls of a batch and frees its slot.
+// finish wakes the other calls of a batch and frees its slot.
 func (q *queue) finish(c *call) {
 	for _, other := range c.others {
-		other.answered = true
+		other.isDone = true
 		close(other.woken)
 	}
 	q.mu.Lock()

@@ -127,14 +127,14 @@ func properties(hello *redis.Cmd) map[string]string {
 			all[name], _ = value.(string)
 		}
 	}
-	switch answer := hello.Val().(type) {
+	switch reply := hello.Val().(type) {
 	case map[any]any:
-		for name, value := range answer {
+		for name, value := range reply {
 			add(name, value)
 		}
 	case []any:
-		for i := 0; i+1 < len(answer); i += 2 {
-			add(answer[i], answer[i+1])
+		for i := 0; i+1 < len(reply); i += 2 {
+			add(reply[i], reply[i+1])
 		}
 	}
 	return all

@@ -30,7 +30,7 @@ type moves struct {
 	cluster *redis.ClusterClient // nil for other clients
 
 	mu     sync.Mutex
-	latest *look
+	latest *lookup
 	alone  aloneSlots
 }
 
@@ -56,10 +56,10 @@ const (
 // key wraps it.
 var ErrOtherMaster = errors.New("another master has the key, since a move of its slot was interrupted")
 
-// elsewhere returns an error if a master may have a key which the node that answered
+// elsewhere returns an error if a master may have a key which the node that replied
 // lacks. A master that does not reply may have the key, unless the cluster has replaced
-// it. Answered is nil if the node is not known.
-func (m *moves) elsewhere(ctx context.Context, key string, answered *redis.Client) error {
+// it. Replied is nil if the node is not known.
+func (m *moves) elsewhere(ctx context.Context, key string, replied *redis.Client) error {
 	if m.cluster == nil {
 		return nil
 	}
@@ -67,32 +67,32 @@ func (m *moves) elsewhere(ctx context.Context, key string, answered *redis.Clien
 	defer cancel()
 	slot, now := SlotOf(key), time.Now()
 	s, err := m.shape(ctx, now.Add(-shapeAge))
-	if err == nil && !s.isOpen(slot) && !s.isServedBy(slot, answered) {
+	if err == nil && !s.isOpen(slot) && !s.isServedBy(slot, replied) {
 		s, err = m.shape(ctx, now) // the slot may have another master now
 	}
 	switch {
 	case err != nil:
 		return fmt.Errorf("cannot tell whether another master has the key: %w", err)
-	case s.isOpen(slot), !s.isServedBy(slot, answered), !m.isAlone(ctx, s, slot):
+	case s.isOpen(slot), !s.isServedBy(slot, replied), !m.isAlone(ctx, s, slot):
 		return s.search(ctx, key)
 	}
 	return nil
 }
 
-// look is a search for the shape, shared by all that wait for it.
-type look struct {
+// lookup asks for the shape once, for all callers that wait for it.
+type lookup struct {
 	began time.Time
 	done  chan struct{} // closed when shape and err are set
 	shape *shape
 	err   error
 }
 
-// shape returns the shape of a look that began at since or later.
+// shape returns the shape of a lookup that began at since or later.
 func (m *moves) shape(ctx context.Context, since time.Time) (*shape, error) {
 	m.mu.Lock()
 	l := m.latest
 	if l == nil || l.began.Before(since) {
-		l = &look{began: time.Now(), done: make(chan struct{})}
+		l = &lookup{began: time.Now(), done: make(chan struct{})}
 		m.latest = l
 		// It is for all callers, so it does not end with one of them.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), searchTimeout)

@@ -115,10 +115,10 @@ func (c *movingCluster) wantAlone(t *testing.T, key string) {
 	}
 }
 
-func (c *movingCluster) wantElsewhere(t *testing.T, answered *redis.Client) {
+func (c *movingCluster) wantElsewhere(t *testing.T, replied *redis.Client) {
 	t.Helper()
 	const want = "another master has the key"
-	if err := c.moves.elsewhere(t.Context(), movedKey, answered); err == nil || !strings.HasPrefix(err.Error(), want) {
+	if err := c.moves.elsewhere(t.Context(), movedKey, replied); err == nil || !strings.HasPrefix(err.Error(), want) {
 		t.Errorf("got %v, want %s", err, want)
 	}
 }
@@ -213,12 +213,12 @@ func TestAMoveThatBeginsAfterTheLookIsNoticed(t *testing.T) {
 	if next, err := c.WaitTakeover(t.Context(), movedSlot, c.owner); err != nil || next != replicas[0] {
 		t.Fatal(next, err)
 	}
-	answered := replicas[0].Client(t)
-	if exists, err := answered.Exists(t.Context(), movedKey).Result(); exists != 0 || err != nil {
+	replied := replicas[0].Client(t)
+	if exists, err := replied.Exists(t.Context(), movedKey).Result(); exists != 0 || err != nil {
 		t.Skipf("the new master knows of the move: %d, %v", exists, err)
 	}
 	c.keepShape()
-	c.wantElsewhere(t, answered)
+	c.wantElsewhere(t, replied)
 }
 
 // A person ended the move on both masters, which left the key on a master that does not serve it.

@@ -63,7 +63,7 @@ type Command struct {
 
 	// Queue queues the commands. It is called for each sending, perhaps with another
 	// caller's context. Check then returns their error, which must be or wrap the error
-	// from Redis, or [ErrAnswered].
+	// from Redis, or [ErrReplied].
 	Queue func(ctx context.Context, to Sender) (check func() error)
 
 	IsSingle bool // Queue sends one command
@@ -100,11 +100,11 @@ func (k Kind) isDurable() bool { return k.Durability.IsRequired() }
 // sent is a command that is being sent.
 type sent struct {
 	*Command
-	redirect   *redis.Client // the node that it was redirected to; nil if it is found by key
-	asking     bool          // the slot is moving to that node
-	shared     bool          // its pipeline may have ended with another caller's context
-	unanswered int           // sendings
-	left       error         // the caller's context has ended, but the command may still be sent
+	redirect     *redis.Client // the node that it was redirected to; nil if it is found by key
+	asking       bool          // the slot is moving to that node
+	shared       bool          // its pipeline may have ended with another caller's context
+	withoutReply int           // sendings
+	left         error         // the caller's context has ended, but the command may still be sent
 
 	// The caller that sends the pipeline sets these, so they are not read after left:
 
@@ -180,7 +180,7 @@ func (p *Pipelines) finish(s *sent, rider *Rider) error {
 		p.reload()
 		return s.left
 	}
-	if isUnanswered(s.err) {
+	if lacksReply(s.err) {
 		p.reload()
 	}
 	s.Command.Waited = s.waited
@@ -294,7 +294,7 @@ func (p *Pipelines) clientRepeats() bool {
 
 // mayRepeat prepares a failed command for another sending, if that can help.
 func (p *Pipelines) mayRepeat(ctx context.Context, k Kind, s *sent) bool {
-	if isUnanswered(s.err) {
+	if lacksReply(s.err) {
 		return p.repeats(ctx, k, s)
 	}
 	s.redirect, s.asking = nil, false
@@ -325,11 +325,11 @@ func (p *Pipelines) mayRepeat(ctx context.Context, k Kind, s *sent) bool {
 // is for its caller to find out.
 func (p *Pipelines) repeats(ctx context.Context, k Kind, s *sent) bool {
 	s.redirect, s.asking = nil, false
-	s.unanswered++
-	if ctx.Err() != nil || s.unanswered >= maxSendings {
+	s.withoutReply++
+	if ctx.Err() != nil || s.withoutReply >= maxSendings {
 		return false
 	}
-	return s.shared && s.unanswered == 1 || !p.clientRepeats() && (k.IsRead || isUnsent(s.err))
+	return s.shared && s.withoutReply == 1 || !p.clientRepeats() && (k.IsRead || isUnsent(s.err))
 }
 
 var errNoMaster = errors.New("the master of the slot is not known")
@@ -343,13 +343,13 @@ func isUnsent(err error) bool {
 	return errors.Is(err, errNoMaster) || errors.As(err, &network) && network.Op == "dial"
 }
 
-// ErrAnswered means that Redis has replied, but the reply is wrong. The error of a check
-// wraps it, so that the command is not sent again.
-var ErrAnswered = errors.New("replied")
+// ErrReplied means that Redis has replied, not with an error, but with a value that makes
+// a check fail. The check's error wraps it, so that the command is not sent again.
+var ErrReplied = errors.New("replied")
 
-// isUnanswered reports whether no server has replied to a command, which it may have
+// lacksReply reports whether no server has replied to a command, which it may have
 // received.
-func isUnanswered(err error) bool {
+func lacksReply(err error) bool {
 	var refusal redis.Error
-	return err != nil && (errors.Is(err, errNoMaster) || !errors.As(err, &refusal) && !errors.Is(err, commit.ErrNotConfirmed) && !errors.Is(err, ErrAnswered))
+	return err != nil && (errors.Is(err, errNoMaster) || !errors.As(err, &refusal) && !errors.Is(err, commit.ErrNotConfirmed) && !errors.Is(err, ErrReplied))
 }

@@ -14,9 +14,9 @@ type Rider struct {
 	newRead func() *Command
 	read    *Command // nil until a command carries it
 
-	answered bool
-	err      error
-	lost     bool // a pipeline with the rider may still be on its way
+	replied bool
+	err     error
+	lost    bool // a pipeline with the rider may still be on its way
 }
 
 type riderKey struct{}
@@ -28,13 +28,13 @@ func (p *Pipelines) WithRider(ctx context.Context, newRead func() *Command) (con
 	return context.WithValue(ctx, riderKey{}, r), r
 }
 
-// Answered reports whether Redis has executed the rider after the latest command that
+// Replied reports whether Redis has executed the rider after the latest command that
 // carried it, and that command succeeded. It also returns the rider's error.
-func (r *Rider) Answered() (answered bool, err error) {
+func (r *Rider) Replied() (replied bool, err error) {
 	if r.lost {
 		return false, nil
 	}
-	return r.answered, r.err
+	return r.replied, r.err
 }
 
 // carryRider puts the rider of a context, if any, behind a single command, and returns
@@ -54,12 +54,12 @@ func (p *Pipelines) carryRider(ctx context.Context, commands []*Command) *Rider 
 
 func (r *Rider) behind(queue func(context.Context, Sender) func() error) func(context.Context, Sender) func() error {
 	return func(ctx context.Context, to Sender) func() error {
-		r.answered = false
+		r.replied = false
 		check, checkRead := queue(ctx, to), r.read.Queue(ctx, to)
 		return func() error {
 			err := check()
 			r.err = checkRead()
-			r.answered = err == nil || errors.Is(err, redis.Nil)
+			r.replied = err == nil || errors.Is(err, redis.Nil)
 			return err
 		}
 	}

@@ -37,7 +37,7 @@ func TestRiderCountsOnlyBehindASuccessfulCommand(t *testing.T) {
 		"a write":                         {do: []func(context.Context){write(p, nil)}, want: "1"},
 		"the latest of two writes":        {do: []func(context.Context){write(p, nil), write(p, nil)}, want: "2"},
 		"a read of a missing key":         {do: []func(context.Context){write(others, nil), func(ctx context.Context) { p.Do(ctx, Kind{IsRead: true}, get("none")) }}, want: "1"},
-		"a write that changes nothing":    {do: []func(context.Context){write(p, nil), write(p, ErrAnswered)}},
+		"a write that changes nothing":    {do: []func(context.Context){write(p, nil), write(p, ErrReplied)}},
 		"a write with a lost reply":       {do: []func(context.Context){write(p, nil)}, lose: true},
 		"a write by another client":       {do: []func(context.Context){write(others, nil)}},
 		"two commands on different nodes": {do: []func(context.Context){func(ctx context.Context) { p.Do(ctx, Kind{IsRead: true}, get("a"), get("b")) }}},
@@ -59,8 +59,8 @@ func TestRiderCountsOnlyBehindASuccessfulCommand(t *testing.T) {
 		for _, do := range test.do {
 			do(ctx)
 		}
-		if answered, err := rider.Answered(); answered != (test.want != "") || answered && (err != nil || reply != test.want) {
-			t.Errorf("%s: answered %t with %q, %v, want %q", name, answered, reply, err, test.want)
+		if replied, err := rider.Replied(); replied != (test.want != "") || replied && (err != nil || reply != test.want) {
+			t.Errorf("%s: replied %t with %q, %v, want %q", name, replied, reply, err, test.want)
 		}
 	}
 }
@@ -74,15 +74,15 @@ func TestRiderOfAnAbandonedCommandHasNoAnswer(t *testing.T) {
 	l.pipelines.Do(riding, Kind{}, &Command{Key: "n", IsLarge: true, Queue: func(ctx context.Context, to Sender) func() error {
 		return to.Set(ctx, "n", 1, 0).Err
 	}})
-	if answered, err := rider.Answered(); !answered || err != nil {
-		t.Errorf("before: answered %t, %v", answered, err)
+	if replied, err := rider.Replied(); !replied || err != nil {
+		t.Errorf("before: replied %t, %v", replied, err)
 	}
 	l.begin(riding, "abandoned", func(error) {})
 	l.waitFor(t, 1)
 	cancel()
 	close(l.opens)
 	l.running.Wait()
-	if answered, _ := rider.Answered(); answered {
+	if replied, _ := rider.Replied(); replied {
 		t.Error("after a command that was abandoned, the rider has an answer")
 	}
 }

@@ -209,9 +209,9 @@ func (f *Fault) counts(r *request) bool {
 	return f.left == 0 || f.repeats && f.left < 0
 }
 
-// letsPass reports whether a struck message may pass. For a held one, it waits for the
+// mayPass reports whether a struck message may pass. For a held one, it waits for the
 // release or an end.
-func (f *Fault) letsPass(end <-chan struct{}) bool {
+func (f *Fault) mayPass(end <-chan struct{}) bool {
 	if !f.holds {
 		return false
 	}
@@ -285,7 +285,7 @@ func (l *link) passRequests() error {
 		}
 		r := &request{command: command, raw: string(from.raw)}
 		r.held = l.proxy.match(r, false)
-		if r.held != nil && !r.held.letsPass(nil) {
+		if r.held != nil && !r.held.mayPass(nil) {
 			return errCut
 		}
 		if err := l.send(r); err != nil {
@@ -319,7 +319,7 @@ func (l *link) passReplies() error {
 			return err
 		}
 		if from.raw[0] != '>' { // which the server pushes unasked
-			if err := l.strikeReply(from.raw); err != nil {
+			if err := l.applyFault(from.raw); err != nil {
 				return err
 			}
 		}
@@ -329,9 +329,9 @@ func (l *link) passReplies() error {
 	}
 }
 
-// strikeReply lets a fault strike the reply to the oldest pending command. It returns an
+// applyFault lets a fault strike the reply to the oldest pending command. It returns an
 // error if the client must not get the reply.
-func (l *link) strikeReply(raw []byte) error {
+func (l *link) applyFault(raw []byte) error {
 	var r *request
 	select {
 	case r = <-l.pending:
@@ -349,7 +349,7 @@ func (l *link) strikeReply(raw []byte) error {
 		return nil
 	}
 	defer fault.done()
-	if !fault.letsPass(l.end) {
+	if !fault.mayPass(l.end) {
 		return errCut
 	}
 	return nil

@@ -69,7 +69,7 @@ type Query[T any] struct {
 	Script func(key string) *redisclient.Call
 
 	// Read reads the reply. Its errors are faults or errors of the client.
-	Read func(key string, answer redis.Cmder) (T, error)
+	Read func(key string, reply redis.Cmder) (T, error)
 
 	// IsMissing reports whether the key is missing. It makes [ReadMany] ask other masters
 	// for missing keys; nil means that it does not.
@@ -81,8 +81,8 @@ type read[T any] struct {
 	query Query[T]
 	key   string
 
-	call   *redisclient.Call
-	answer redis.Cmder
+	call  *redisclient.Call
+	reply redis.Cmder
 }
 
 func (r *read[T]) command() *redisclient.Command {
@@ -91,8 +91,8 @@ func (r *read[T]) command() *redisclient.Command {
 		return r.call.Command()
 	}
 	return &redisclient.Command{Key: r.key, IsSingle: true, Queue: func(ctx context.Context, to redisclient.Sender) func() error {
-		r.answer = r.query.Ask(ctx, to, r.key)
-		return r.answer.Err
+		r.reply = r.query.Ask(ctx, to, r.key)
+		return r.reply.Err
 	}}
 }
 
@@ -104,7 +104,7 @@ func (r *read[T]) result(err error) (value T, _ error) {
 	case r.call != nil:
 		return r.query.Read(r.key, r.call.Reply)
 	}
-	return r.query.Read(r.key, r.answer)
+	return r.query.Read(r.key, r.reply)
 }
 
 // Swap is an encoded update.
@@ -115,8 +115,8 @@ type Swap[V, R any] struct {
 }
 
 // Text returns the text of a reply; found is false if the key is missing.
-func Text(answer redis.Cmder) (text string, found bool, err error) {
-	text, err = answer.(*redis.StringCmd).Result()
+func Text(reply redis.Cmder) (text string, found bool, err error) {
+	text, err = reply.(*redis.StringCmd).Result()
 	if errors.Is(err, redis.Nil) {
 		return "", false, nil
 	}
@@ -130,8 +130,8 @@ func TextCurrent[V any](s commit.Snapshot[V, string]) Query[bool] {
 		Ask: func(ctx context.Context, client redis.Cmdable, key string) redis.Cmder {
 			return client.GetRange(ctx, key, int64(suffix.At), int64(suffix.limit()))
 		},
-		Read: func(_ string, answer redis.Cmder) (bool, error) {
-			text, _, err := Text(answer)
+		Read: func(_ string, reply redis.Cmder) (bool, error) {
+			text, _, err := Text(reply)
 			return text == suffix.Text, err
 		},
 	}

@@ -75,7 +75,7 @@ return 1`)
 // errStagedRefused means that the server refused a staged swap: while a slot moves, the two
 // keys may be on two nodes. Nothing has changed, and the codec's script, which has one
 // key, can still swap.
-var errStagedRefused = fmt.Errorf("%w: the staged swap is refused", redisclient.ErrAnswered)
+var errStagedRefused = fmt.Errorf("%w: the staged swap is refused", redisclient.ErrReplied)
 
 // swapStaged makes a staged swap. Errors: also errStagedRefused.
 func (s *Store[V, R]) swapStaged(ctx context.Context, key string, staged StagedSwap) (done bool, err error) {

@@ -105,12 +105,12 @@ func (s *Store[V, R]) LoadAfter(ctx context.Context, key string, do func(context
 	if err := do(riding); err != nil {
 		return commit.Snapshot[V, R]{}, err
 	}
-	switch answered, err := rider.Answered(); {
-	case answered && found: // whether the cached snapshot is still stored
+	switch replied, err := rider.Replied(); {
+	case replied && found: // whether the cached snapshot is still stored
 		if same, err := current.result(err); err == nil && same {
 			return cached, nil
 		}
-	case answered: // with the whole value
+	case replied: // with the whole value
 		if now, err := whole.result(err); err == nil {
 			s.countWhole(full, now)
 			return now, nil
@@ -274,7 +274,7 @@ func (s *Store[V, R]) write(ctx context.Context, u commit.Update[V, R]) (now com
 	return swap.Now, done, err
 }
 
-var errNothingChanged = fmt.Errorf("%w: the script replied 0", redisclient.ErrAnswered)
+var errNothingChanged = fmt.Errorf("%w: the script replied 0", redisclient.ErrReplied)
 
 // run runs a script with one key that replies 1 or 0. Done means that it replied 1 and
 // the change has its durability.

@@ -6,14 +6,14 @@ import (
 	"github.com/pushfx/pushfx/module/strictjson"
 )
 
-// choicesMember keeps the user's settings for rules of disabled features. Its value is
+// settingsMember keeps the user's settings for rules of disabled features. Its value is
 // a list of rules, because some clients read all members of a set as lists of rules.
-const choicesMember = "org.pushfx.features_off"
+const settingsMember = "org.pushfx.features_off"
 
-// choices returns no choices if the member is unreadable.
-func (d document) choices() (list []Rule) {
+// keptSettings returns the kept settings; none if the member is unreadable.
+func (d document) keptSettings() (list []Rule) {
 	for _, member := range d.extra() {
-		if member.Name != choicesMember {
+		if member.Name != settingsMember {
 			continue
 		}
 		r := strictjson.NewReader(member.Value)
@@ -29,22 +29,22 @@ func (d document) choices() (list []Rule) {
 	return list
 }
 
-// withChoices replaces the choices in the set, from before to after.
-func (d document) withChoices(before, after []Rule) document {
+// withSettings replaces the kept settings, from before to after.
+func (d document) withSettings(before, after []Rule) document {
 	if len(before) == 0 && len(after) == 0 {
 		return d
 	}
-	extra := slices.DeleteFunc(d.extra(), func(m Member) bool { return m.Name == choicesMember })
+	extra := slices.DeleteFunc(d.extra(), func(m Member) bool { return m.Name == settingsMember })
 	if len(after) > 0 {
-		extra = append(extra, Member{Name: choicesMember, Value: string(appendChoices(nil, after))})
+		extra = append(extra, Member{Name: settingsMember, Value: string(appendSettings(nil, after))})
 	}
 	return d.withExtra(extra)
 }
 
-// appendChoices does not write the id first, so that the text contains no [ruleStart].
-func appendChoices(dst []byte, choices []Rule) []byte {
+// appendSettings does not write the id first, so that the text contains no [ruleStart].
+func appendSettings(dst []byte, settings []Rule) []byte {
 	dst = append(dst, '[')
-	for i, rule := range choices {
+	for i, rule := range settings {
 		if i > 0 {
 			dst = append(dst, ',')
 		}
@@ -56,9 +56,9 @@ func appendChoices(dst []byte, choices []Rule) []byte {
 	return append(dst, ']')
 }
 
-// choice returns the user's settings for a default rule: from the set, or else from
+// userSettings returns the user's settings for a default rule: from the set, or else from
 // kept. It also looks for the other id of a feature's rule.
-func (s *Ruleset) choice(kind Kind, id string, kept []Rule) (rule Rule, found bool) {
+func (s *Ruleset) userSettings(kind Kind, id string, kept []Rule) (rule Rule, found bool) {
 	ids := []string{id, otherID(id)}
 	for _, id := range ids {
 		if rule, found = s.Rule(kind, id); found && id != "" {
@@ -73,12 +73,12 @@ func (s *Ruleset) choice(kind Kind, id string, kept []Rule) (rule Rule, found bo
 	return Rule{}, false
 }
 
-// choicesWithout returns the user's settings for rules that the table lacks: kept, and
+// settingsWithout returns the user's settings for rules that the table lacks: kept, and
 // the changed rules of disabled features.
-func (s *Ruleset) choicesWithout(table Ruleset, kept []Rule) (choices []Rule) {
+func (s *Ruleset) settingsWithout(table Ruleset, kept []Rule) (settings []Rule) {
 	for _, rule := range kept {
 		if known, found := featureRules[rule.ID]; found && !table.hasEither(known) {
-			choices = append(choices, rule)
+			settings = append(settings, rule)
 		}
 	}
 	for _, kind := range Kinds() {
@@ -87,13 +87,13 @@ func (s *Ruleset) choicesWithout(table Ruleset, kept []Rule) (choices []Rule) {
 			if !found || known.Kind != kind || table.hasEither(known) {
 				continue
 			}
-			choices = slices.DeleteFunc(choices, func(r Rule) bool { return r.ID == known.ID || r.ID == known.stableID })
+			settings = slices.DeleteFunc(settings, func(r Rule) bool { return r.ID == known.ID || r.ID == known.stableID })
 			if rule := e.rule(kind); !known.isDefault(rule) {
-				choices = append(choices, rule)
+				settings = append(settings, rule)
 			}
 		}
 	}
-	return choices
+	return settings
 }
 
 func (s *Ruleset) hasEither(rule featureRule) bool {
