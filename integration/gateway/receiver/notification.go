@@ -11,7 +11,6 @@ import (
 	"unicode"
 
 	"github.com/pushfx/pushfx/module/pusher"
-	"github.com/pushfx/pushfx/module/strictjson"
 )
 
 // maxDevices limits the devices of a notification. The module sends each device its own.
@@ -39,15 +38,15 @@ type Notification struct {
 
 // Counts has the counts of a notification; nil means missing.
 type Counts struct {
-	Unread      *int64
-	MissedCalls *int64
+	Unread      *int64 `json:"unread"`
+	MissedCalls *int64 `json:"missed_calls"`
 }
 
 // Device is a device of a notification.
 type Device struct {
-	AppID   string
-	Pushkey string
-	Tweaks  json.RawMessage // as they were sent; nil means missing
+	AppID   string          `json:"app_id"`
+	Pushkey string          `json:"pushkey"`
+	Tweaks  json.RawMessage `json:"tweaks"` // as they were sent; nil means missing
 }
 
 // Digest identifies the device without its pushkey, as the module does.
@@ -59,103 +58,35 @@ func (d Device) Digest() string {
 func (n *Notification) hasContent() bool { return n.Type != "" }
 
 // read reads the body. It is the only reader, so that all users of a notification see the
-// same devices.
+// same devices. Unlike encoding/json alone, it distinguishes upper and lower case.
 func (n *Notification) read() error {
-	n.Others = map[string]json.RawMessage{}
-	r := strictjson.NewReader(string(n.Body))
-	err := r.Object(func(name string) error {
-		if name != "notification" {
-			return r.Skip()
-		}
-		return r.Object(func(name string) error { return n.readMember(r, name) }, "devices")
-	}, "notification")
-	if err != nil {
+	var body map[string]json.RawMessage
+	if err := json.Unmarshal(n.Body, &body); err != nil {
 		return err
 	}
-	if len(n.Devices) == 0 || len(n.Devices) > maxDevices {
-		return errors.New("no devices, or too many")
+	if err := json.Unmarshal(body["notification"], &n.Others); err != nil {
+		return err
+	}
+	var content struct {
+		Body any `json:"body"`
+	}
+	for name, into := range map[string]any{
+		"event_id": &n.EventID, "room_id": &n.RoomID, "room_name": &n.RoomName, "type": &n.Type, "sender": &n.Sender,
+		"sender_display_name": &n.SenderName, "prio": &n.Prio, "content": &content, "counts": &n.Counts, "devices": &n.Devices,
+	} {
+		if text, found := n.Others[name]; found {
+			if err := json.Unmarshal(text, into); err != nil {
+				return fmt.Errorf("%s: %w", name, err)
+			}
+		}
+	}
+	n.Text, _ = content.Body.(string)
+	delete(n.Others, "devices")
+	isUnnamed := func(d Device) bool { return d.AppID == "" || d.Pushkey == "" }
+	if len(n.Devices) == 0 || len(n.Devices) > maxDevices || slices.ContainsFunc(n.Devices, isUnnamed) {
+		return errors.New("no devices, too many, or one without app_id or pushkey")
 	}
 	return nil
-}
-
-func (n *Notification) readMember(r *strictjson.Reader, name string) (err error) {
-	if name == "devices" {
-		return r.Array(func() error { return n.readDevice(r) })
-	}
-	start := r.Offset()
-	switch name {
-	case "event_id":
-		n.EventID, err = r.String()
-	case "room_id":
-		n.RoomID, err = r.String()
-	case "room_name":
-		n.RoomName, err = r.String()
-	case "type":
-		n.Type, err = r.String()
-	case "sender":
-		n.Sender, err = r.String()
-	case "sender_display_name":
-		n.SenderName, err = r.String()
-	case "prio":
-		n.Prio, err = r.String()
-	case "content":
-		err = n.readContent(r)
-	case "counts":
-		n.Counts = new(Counts)
-		err = n.Counts.read(r)
-	default:
-		err = r.Skip()
-	}
-	n.Others[name] = json.RawMessage(r.Since(start))
-	return err
-}
-
-func (n *Notification) readContent(r *strictjson.Reader) error {
-	return r.Object(func(name string) (err error) {
-		if name == "body" && r.IsString() {
-			n.Text, err = r.String()
-			return err
-		}
-		return r.Skip() // other content has no text
-	})
-}
-
-func (n *Notification) readDevice(r *strictjson.Reader) error {
-	var d Device
-	err := r.Object(func(name string) (err error) {
-		switch name {
-		case "app_id":
-			d.AppID, err = r.String()
-		case "pushkey":
-			d.Pushkey, err = r.String()
-		case "tweaks":
-			start := r.Offset()
-			err = r.Skip()
-			d.Tweaks = json.RawMessage(r.Since(start))
-		default:
-			err = r.Skip()
-		}
-		return err
-	}, "app_id", "pushkey")
-	n.Devices = append(n.Devices, d)
-	return err
-}
-
-func (c *Counts) read(r *strictjson.Reader) error {
-	return r.Object(func(name string) error {
-		var into **int64
-		switch name {
-		case "unread":
-			into = &c.Unread
-		case "missed_calls":
-			into = &c.MissedCalls
-		default:
-			return r.Skip()
-		}
-		count, err := r.Integer()
-		*into = &count
-		return err
-	})
 }
 
 // rejected returns the pushkeys of the notification that are also in pushkeys.
