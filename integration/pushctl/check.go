@@ -63,15 +63,7 @@ func (c *call) check(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if c.asJSON {
-		err = writeJSON(c.out, report)
-	} else {
-		err = report.write(c.out, c.servers.String())
-	}
-	if err == nil && len(report.Problems) > 0 {
-		err = errProblems
-	}
-	return err
+	return c.result(report, func(w io.Writer) error { return report.write(w, c.servers.String()) }, len(report.Problems) > 0)
 }
 
 // findProblems examines and counts all keys, and calls handle with the problems.

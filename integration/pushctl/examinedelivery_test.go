@@ -78,7 +78,6 @@ func TestBacklogsOfAShardThatNoHostLooksAtAreSent(t *testing.T) {
 	d.stop()
 	d.do("DEL", d.keys.DeliveryFormat())
 	few := d.deliver(2)
-	few.posted = make(chan string, 100)
 	if r := few.want(exitProblems, "check", "-list"); !strings.Contains(r.stdout, strayShard.name+"\tshard ") {
 		t.Errorf("check: %s", r.stdout)
 	}

@@ -17,20 +17,24 @@ var (
 
 // unreadList is what a list of unread counts holds.
 type unreadList struct {
-	bytes, ops    int
-	rooms         int // with unread notifications
-	notifications int
-	err           error // from [fold.Fold]
+	Key           string `json:"key"`
+	Bytes         int    `json:"bytes"` // 0 without a stored value
+	Operations    int    `json:"operations"`
+	Rooms         int    `json:"rooms"` // with unread notifications
+	Notifications int    `json:"notifications"`
+
+	err error // from [fold.Fold]
 }
 
-func readUnread(items []string) (l unreadList) {
-	for _, item := range items {
-		l.bytes += len(item)
+func readUnread(v value) unreadList {
+	l := unreadList{Key: v.name}
+	for _, item := range v.items {
+		l.Bytes += len(item)
 	}
-	texts := stored.UnreadTexts(items)
-	l.ops = len(texts)
-	if l.ops > 0 && fold.IsRecord(texts[0]) {
-		l.ops--
+	texts := stored.UnreadTexts(v.items) // which may change the items
+	l.Operations = len(texts)
+	if len(texts) > 0 && fold.IsRecord(texts[0]) {
+		l.Operations--
 	}
 	var record fold.Record
 	if record, l.err = fold.Fold(texts); l.err != nil {
@@ -38,27 +42,27 @@ func readUnread(items []string) (l unreadList) {
 	}
 	for _, room := range record.Rooms() {
 		if n := room.Len(); n > 0 {
-			l.rooms++
-			l.notifications += n
+			l.Rooms++
+			l.Notifications += n
 		}
 	}
 	return l
 }
 
 func (b *backend) examineUnread(x *examination, v value) {
-	l := readUnread(v.items)
+	l := readUnread(v)
 	switch {
 	case errors.Is(l.err, fold.ErrLaterForm):
 		x.addOtherVersion(v, l.err)
 		return
 	case l.err != nil:
 		x.problems = append(x.problems, problem{kind: unreadableUnread, subject: v.name, detail: l.err.Error()})
-	case l.ops > unread.MaxOps:
+	case l.Operations > unread.MaxOps:
 		x.unconfirmed = append(x.unconfirmed, problem{
-			kind: longUnread, subject: v.name, detail: fmt.Sprintf("%d operations", l.ops),
+			kind: longUnread, subject: v.name, detail: fmt.Sprintf("%d operations", l.Operations),
 			recheck: func(ctx context.Context) (bool, error) {
 				values, err := b.readValues(ctx, b.client, []string{v.name})
-				return err == nil && readUnread(values[0].items).ops > unread.MaxOps, err
+				return err == nil && readUnread(values[0]).Operations > unread.MaxOps, err
 			},
 		})
 	}

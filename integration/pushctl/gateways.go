@@ -38,10 +38,7 @@ func (c *call) showGateways(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if c.asJSON {
-		return writeJSON(c.out, all)
-	}
-	return writeGateways(c.out, all, c.now())
+	return c.result(all, func(w io.Writer) error { return writeGateways(w, all, c.now()) }, false)
 }
 
 // shownGateway is a push gateway for an app.
@@ -96,11 +93,7 @@ func (c *call) readGates(ctx context.Context, shards int) (map[string]*gate, err
 		}
 		return g
 	}
-	numbers := make([]int, shards)
-	for n := range numbers {
-		numbers[n] = n
-	}
-	err = parallel(ctx, numbers, func(ctx context.Context, shard int) error {
+	err = parallel(ctx, allShards(shards), func(ctx context.Context, shard int) error {
 		gates, err := c.queue.Gates(ctx, shard, now)
 		if err != nil {
 			return err
@@ -179,18 +172,11 @@ func writeGateways(w io.Writer, all []shownGateway, now time.Time) error {
 		_, err := fmt.Fprintln(w, "No notifications wait, and no gateway is held.")
 		return err
 	}
-	since := func(t time.Time) string {
-		if t.IsZero() {
-			return "-"
-		}
-		return now.Sub(t).Round(time.Second).String()
-	}
 	var rows [][]string
 	for _, g := range all {
-		late := time.Duration(g.Late * float64(time.Second)).Round(time.Second).String()
 		rows = append(rows, []string{
-			printable(g.Gateway), printable(cmp.Or(g.App, "-")), since(g.HeldSince), strconv.Itoa(g.Pushers), strconv.Itoa(g.Due), late,
-			strconv.Itoa(g.Failing), since(g.Since), printable(cmp.Or(g.Last, "-")),
+			printable(g.Gateway), printable(cmp.Or(g.App, "-")), ago(g.HeldSince, now), strconv.Itoa(g.Pushers), strconv.Itoa(g.Due), duration(g.Late, time.Second),
+			strconv.Itoa(g.Failing), ago(g.Since, now), printable(cmp.Or(g.Last, "-")),
 		})
 	}
 	return writeTable(w, []string{"GATEWAY", "APP", "HELD FOR", "PUSHERS", "DUE", "DUE FOR", "FAILING", "FAILING FOR", "LAST"}, rows)

@@ -1,8 +1,10 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -105,6 +107,32 @@ func escaped(text []byte) []byte {
 }
 
 func isEscaped(r rune) bool { return r > '~' && (r == utf8.RuneError || !unicode.IsPrint(r)) }
+
+// result writes a result, as JSON or as text. It returns errProblems if there are problems.
+func (c *call) result(value any, writeText func(io.Writer) error, hasProblems bool) (err error) {
+	buffered := bufio.NewWriter(c.out)
+	if c.asJSON {
+		err = writeJSON(buffered, value)
+	} else {
+		err = writeText(buffered)
+	}
+	if err = errors.Join(err, buffered.Flush()); err == nil && hasProblems {
+		err = errProblems
+	}
+	return err
+}
+
+// ago returns for how long something has been so, or "-" for a zero time.
+func ago(t, now time.Time) string {
+	if t.IsZero() {
+		return "-"
+	}
+	return now.Sub(t).Round(time.Second).String()
+}
+
+func duration(seconds float64, unit time.Duration) string {
+	return time.Duration(seconds * float64(time.Second)).Round(unit).String()
+}
 
 // timeOf returns the time of a version or claim.
 func timeOf(microseconds int64) string {

@@ -54,6 +54,13 @@ func (b *backend) shardCount(ctx context.Context) (int, error) {
 	return stored.ReadDeliveryFormat(text)
 }
 
+func allShards(shards int) (numbers []int) {
+	for n := range shards {
+		numbers = append(numbers, n)
+	}
+	return numbers
+}
+
 type shownQueues struct {
 	Backlogs int64   `json:"pushers_with_a_backlog"`
 	Due      int64   `json:"due"`
@@ -78,25 +85,17 @@ func (c *call) showQueues(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if c.asJSON {
-		err = writeJSON(c.out, q)
-	} else {
-		err = q.write(c.out)
-		if err == nil && q.Stalled {
-			_, err = fmt.Fprintln(c.out, "No host sends, or hosts cannot keep up.")
-		}
-	}
-	if err == nil && q.Stalled {
-		return errProblems
-	}
-	return err
+	return c.result(q, q.write, q.Stalled)
 }
 
 func (q shownQueues) write(w io.Writer) error {
 	number := func(n int64) string { return strconv.FormatInt(n, 10) }
-	late := time.Duration(q.Late * float64(time.Second)).Round(time.Millisecond).String()
-	return writeTable(w, []string{"PUSHERS WITH A BACKLOG", "DUE", "BEHIND CLOSED GATEWAYS", "LONGEST DUE FOR", "FAILING", "LARGE EVENTS"},
-		[][]string{{number(q.Backlogs), number(q.Due), number(q.Closed), late, number(q.Failing), number(q.FanOut)}})
+	err := writeTable(w, []string{"PUSHERS WITH A BACKLOG", "DUE", "BEHIND CLOSED GATEWAYS", "LONGEST DUE FOR", "FAILING", "LARGE EVENTS"},
+		[][]string{{number(q.Backlogs), number(q.Due), number(q.Closed), duration(q.Late, time.Millisecond), number(q.Failing), number(q.FanOut)}})
+	if err == nil && q.Stalled {
+		_, err = fmt.Fprintln(w, "No host sends, or hosts cannot keep up.")
+	}
+	return err
 }
 
 // readQueues reads all shards, but no backlogs.
@@ -222,15 +221,8 @@ func (c *call) showUserQueues(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if c.asJSON {
-		err = writeJSON(c.out, all)
-	} else {
-		err = writeQueues(c.out, all, c.now())
-	}
-	if err == nil && slices.ContainsFunc(all, func(q shownQueue) bool { return q.State == stateLate }) {
-		return errProblems
-	}
-	return err
+	isLate := slices.ContainsFunc(all, func(q shownQueue) bool { return q.State == stateLate })
+	return c.result(all, func(w io.Writer) error { return writeQueues(w, all, c.now()) }, isLate)
 }
 
 // queuesOf returns the backlogs of a user's pushers, deleted pushers included.
@@ -322,18 +314,12 @@ func writeQueues(w io.Writer, all []shownQueue, now time.Time) error {
 	}
 	var rows [][]string
 	for _, q := range all {
-		since := func(t time.Time) string {
-			if t.IsZero() {
-				return "-"
-			}
-			return now.Sub(t).Round(time.Second).String()
-		}
 		next := "-"
 		if !q.Due.IsZero() {
 			next = max(0, q.Due.Sub(now)).Round(time.Second).String()
 		}
 		rows = append(rows, []string{
-			printable(q.Pusher), printable(cmp.Or(q.Gateway, "-")), q.State, strconv.Itoa(q.Notifications), since(q.Oldest), since(q.Since),
+			printable(q.Pusher), printable(cmp.Or(q.Gateway, "-")), q.State, strconv.Itoa(q.Notifications), ago(q.Oldest, now), ago(q.Since, now),
 			printable(cmp.Or(q.Last, "-")), strconv.Itoa(q.Attempts), next, strconv.FormatInt(q.Generation, 10),
 		})
 	}
@@ -348,12 +334,9 @@ func (c *call) selectBacklogs(ctx context.Context, user mxid.UserID) ([]backlog,
 	if err != nil {
 		return nil, err
 	}
-	numbers := []int{delivery.ShardOf(user, shards)}
-	if user == "" {
-		numbers = nil
-		for n := range shards {
-			numbers = append(numbers, n)
-		}
+	numbers := allShards(shards)
+	if user != "" {
+		numbers = []int{delivery.ShardOf(user, shards)}
 	}
 	return c.readBacklogs(ctx, numbers, func(w delivery.Waiting) bool {
 		return (user == "" || w.User == user) && c.gateway.matches(w.Gateway)

@@ -67,7 +67,7 @@ func (d *delivering) Post(_ context.Context, _ string, body []byte) (module.Gate
 	}
 	pushkey := n.Notification.Devices[0].Pushkey
 	answer, err := (*d.answer.Load())(pushkey)
-	if err == nil {
+	if err == nil && answer.Status == http.StatusOK {
 		d.posted <- pushkey
 	}
 	return answer, err

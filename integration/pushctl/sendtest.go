@@ -81,7 +81,8 @@ func (c *call) sendTest(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return c.writeTests(all)
+	isLeft := slices.ContainsFunc(all, func(t shownTest) bool { return t.Outcome != delivery.PostDelivered })
+	return c.result(all, func(w io.Writer) error { return writeTestTable(w, all) }, isLeft)
 }
 
 // noPusher is the error for a user without the pusher of the flag.
@@ -107,19 +108,6 @@ func sendTestTo(ctx context.Context, gateway *delivery.HTTPGateway, user mxid.Us
 	return t
 }
 
-// writeTests writes the answers. It returns errProblems unless all gateways accepted.
-func (c *call) writeTests(all []shownTest) (err error) {
-	if c.asJSON {
-		err = writeJSON(c.out, all)
-	} else {
-		err = writeTestTable(c.out, all)
-	}
-	if err == nil && slices.ContainsFunc(all, func(t shownTest) bool { return t.Outcome != delivery.PostDelivered }) {
-		return errProblems
-	}
-	return err
-}
-
 func writeTestTable(w io.Writer, all []shownTest) error {
 	var rows [][]string
 	for _, t := range all {
@@ -129,7 +117,7 @@ func writeTestTable(w io.Writer, all []shownTest) error {
 		}
 		rows = append(rows, []string{
 			t.Pusher, printable(cmp.Or(t.Gateway, "-")), status, cmp.Or(string(t.Outcome), "not sent"),
-			time.Duration(t.Took * float64(time.Second)).Round(time.Millisecond).String(), printable(cmp.Or(t.Why, "-")),
+			duration(t.Took, time.Millisecond), printable(cmp.Or(t.Why, "-")),
 		})
 	}
 	return writeTable(w, []string{"PUSHER", "GATEWAY", "STATUS", "OUTCOME", "TOOK", "WHY"}, rows)

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -36,7 +35,7 @@ type shownUser struct {
 	Node     string          `json:"node"`
 	Rules    shownRules      `json:"push_rules"`
 	Pushers  shownPushers    `json:"pushers"`
-	Unread   shownUnread     `json:"unread_counts"`
+	Unread   unreadList      `json:"unread_counts"`
 	Problems []listedProblem `json:"problems"`
 }
 
@@ -82,14 +81,6 @@ type shownPusher struct {
 	Claim      int64         `json:"claim"`
 }
 
-type shownUnread struct {
-	Key           string `json:"key"`
-	Bytes         int    `json:"bytes"` // 0 without a stored value
-	Operations    int    `json:"operations"`
-	Rooms         int    `json:"rooms"` // with unread notifications
-	Notifications int    `json:"notifications"`
-}
-
 func (c *call) show(ctx context.Context) error {
 	user, err := c.userArgument()
 	if err != nil {
@@ -102,13 +93,7 @@ func (c *call) show(ctx context.Context) error {
 	if shown.Rules.Bytes == 0 && shown.Pushers.Bytes == 0 && shown.Unread.Bytes == 0 && len(shown.Problems) == 0 {
 		return c.notFound(user)
 	}
-	if c.asJSON {
-		return writeJSON(c.out, shown)
-	}
-	var text bytes.Buffer
-	shown.write(&text)
-	_, err = text.WriteTo(c.out)
-	return err
+	return c.result(shown, shown.write, false)
 }
 
 func (c *call) shown(ctx context.Context, user mxid.UserID) (shownUser, error) {
@@ -125,9 +110,7 @@ func (c *call) shown(ctx context.Context, user mxid.UserID) (shownUser, error) {
 	if err != nil {
 		return s, err
 	}
-	s.Rules, s.Pushers = c.shownRules(values[0]), c.shownPushers(values[1])
-	l := readUnread(values[2].items)
-	s.Unread = shownUnread{values[2].name, l.bytes, l.ops, l.rooms, l.notifications}
+	s.Rules, s.Pushers, s.Unread = c.shownRules(values[0]), c.shownPushers(values[1]), readUnread(values[2])
 	x, err := c.examine(ctx, node, names)
 	if err != nil {
 		return s, err
@@ -202,19 +185,20 @@ func urlHost(data string) string {
 	return u.Host
 }
 
-func (s shownUser) write(w io.Writer) {
+func (s shownUser) write(w io.Writer) error {
 	fmt.Fprintf(w, "%s on %s\n\n", printable(string(s.User)), s.Node)
 	s.Rules.write(w)
 	s.Pushers.write(w)
 	s.Unread.write(w)
 	if len(s.Problems) == 0 {
-		fmt.Fprintln(w, "No problems.")
-		return
+		_, err := fmt.Fprintln(w, "No problems.")
+		return err
 	}
 	fmt.Fprintln(w, "Problems:")
 	for _, listed := range s.Problems {
 		fmt.Fprintf(w, "  %s %s\n", listed.Problem, printable(strings.TrimPrefix(listed.Name+" "+listed.Detail, string(s.User)+" ")))
 	}
+	return nil
 }
 
 func (k shownKeyed) write(w io.Writer, what string) {
@@ -254,7 +238,7 @@ func (s shownRules) write(w io.Writer) {
 	}
 }
 
-func (s shownUnread) write(w io.Writer) {
+func (s unreadList) write(w io.Writer) {
 	if s.Bytes > 0 {
 		fmt.Fprintf(w, "Unread counts: %s\n  %d bytes, %d operations, %d notifications in %d rooms\n\n",
 			printable(s.Key), s.Bytes, s.Operations, s.Notifications, s.Rooms)
