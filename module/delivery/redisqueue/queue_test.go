@@ -251,35 +251,51 @@ func TestABatchLeavesNothingBehind(t *testing.T) {
 	}
 }
 
-// A host reads one notification for each retry, and for each large event.
-func TestOneNotificationIsReadWithoutItsList(t *testing.T) {
+// A damaged count costs nothing, a damaged position begins its large event again.
+func TestADamagedNumber(t *testing.T) {
 	t.Parallel()
 	client := redistest.Single(t).Client(t)
-	ctx, q := t.Context(), openQueue(t, client)
-	for n := range 3 {
-		b := module.DeliveryBatch{Key: fmt.Sprint(n), Window: time.Minute, Lease: time.Minute, MaxBacklog: 10, MaxUserBytes: 1000}
-		b.Additions = []module.Addition{{Target: "target", Gate: "gate", User: "user0000", Notification: module.Notification{
-			ID: fmt.Sprintf("%016d", n), Priority: module.HighPriority, Room: "room0000", Text: fmt.Sprint("text ", n),
-		}}}
-		if e := q.Enqueue(ctx, []module.DeliveryBatch{b})[0]; e.Err != nil {
-			t.Fatal(e.Err)
+	ctx, keys, q := t.Context(), stored.Keys{}, openQueue(t, client)
+	for shard, damage := range []string{"x", "1.5", "1e99", "9223372036854775807", ""} {
+		batch := func(n int, target, gate, user string) module.DeliveryBatch {
+			return module.DeliveryBatch{
+				Shard: shard, Key: fmt.Sprint(target, n), Window: time.Minute, Lease: time.Minute, MaxBacklog: 10, MaxUserBytes: 1000,
+				MaxRoomBytes: 1000, MaxShardBytes: 1000,
+				Additions: []module.Addition{{Target: target, Gate: gate, User: user, Claim: true, Notification: module.Notification{
+					ID: fmt.Sprintf("%016d", n), Priority: module.HighPriority, Room: "room0000", Text: "text",
+				}}},
+			}
 		}
-	}
-	claimed, err := q.Claim(ctx, anything(1))
-	if err != nil || len(claimed.Backlogs) != 1 {
-		t.Fatalf("got %v, %v", claimed.Backlogs, err)
-	}
-	for _, test := range []struct {
-		limit int
-		lists bool
-	}{{1, false}, {2, true}} {
-		client.ConfigResetStat(ctx)
-		all, err := q.Read(ctx, claimed.Backlogs[0].Claim, test.limit)
-		if err != nil || len(all) != test.limit || all[0].Text != "text 0" {
-			t.Errorf("got %v, %v", all, err)
+		add := func(b module.DeliveryBatch) module.Claim {
+			t.Helper()
+			e := q.Enqueue(ctx, []module.DeliveryBatch{b})[0]
+			if e.Err != nil || len(e.Value.Claims) != 1 {
+				t.Fatalf("%q: got %+v", damage, e)
+			}
+			return e.Value.Claims[0]
 		}
-		if lists := commands(t, client, "lrange") > 0; lists != test.lists {
-			t.Errorf("%d: the list was read: %t", test.limit, lists)
+		if err := client.HSet(ctx, keys.ShardBytes(shard), "user0000", damage).Err(); err != nil {
+			t.Fatal(err)
+		}
+		c := add(batch(0, "target", "gate", "user0000"))
+		for n := range 3 {
+			add(batch(n+1, "target", "gate", "user0000"))
+		}
+		large := add(batch(0, module.FanOut+"room0000", module.FanOut, "room0000"))
+		client.HSet(ctx, keys.ShardTrouble(shard), large.Target.Name, damage)
+		part := batch(5, "other", "gate", "user0000")
+		part.Of, part.To = large, 1
+		add(part)
+		if damage != "9223372036854775807" { // or it is a number
+			client.HSet(ctx, keys.ShardBytes(shard), "room0000", damage, stored.FanOutBytes, damage, stored.FanOutEntries, damage)
+		}
+		for n, c := range []module.Claim{c, c, c, c, large} {
+			if _, err := q.Complete(ctx, c, fmt.Sprintf("%016d", n%4), module.Trouble{}, ""); err != nil {
+				t.Errorf("%q: %v", damage, err)
+			}
+		}
+		if left := client.HGetAll(ctx, keys.ShardBytes(shard)).Val(); len(left) > 0 {
+			t.Errorf("%q: counted: %v", damage, left)
 		}
 	}
 }

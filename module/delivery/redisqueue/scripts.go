@@ -60,8 +60,15 @@ local function split(record)
 end
 local function join(gate, entry) return string.format('%03d', #gate) .. gate .. entry end
 local function isFanOut(target) return string.sub(target, 1, 7) == 'fanout-' end
+-- count adds to a count of bytes, and returns it. One that is no number begins again.
 local function count(bytes, field, by)
-	if try(0, 'HINCRBY', bytes, field, by) <= 0 then try(0, 'HDEL', bytes, field) end
+	local n = redis.pcall('HINCRBY', bytes, field, by)
+	if type(n) == 'table' then
+		if string.find(n.err, 'integer', 1, true) or string.find(n.err, 'overflow', 1, true) then redis.call('HDEL', bytes, field) end
+		n = try(0, 'HINCRBY', bytes, field, by)
+	end
+	if n <= 0 then try(0, 'HDEL', bytes, field) end
+	return n
 end
 local function uncount(entry, target, bytes)
 	local counted = tonumber(string.sub(entry, 34, 39)) or 0
@@ -121,15 +128,16 @@ end
 -- isFull tells whether a room's fan-out must not have more.
 local function isFull(ahead)
 	local bytes, room = #ARGV[texts + 1], string.sub(ARGV[additions + 3], 26, 33)
-	local ofRoom = (tonumber(try(false, 'HGET', KEYS[6], room)) or 0) + bytes
-	local all = (tonumber(try(false, 'HGET', KEYS[6], 'fanout--')) or 0) + bytes
+	local ofRoom = count(KEYS[6], room, 0) + bytes
+	local all = count(KEYS[6], 'fanout--', 0) + bytes
 	return ofRoom > tonumber(mostOfRoom) or all > tonumber(most) and (ahead or all > 2 * most)
 end
 local expanded, claimed, from, to
 if ARGV[5] ~= '' then
 	expanded, claimed, from, to = string.match(ARGV[5], '(%S+) (%d+) (%d+) (%d+)')
 	if redis.call('ZSCORE', dueOf('fanout-'), expanded) ~= claimed then return {-3} end
-	local position, nonce, token = string.match(redis.call('HGET', KEYS[5], expanded) or '0 - 0', '(%d+) (%S+) (%d+)')
+	local position, nonce, token = string.match(redis.call('HGET', KEYS[5], expanded) or '', '^(%d+) (%S+) (%d+)')
+	position = position or '0'
 	if position == to and position ~= from then return again(nonce, token) end
 	if position ~= from then return {-3} end
 else
@@ -182,8 +190,8 @@ local function entryOf(i, k, begins)
 			count(KEYS[6], user, bytes)
 			count(KEYS[6], 'fanout--', bytes)
 			count(KEYS[6], 'fanout-n', 1)
-		elseif try(0, 'HINCRBY', KEYS[6], user, bytes) > tonumber(share) then
-			try(0, 'HINCRBY', KEYS[6], user, -bytes)
+		elseif count(KEYS[6], user, bytes) > tonumber(share) then
+			count(KEYS[6], user, -bytes)
 			bytes, isKept = 0, false
 		end
 		counted = string.format('%06d', bytes)
