@@ -99,9 +99,9 @@ func useQueue(ctx context.Context, client redis.UniversalClient, prefix string) 
 	_, last := q.Complete(ctx, claims["b"], fmt.Sprintf("%016d", 22), module.Trouble{}, "sent")
 	_, dropped := q.Drop(ctx, claims["c"])
 	_, held := q.HeldGateways(ctx)
-	_, summary := q.Summary(ctx, func(module.Trouble) bool { return false })
+	waits, summary := q.Summary(ctx, func(module.Trouble) bool { return false })
 	_, sent := q.Sent(ctx, claims["b"].Target)
-	failures = append(failures, err, completed, renewal, last, dropped, held, summary, sent, q.Postpone(ctx, renewed, "gate2", time.Hour, &trouble),
+	failures = append(failures, err, completed, renewal, last, dropped, held, summary, waits.Refused, sent, q.Postpone(ctx, renewed, "gate2", time.Hour, &trouble),
 		q.Postpone(ctx, claims["d"], claims["d"].Gate, 0, nil))
 	keys := stored.Keys{Prefix: prefix}
 	failures = append(failures, client.Set(ctx, keys.Due(1, "gate0"), "of another type", 0).Err(), add("h", "h", 2))

@@ -204,8 +204,8 @@ type DeliveryQueue interface {
 
 	// Summary describes all backlogs, claimed or not, for metrics. Its cost is bounded: with
 	// many backlogs, it is an estimate and up to 15 seconds old. It fails if a part of the
-	// queue cannot be read, or has refused writes for 15 seconds. IsAlone reports whether a
-	// backlog with this trouble waits for a reason that is no other pusher's.
+	// queue cannot be read. IsAlone reports whether a backlog with this trouble waits for a
+	// reason that is no other pusher's.
 	Summary(ctx context.Context, isAlone func(Trouble) bool) (QueueSummary, error)
 }
 
@@ -221,6 +221,9 @@ type QueueSummary struct {
 	// Gates has the number of notifications by gate, without backlogs FanOut. It has at
 	// least the 32 gates with the most users.
 	Gates map[string]int
+
+	// Refused is the error of a queue that has refused writes for 15 seconds, otherwise nil.
+	Refused error
 }
 
 // Target names a backlog.

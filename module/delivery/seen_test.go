@@ -121,6 +121,41 @@ func TestABlockedGatewayIsSeenAsBlocked(t *testing.T) {
 	})
 }
 
+// fullQueue refuses writes.
+type fullQueue struct{ module.DeliveryQueue }
+
+func (q fullQueue) Summary(ctx context.Context, isAlone func(module.Trouble) bool) (module.QueueSummary, error) {
+	s, err := q.DeliveryQueue.Summary(ctx, isAlone)
+	s.Refused = refusal("OOM command not allowed when used memory > 'maxmemory'.")
+	return s, err
+}
+
+func (fullQueue) Claim(context.Context, module.Look) (module.Claimed, error) {
+	return module.Claimed{}, module.Unavailable(errNoResult)
+}
+
+// A host that starts while the queue is full sees what waits.
+func TestWhatWaitsInAFullQueueIsSeen(t *testing.T) {
+	inBubble(t, func(w *world) {
+		before, stop := w.host()
+		w.answer("gw", slow(time.Hour, 200))
+		for n := range 3 {
+			w.set(name2(n), key(n), "gw")
+			w.notify(before, n, "!r:h", name2(n))
+		}
+		stop()
+		d, stop := w.hostOn(fullQueue{w.queue}, w)
+		defer stop()
+		time.Sleep(time.Minute)
+		if got := d.Stats(); got.Waiting != 3 || got.Oldest < 40*time.Second {
+			t.Errorf("got %+v", got)
+		}
+		if n := w.counted(observe.DeliveryFailed, FailOOM); n < 3 {
+			t.Errorf("%d failures were counted", n)
+		}
+	})
+}
+
 // The age of what waits grows while the queue cannot be read, and every failure is counted.
 func TestWhatWaitsIsSeenWithoutTheQueue(t *testing.T) {
 	inBubble(t, func(w *world) {

@@ -1,6 +1,7 @@
 package delivery
 
 import (
+	"cmp"
 	"context"
 	"math/rand/v2"
 	"strings"
@@ -33,10 +34,10 @@ func (d *Delivery) summarizeOnce(ctx context.Context) {
 	defer cancel()
 	began := time.Now()
 	summary, err := d.queue.Summary(ctx, func(t module.Trouble) bool { return content.ReadTrouble(t).IsAlone() })
+	if failed := cmp.Or(err, summary.Refused); failed != nil && ctx.Err() != context.Canceled {
+		d.failures.add("read what waits", failed)
+	}
 	if err != nil {
-		if ctx.Err() != context.Canceled {
-			d.failures.add("read what waits", err)
-		}
 		return
 	}
 	d.mu.Lock()

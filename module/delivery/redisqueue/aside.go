@@ -115,10 +115,11 @@ func (q *Queue) relist(ctx context.Context) (more []int) {
 	if !found {
 		return nil
 	}
-	targets, gates, next, err := q.scanPage(ctx, shard, cursor)
+	targets, records, next, err := q.scan(ctx, q.keys.ShardFirst(shard), cursor)
 	calls := make([]*redisclient.Call, len(targets))
 	for i, target := range targets {
-		calls[i] = list.Call(q.listKeys(shard, target, gates[i]), target, gates[i])
+		gate, _, _ := stored.ReadFirstEntry(records[i])
+		calls[i] = list.Call(q.listKeys(shard, target, gate), target, gate)
 	}
 	for _, failed := range q.run(ctx, calls...) {
 		err = cmp.Or(err, failed)

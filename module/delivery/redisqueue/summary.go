@@ -28,18 +28,18 @@ const (
 
 var sampleBacklogs = redisclient.NewScript(sampleScript)
 
-// sampleScript returns the time and the stored summary of a shard. Without a summary, it
-// returns the time, the number of backlogs, and some of them with their records. When the
-// summary has expired, it stores an empty one, which fails if Redis refuses writes.
+// sampleScript returns the time, and a stored summary or else the number of backlogs, some
+// of them with their records, and why Redis refuses writes, if it does: once in a while it
+// stores an empty summary.
 //
 // KEYS: summary, first. ARGV: how many backlogs, and the ms to store the empty summary.
 const sampleScript = calls + `
-local now, text = tonumber(redis.call('TIME')[1]), try('', 'GET', KEYS[1])
+local now, text, refused = tonumber(redis.call('TIME')[1]), try('', 'GET', KEYS[1]), nil
 if text and text ~= '' then return {now, text} end
-if not text then redis.call('SET', KEYS[1], '', 'PX', ARGV[2]) end
-local n = redis.call('HLEN', KEYS[2])
-if n == 0 then return {now, '', 0, {}} end
-return {now, '', n, redis.call('HRANDFIELD', KEYS[2], ARGV[1], 'WITHVALUES')}`
+if not text then refused = redis.pcall('SET', KEYS[1], '', 'PX', ARGV[2]).err end
+local n, some = redis.call('HLEN', KEYS[2]), {}
+if n > 0 then some = redis.call('HRANDFIELD', KEYS[2], ARGV[1], 'WITHVALUES') end
+return {now, '', n, some, refused or ''}`
 
 // Summary implements [module.DeliveryQueue]. Hosts share the summaries of large shards.
 func (q *Queue) Summary(ctx context.Context, isAlone func(module.Trouble) bool) (module.QueueSummary, error) {
@@ -67,7 +67,9 @@ func (q *Queue) Summary(ctx context.Context, isAlone func(module.Trouble) bool) 
 	if err := q.readSamples(ctx, sampled, isAlone); err != nil {
 		return module.QueueSummary{}, err
 	}
-	return addUp(all), q.share(ctx, sampled)
+	summary := addUp(all)
+	summary.Refused = cmp.Or(summary.Refused, q.share(ctx, sampled))
+	return summary, nil
 }
 
 // shardSample has a sample of a shard's backlogs, or its stored summary.
@@ -77,6 +79,7 @@ type shardSample struct {
 	backlogs int64
 	targets  []string
 	records  []string
+	refused  error // by Redis, which takes no writes
 
 	summary shardSummary
 }
@@ -91,7 +94,7 @@ type shardSummary struct {
 // readSample reads a reply of sampleScript.
 func readSample(shard int, reply *redis.Cmd) (*shardSample, error) {
 	parts, err := reply.Slice()
-	if err != nil || len(parts) != 2 && len(parts) != 4 {
+	if err != nil || len(parts) != 2 && len(parts) != 5 {
 		return nil, fmt.Errorf("%d replies: %w", len(parts), err)
 	}
 	s := &shardSample{shard: shard}
@@ -101,6 +104,9 @@ func readSample(shard int, reply *redis.Cmd) (*shardSample, error) {
 		return s, json.Unmarshal([]byte(text), &s.summary)
 	}
 	s.backlogs, _ = parts[2].(int64)
+	if text, _ := parts[4].(string); text != "" {
+		s.refused = unavailable("summarize", refusal(text))
+	}
 	pairs := textsIn(parts[3])
 	for i := 0; i+1 < len(pairs); i += 2 {
 		s.targets, s.records = append(s.targets, pairs[i]), append(s.records, pairs[i+1])
@@ -108,11 +114,20 @@ func readSample(shard int, reply *redis.Cmd) (*shardSample, error) {
 	return s, nil
 }
 
+// refusal is an error of Redis that a script returns as a text.
+type refusal string
+
+func (r refusal) Error() string { return string(r) }
+
+// RedisError marks an error of Redis, as in go-redis.
+func (refusal) RedisError() {}
+
 // addUp adds up the summaries of shards. All pushers of a user are in one of them.
 func addUp(shards []*shardSample) module.QueueSummary {
 	all, ages := module.QueueSummary{Gates: map[string]int{}}, map[string][]int64{}
 	for _, s := range shards {
 		all.Notifications += s.summary.Notifications
+		all.Refused = cmp.Or(all.Refused, s.refused)
 		for gate, n := range s.summary.Gates {
 			all.Gates[gate] += n
 		}

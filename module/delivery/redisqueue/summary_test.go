@@ -195,9 +195,9 @@ func TestTheOldestWaitsWithOthers(t *testing.T) {
 	}
 }
 
-// A Redis that refuses writes is noticed though nothing waits, and a key of another type
-// stops no summary.
-func TestASummaryFailsIfWritesAreRefused(t *testing.T) {
+// A Redis that refuses writes is noticed though nothing waits, and what waits is known. A key of another type stops no
+// summary.
+func TestASummaryNoticesThatWritesAreRefused(t *testing.T) {
 	t.Parallel()
 	keys := stored.Keys{}
 	server := redistest.Single(t)
@@ -206,9 +206,19 @@ func TestASummaryFailsIfWritesAreRefused(t *testing.T) {
 	client.Set(t.Context(), keys.More(1, "text"), "x", 0)
 	client.HSet(t.Context(), keys.ShardFirst(1), "text", "no record")
 	client.RPush(t.Context(), keys.ShardSummary(2), "x")
-	if s, err := q.Summary(t.Context(), isAlone); err != nil || s.Notifications != 1 {
-		t.Errorf("got %+v, %v", s, err)
+	f := newFilled(t, client)
+	f.add(4, "gate", 500, "", users(20)...)
+	check := func(says string) {
+		t.Helper()
+		s, err := q.Summary(t.Context(), isAlone)
+		if err != nil || s.Notifications != 41 || s.Oldest < 500*time.Second || (s.Refused == nil) != (says == "") {
+			t.Errorf("got %+v, %v", s, err)
+		}
+		if s.Refused != nil && !strings.Contains(fault.Details(s.Refused), says) {
+			t.Errorf("%s: got error %v", says, s.Refused)
+		}
 	}
+	check("")
 	if n := client.Exists(t.Context(), keys.ShardSummary(3)).Val(); n != 1 {
 		t.Error("an empty shard does not test that Redis takes writes")
 	}
@@ -216,13 +226,13 @@ func TestASummaryFailsIfWritesAreRefused(t *testing.T) {
 		{"min-replicas-to-write", "1", "0", "NOREPLICAS"},
 		{"maxmemory", "1", "0", "OOM"},
 	} {
-		client.Del(t.Context(), keys.ShardSummary(3))
-		if err := client.ConfigSet(t.Context(), test.setting, test.bad).Err(); err != nil {
-			t.Fatal(err)
+		for _, shard := range []int{3, 4} {
+			client.Del(t.Context(), keys.ShardSummary(shard))
+			if err := client.ConfigSet(t.Context(), test.setting, test.bad).Err(); err != nil {
+				t.Fatal(err)
+			}
+			check(test.says)
+			client.ConfigSet(t.Context(), test.setting, test.good)
 		}
-		if _, err := q.Summary(t.Context(), isAlone); err == nil || !strings.Contains(fault.Details(err), test.says) {
-			t.Errorf("%s: got error %v", test.says, err)
-		}
-		client.ConfigSet(t.Context(), test.setting, test.good)
 	}
 }

@@ -19,41 +19,33 @@ const page = 200 // backlogs that are read at once
 // Backlogs implements [module.DeliveryQueue]. The due time of a backlog that is not listed is
 // the zero time.
 func (q *Queue) Backlogs(ctx context.Context, shard int, visit func(module.Backlog) bool) error {
-	isOver := false
-	return q.scanFirst(ctx, shard, func(targets, _ []string) error {
-		if isOver {
-			return nil
-		}
+	return q.scanAll(ctx, q.keys.ShardFirst(shard), func(targets, _ []string) (more bool, err error) {
 		all, err := q.backlogs(ctx, shard, targets)
 		for _, b := range all {
-			isOver = isOver || !visit(b)
-			if isOver {
-				break
+			if !visit(b) {
+				return false, nil
 			}
 		}
-		return err
+		return true, err
 	})
 }
 
-// scanFirst calls visit for the backlogs of a shard, some at a time.
-func (q *Queue) scanFirst(ctx context.Context, shard int, visit func(targets, gates []string) error) error {
+// scanAll calls visit for some fields of a hash after the other, until visit wants no more.
+func (q *Queue) scanAll(ctx context.Context, key string, visit func(fields, values []string) (more bool, err error)) error {
 	for cursor := uint64(0); ; {
-		targets, gates, next, err := q.scanPage(ctx, shard, cursor)
+		fields, values, next, err := q.scan(ctx, key, cursor)
 		if err != nil {
 			return err
 		}
-		if err := visit(targets, gates); err != nil {
+		if more, err := visit(fields, values); err != nil || !more || next == 0 {
 			return err
 		}
-		if cursor = next; cursor == 0 {
-			return nil
-		}
+		cursor = next
 	}
 }
 
-// scanPage returns some backlogs of a shard, and the cursor of the next ones, 0 for none.
-func (q *Queue) scanPage(ctx context.Context, shard int, cursor uint64) (targets, gates []string, next uint64, err error) {
-	key := q.keys.ShardFirst(shard)
+// scan returns some fields of a hash, and the cursor of the next ones, 0 for none.
+func (q *Queue) scan(ctx context.Context, key string, cursor uint64) (fields, values []string, next uint64, err error) {
 	var scanned *redis.ScanCmd
 	if err := q.read(ctx, command(key, &scanned, func(ctx context.Context, to redisclient.Sender) *redis.ScanCmd {
 		return to.HScan(ctx, key, cursor, "", page)
@@ -61,11 +53,10 @@ func (q *Queue) scanPage(ctx context.Context, shard int, cursor uint64) (targets
 		return nil, nil, 0, err
 	}
 	pairs, next := scanned.Val()
-	for i := 0; i+1 < len(pairs); i += 2 { // each target and its record
-		gate, _, _ := stored.ReadFirstEntry(pairs[i+1])
-		targets, gates = append(targets, pairs[i]), append(gates, gate)
+	for i := 0; i+1 < len(pairs); i += 2 {
+		fields, values = append(fields, pairs[i]), append(values, pairs[i+1])
 	}
-	return targets, gates, next, nil
+	return fields, values, next, nil
 }
 
 // backlogs reads the backlogs that exist. A backlog that its gate does not list has
@@ -195,24 +186,14 @@ func (q *Queue) Gates(ctx context.Context, shard int, now time.Time) (all []Gate
 
 // Troubles calls visit for the failing backlogs of a shard.
 func (q *Queue) Troubles(ctx context.Context, shard int, visit func(module.Trouble)) error {
-	key := q.keys.ShardTrouble(shard)
-	for cursor := uint64(0); ; {
-		var scanned *redis.ScanCmd
-		if err := unlessWrongType(q.read(ctx, command(key, &scanned, func(ctx context.Context, to redisclient.Sender) *redis.ScanCmd {
-			return to.HScan(ctx, key, cursor, "", page)
-		}))); err != nil {
-			return err
-		}
-		pairs, next := scanned.Val()
-		for i := 0; i+1 < len(pairs); i += 2 { // each target and its trouble
-			if b := backlog(module.Claim{Target: module.Target{Name: pairs[i]}}, "", pairs[i+1]); b.Trouble.Text != "" {
+	return unlessWrongType(q.scanAll(ctx, q.keys.ShardTrouble(shard), func(targets, troubles []string) (more bool, err error) {
+		for i, target := range targets {
+			if b := backlog(module.Claim{Target: module.Target{Name: target}}, "", troubles[i]); b.Trouble.Text != "" {
 				visit(b.Trouble)
 			}
 		}
-		if cursor = next; cursor == 0 {
-			return nil
-		}
-	}
+		return true, nil
+	}))
 }
 
 // Retry makes unclaimed backlogs of a gate due at once, and returns their number.
