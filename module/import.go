@@ -103,7 +103,7 @@ func (i *importer) run(ctx context.Context, user mxid.UserID, from Import, how I
 	return i.runLoaded(ctx, stored, user, from, how)
 }
 
-// runLoaded is run after the user's stored rules were loaded.
+// runLoaded is run for a caller that has just loaded the user's stored rules.
 func (i *importer) runLoaded(
 	ctx context.Context, stored Content, user mxid.UserID, from Import, how ImportMode,
 ) (result ImportResult, err error) {

@@ -89,7 +89,7 @@ func (s Servers) HasPassword() bool {
 }
 
 // Parse parses the values of -redis-mode, -redis and -redis-master. Its errors do not repeat
-// where, which may contain a password.
+// the value of -redis, which may contain a password.
 func Parse(mode Mode, where, master string) (Servers, error) {
 	switch {
 	case !slices.Contains([]Mode{Embedded, Standalone, Sentinel, Cluster}, mode):

@@ -93,7 +93,8 @@ func (g *gates) state(gate string) (isOpen, isCutOff bool) {
 	return g.turns.IsOpen(gate), g.turns.IsCutOff(time.Now())
 }
 
-// closedFor returns for how much of the last time a gate was closed at this host.
+// closedFor returns how long a gate was closed at this host in a period that ends now. Last
+// is the length of the period.
 func (g *gates) closedFor(gate string, last time.Duration) time.Duration {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -102,18 +102,19 @@ func anchor(list []entry, id string) (int, error) {
 	return i, nil
 }
 
-// place may change list.
+// place puts a new or replaced rule into list, which it may change. Without a position, a
+// replaced rule stays at its place.
 func place(kind Kind, list []entry, id string, made func(enabled bool) entry, at Position) []entry {
 	stood := indexOfEntry(list, id)
 	if stood < 0 {
 		return slices.Insert(list, newIndex(kind, list, at), made(true))
 	}
 	rule := made(list[stood].flag("enabled"))
-	beside := at.Before
-	if beside == "" {
-		beside = at.After
+	anchorID := at.Before
+	if anchorID == "" {
+		anchorID = at.After
 	}
-	if beside == "" || beside == id {
+	if anchorID == "" || anchorID == id {
 		list[stood] = rule
 		return removeID(list, id, stood+1)
 	}

@@ -254,13 +254,13 @@ func (s *Store[V, R]) forget(key string) { s.cache.forget(s.codec.redisKey(key))
 
 func (s *Store[V, R]) write(ctx context.Context, u commit.Update[V, R]) (now commit.Snapshot[V, R], done bool, err error) {
 	swap := s.codec.Prepare(u)
-	err = errStagedRefused
 	// A durability wait must follow the write on the same connection, so it excludes
 	// staged swaps.
-	if swap.Staged != nil && !s.cfg.Durability.IsRequired() {
+	isStaged := swap.Staged != nil && !s.cfg.Durability.IsRequired()
+	if isStaged {
 		done, err = s.swapStaged(ctx, u.Key, *swap.Staged)
 	}
-	if errors.Is(err, errStagedRefused) {
+	if !isStaged || errors.Is(err, errStagedRefused) {
 		done, err = s.run(ctx, s.swap, s.codec.redisKey(u.Key), swap.Args...)
 	}
 	if err != nil {

@@ -989,7 +989,7 @@ func closedGate(t *testing.T, newQueue hosts, shard int) {
 		if len(claimed.Backlogs) != 1 {
 			t.Fatalf("claimed %v", claimed.Backlogs)
 		}
-		if hasMore := slices.Contains(claimed.More, shard); hasMore == isClosed || claimed.Oldest > 0 == isClosed {
+		if hasMore, isOld := slices.Contains(claimed.More, shard), claimed.Oldest > 0; hasMore == isClosed || isOld == isClosed {
 			t.Errorf("closed %t: more in %v, %v old", isClosed, claimed.More, claimed.Oldest)
 		}
 	}

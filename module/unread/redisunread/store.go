@@ -112,7 +112,7 @@ func (s *Store) Append(ctx context.Context, texts []module.UserText) []module.Re
 
 // push appends texts to lists. It begins a missing list only if no other master has it:
 // otherwise the new list would hide the older one, which an interrupted move of its slot
-// has left there.
+// has left there. Places has the index in pushes of each command.
 func (s *Store) push(ctx context.Context, pushes []push, places []int, commands []*redisclient.Command) []error {
 	errs := s.writer.DoDurably(ctx, commands...)
 	var missing []int
