@@ -17,8 +17,6 @@ func TestRequester(t *testing.T) {
 	}{
 		{"given", WithRequester(context.Background(), alice), alice, true},
 		{"without a device", WithRequester(context.Background(), Requester{User: "@as:example.org"}), Requester{User: "@as:example.org"}, true},
-		{"in a derived context", context.WithValue(WithRequester(context.Background(), alice), key{}, 1), alice, true},
-		{"the last one counts", WithRequester(WithRequester(context.Background(), Requester{User: "@b:x"}), alice), alice, true},
 		{"none", context.Background(), Requester{}, false},
 		{"a foreign key", context.WithValue(context.Background(), key{}, alice), Requester{}, false},
 		{"without a user", WithRequester(context.Background(), Requester{Device: "DEVICE"}), Requester{Device: "DEVICE"}, false},

@@ -7,7 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/redis/go-redis/v9"
 	"go.uber.org/fx"
 
@@ -166,62 +165,32 @@ func (noCounts) Counts(_ context.Context, users []mxid.UserID) map[mxid.UserID]m
 func TestUnreadWithFx(t *testing.T) {
 	t.Parallel()
 	_, client := embedded(t)
-	memory, registry := storetest.NewMemory(), prometheus.NewRegistry()
-	var parts struct {
-		fx.In
-		Unread module.Unread
-		Push   *pushfx.Push
-		Host   module.HostService
-	}
-	h := startHost(t, client, pushfx.Delivery, pushfx.Unread, fx.Supply(registry),
+	memory := storetest.NewMemory()
+	var badges module.Unread
+	var push *pushfx.Push
+	var users module.HostService
+	h, registry := startMeasured(t, client, pushfx.Delivery, pushfx.Unread, fx.Populate(&badges, &push, &users),
 		fx.Provide(func() module.NotifiedEvents { return roomEvents{1: `{"event_id":"$1"}`} }),
 		fx.Decorate(allowLoopback),
 		fx.Replace(fx.Annotate(memory.Unread(), fx.As(new(module.UnreadStore)))),
 		fx.Decorate(func(s module.UnreadService) module.UnreadService { return noCounts{s} }),
-		fx.Invoke(func(p struct {
-			fx.In
-			Unread module.Unread
-			Push   *pushfx.Push
-			Host   module.HostService
-		}) {
-			parts.Unread, parts.Push, parts.Host = p.Unread, p.Push, p.Host
-		}),
 	)
-	host := &unreadHost{Push: parts.Push, client: client}
+	host := &unreadHost{Push: push, client: client}
 	host.send(t, 1)
 	if len(memory.Texts[alice]) != 1 {
 		t.Errorf("the host's store has %q", memory.Texts)
 	}
-	if counts, err := parts.Push.Unread.Rooms(t.Context(), alice); err != nil || len(counts) != 1 || counts["!wrapped"].Threads != nil {
+	if counts, err := push.Unread.Rooms(t.Context(), alice); err != nil || len(counts) != 1 || counts["!wrapped"].Threads != nil {
 		t.Errorf("got %v, error %v", counts, err)
 	}
-	if got := parts.Unread.Counts(t.Context(), []mxid.UserID{alice})[alice].Value.Unread; got != 77 {
+	if got := badges.Counts(t.Context(), []mxid.UserID{alice})[alice].Value.Unread; got != 77 {
 		t.Errorf("the badge is %d, want the wrapped one", got)
 	}
 	if a := h.do(alice, http.MethodGet, v3+"/notifications", ""); a.status != http.StatusOK || !strings.Contains(a.body, `"event":{"event_id":"$1"},"profile_tag":"","read":false,"room_id":"!room:x"`) {
 		t.Errorf("got %d %s", a.status, a.body)
 	}
-	if err := parts.Host.ForgetUser(t.Context(), alice); err != nil || len(memory.Texts[alice]) != 0 {
+	if err := users.ForgetUser(t.Context(), alice); err != nil || len(memory.Texts[alice]) != 0 {
 		t.Errorf("after ForgetUser: %q, error %v", memory.Texts, err)
 	}
-	if n := metricValue(t, registry, "pushfx_unread_events_total", "appended"); n != 2 {
-		t.Errorf("appended %v operations, want 2", n)
-	}
-}
-
-func metricValue(t *testing.T, registry *prometheus.Registry, name, label string) float64 {
-	t.Helper()
-	families, err := registry.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, family := range families {
-		for _, metric := range family.GetMetric() {
-			if family.GetName() == name && metric.GetLabel()[0].GetValue() == label {
-				return metric.GetCounter().GetValue()
-			}
-		}
-	}
-	t.Fatalf("there is no %s of %s", name, label)
-	return 0
+	scrape(t, registry).want(t, scraped{"pushfx_unread_events_total{event=appended}": 2})
 }

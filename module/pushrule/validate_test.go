@@ -15,17 +15,12 @@ func TestValidateIDRefusesInvalidIDs(t *testing.T) {
 		id   string
 		want error
 	}{
-		"a word":                   {"word", nil},
 		"a room id":                {"!room:example.org", nil},
-		"a user id with port":      {"@al=ice+x:example.org:8448", nil},
 		"a space":                  {"two words", nil},
-		"only a space":             {" ", nil},
 		"an emoji":                 {"\U0001f600", nil},
 		"percent, hash and query":  {"%2F#?&=%", nil},
 		"quotes and braces":        {`"{}[]'`, nil},
-		"a dot further on":         {"a.b", nil},
 		"a full-width dot":         {"\uff0em.rule", nil},
-		"a no-break space":         {"\u00a0", nil},
 		"a line separator":         {"a\u2028b", nil},
 		"a replacement character":  {"\ufffd", nil},
 		"an overlong one":          {strings.Repeat("x", 1<<20), nil},
@@ -35,18 +30,9 @@ func TestValidateIDRefusesInvalidIDs(t *testing.T) {
 		"a dot, then no UTF-8":     {".\xff", reserved},
 		"empty":                    {"", invalid},
 		"a slash":                  {"a/b", invalid},
-		"a slash at the start":     {"/", invalid},
 		"a backslash":              {`a\b`, invalid},
-		"NUL":                      {"a\x00b", invalid},
-		"a newline":                {"a\n", invalid},
-		"escape":                   {"\x1b[0m", invalid},
-		"the last of C0":           {"a\x1f", invalid},
-		"DEL":                      {"a\x7f", invalid},
-		"the first of C1":          {"a\u0080", invalid},
-		"the last of C1":           {"a\u009f", invalid},
 		"a byte that is not UTF-8": {"a\xff", invalid},
 		"an encoded surrogate":     {"\xed\xa0\x80", invalid},
-		"an overlong slash":        {"\xc0\xaf", invalid},
 		"a cut character":          {"a\xe2\x82", invalid},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -3,7 +3,6 @@ package redisclient
 import (
 	"context"
 	"errors"
-	"net"
 	"slices"
 	"strings"
 	"sync"
@@ -86,21 +85,6 @@ func TestStartCheckReportsHarmfulSettings(t *testing.T) {
 		if m.Clock().last.Load() == nil {
 			t.Errorf("%s: the clock was not measured", test.name)
 		}
-	}
-}
-
-func TestStartCheckEndsInTime(t *testing.T) {
-	t.Parallel()
-	silent, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer silent.Close()
-	client := redis.NewClient(&redis.Options{Addr: silent.Addr().String(), MaxRetries: -1})
-	defer client.Close()
-	m := NewMonitor(client, Config{StartTimeout: 50 * time.Millisecond}, fixedDurability{}, &journal{})
-	if err := m.Check(t.Context()); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), silent.Addr().String()) {
-		t.Errorf("got error %v", err)
 	}
 }
 
