@@ -19,11 +19,11 @@ import (
 	"os/signal"
 	"runtime"
 	"slices"
-	"sync"
 	"syscall"
 	"time"
 
 	"github.com/redis/go-redis/v9/logging"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/pushfx/pushfx/module/fault"
 )
@@ -56,18 +56,11 @@ var errNothing = errors.New("nothing to measure (-h explains the flags)")
 // sideBySide calls do with each number below n at the same time. The first error ends their
 // context.
 func sideBySide(ctx context.Context, n int, do func(ctx context.Context, i int) error) error {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	var running sync.WaitGroup
+	group, ctx := errgroup.WithContext(ctx)
 	for i := range n {
-		running.Go(func() {
-			if err := do(ctx, i); err != nil {
-				cancel(err)
-			}
-		})
+		group.Go(func() error { return do(ctx, i) })
 	}
-	running.Wait()
-	return context.Cause(ctx)
+	return group.Wait()
 }
 
 // quantile returns a quantile of the values. Part is from 0 for the least to 1 for the

@@ -247,6 +247,7 @@ func (g *guarded) damageQueue() {
 		g.do("HSET", g.keys.ShardFirst(shard), "x", stored.FirstEntry("g", entry(1, "h")))
 		g.do("RPUSH", g.keys.More(shard, "x"), entry(2, "h"), entry(3+shard, "c"))
 		g.do("HSET", g.keys.ShardTexts(shard), "x0000000000000009", secret)
+		g.do("HSET", g.keys.ShardBytes(shard), "user0000", secret)
 		g.do("ZADD", g.keys.Due(shard, "g"), time.Now().Add(2*content.MaxWait).UnixMicro()|1, "x")
 		g.do("RPUSH", g.keys.More(shard, "y"), entry(1, "h"))
 	}
