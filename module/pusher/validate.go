@@ -267,7 +267,8 @@ var hostNames = idna.New(
 
 // asciiName returns a host's name for DNS, without a final dot. Names are invalid with
 // invisible runes, empty labels, labels over 63 bytes, or more than 253 bytes (RFC
-// 1035). The second mapping checks text that becomes right-to-left only by the first.
+// 1035). The mapped name is checked by a second mapping, because the first one may have
+// made text right-to-left.
 func asciiName(host string) (name string, valid bool) {
 	if strings.ContainsFunc(host, isInvisible) {
 		return "", false
@@ -285,8 +286,8 @@ func isBadLabel(label string) bool {
 }
 
 // isInvisible reports whether a rune could disguise a name: it shows nothing or changes
-// the direction of text. The mapping drops some of these runes. IDNA has rules for
-// joiners, which change how some words are written.
+// the direction of text. It excepts the two joiners, which some scripts need, and for which
+// IDNA has rules.
 func isInvisible(r rune) bool {
 	const zwnj, zwj = '\u200c', '\u200d'
 	return r != zwnj && r != zwj &&

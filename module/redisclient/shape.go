@@ -123,8 +123,8 @@ func (s *shape) isOpen(slot int) bool {
 	return slices.ContainsFunc(s.masters, func(m *master) bool { return slices.Contains(m.open, slot) })
 }
 
-// isServedBy reports whether a node, which may be nil, and no other one serves a slot,
-// and all masters have replied.
+// isServedBy reports whether a node is the only one that serves a slot. It is false for a
+// nil node, and unless all masters have replied.
 func (s *shape) isServedBy(slot int, node *redis.Client) bool {
 	var serving []*master
 	for _, m := range s.masters {

@@ -120,7 +120,7 @@ func (t Trouble) After(f Failure) (Trouble, Step) {
 }
 
 // TookAhead returns the trouble after the delivery of a later notification, which counts
-// as a trial. Ahead stays set, so the next notification is sent, too.
+// as a successful trial. More of the later notifications are sent until one fails.
 func (t Trouble) TookAhead() Trouble {
 	t.Trials = min(t.Trials+1, t.Fails/failRound)
 	t.IDOnly = t.IDOnly || t.Trials >= dropTrials

@@ -539,7 +539,8 @@ func young(t *testing.T, newQueue hosts, shard int) {
 	for n := 1; n <= 10*maxBacklog+1; n++ {
 		b := batch(shard, to("a", one(n))...)
 		b.KeepFor = time.Hour
-		if e := enqueue(t, q, b); (e.Coalesced > 0) != (n > 10*maxBacklog) && !e.Again {
+		isFull := n > 10*maxBacklog
+		if e := enqueue(t, q, b); e.Coalesced > 0 != isFull && !e.Again {
 			t.Fatalf("%d notifications: %d are dropped", n, e.Coalesced)
 		}
 	}

@@ -28,9 +28,10 @@ const (
 
 var sampleBacklogs = redisclient.NewScript(sampleScript)
 
-// sampleScript returns the time, and a stored summary or else the number of backlogs, some
-// of them with their records, and why Redis refuses writes, if it does: once in a while it
-// stores an empty summary.
+// sampleScript returns the time and the stored summary of a shard. Without a summary, it
+// returns the time, an empty text, the number of backlogs, some of them with their records,
+// and the error of a write. It writes an empty summary where the last one has expired, to
+// find out whether Redis refuses writes.
 //
 // KEYS: summary, first. ARGV: how many backlogs, and the ms to store the empty summary.
 const sampleScript = calls + `
