@@ -12,12 +12,16 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/alicebob/miniredis/v2/server"
 	"github.com/redis/go-redis/v9"
 	"go.uber.org/fx"
 
 	"github.com/pushfx/pushfx"
 	"github.com/pushfx/pushfx/module/commit/rediscommit"
+	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/pushrule"
 	"github.com/pushfx/pushfx/module/redistest"
+	"github.com/pushfx/pushfx/rulestore"
 )
 
 type masterFailure struct {
@@ -401,5 +405,64 @@ func TestUnreachedDurabilityGives503InTimeWhileReadsContinue(t *testing.T) {
 	t.Logf("reads while %d writers wait: %v", many, reads)
 	if longest := reads[len(reads)-1]; longest >= patience*3/4 {
 		t.Errorf("a read takes %v, as if it waited for the replica", longest)
+	}
+}
+
+// sentWaits makes a server reply to each wait after a delay, like one with a replica and an append-only file. It
+// records the scripts and waits.
+type sentWaits struct {
+	slow        time.Duration
+	connections []*server.Peer
+	commands    []string
+}
+
+func (w *sentWaits) answer(from *server.Peer, command string, args ...string) bool {
+	switch command {
+	case "EVALSHA":
+		w.connections = append(w.connections, from)
+		return false
+	case "WAIT":
+		time.Sleep(w.slow)
+		from.WriteInt(1)
+	case "WAITAOF":
+		from.WriteLen(2)
+		from.WriteInt(1)
+		from.WriteInt(0)
+	default:
+		return false
+	}
+	w.connections = append(w.connections, from)
+	w.commands = append(w.commands, strings.Join(append([]string{command}, args...), " "))
+	return true
+}
+
+// All are on one connection, since a wait is for the writes of its connection.
+func TestDurabilityOfTheFileGetsTheRestOfTheTimeout(t *testing.T) {
+	t.Parallel()
+	redis, client := embedded(t)
+	cfg := rediscommit.DefaultConfig()
+	cfg.Durability = rediscommit.Durability{Replicas: 1, AOF: true, Timeout: 500 * time.Millisecond}
+	store, err := rulestore.New(client, cfg, rediscommit.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var sent *sentWaits
+	for _, user := range []mxid.UserID{"@first:example.org", alice} { // the first loads the script
+		sent = &sentWaits{slow: 200 * time.Millisecond}
+		redis.Server().SetPreHook(sent.answer)
+		_, err := store.Update(t.Context(), user, func(rules *pushrule.Ruleset, _ bool) error {
+			*rules = pushrule.ServerDefault(user)
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	var first, second int
+	if _, err := fmt.Sscanf(strings.Join(sent.commands, ", "), "WAIT 1 %d, WAITAOF 1 0 %d", &first, &second); err != nil {
+		t.Fatalf("%q: %v", sent.commands, err)
+	}
+	if len(slices.Compact(sent.connections)) != 1 || first > 500 || second > max(1, first-200) || second < 1 {
+		t.Errorf("%d connections sent %q", len(slices.Compact(sent.connections)), sent.commands)
 	}
 }
