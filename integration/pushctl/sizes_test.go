@@ -15,7 +15,7 @@ import (
 
 var sizesRow = regexp.MustCompile(`(?m)^\| (.+) \| ([0-9,]+) \|$`)
 
-// The sizes of the operations page are those of typical data, within a fifth.
+// The sizes of the operations page are at most a fifth away from typical data's.
 func TestSizesOfThePage(t *testing.T) {
 	t.Parallel()
 	b := onOne(t)
