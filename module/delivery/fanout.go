@@ -46,26 +46,26 @@ type storedOutcome struct {
 	Tweaks json.RawMessage `json:"t"`
 }
 
-func (d *Delivery) fanOut(h *handover, shard int, recipients []recipient) (all []*adding) {
+func (d *Delivery) fanOut(h *handover, shard int, recipients []recipient) (all []*batch) {
 	event := h.ev.Text(d.limits)
 	for i := 0; len(recipients) > 0; i++ {
 		text, n := h.fanOutText(event, recipients)
 		recipients = recipients[n:]
-		a := d.newAdding(shard)
-		a.batch.Key, a.batch.Window = fmt.Sprint(h.key, i), d.cfg.DedupWindow
+		b := d.newBatch(shard)
+		b.Key, b.Window = fmt.Sprint(h.key, i), d.cfg.DedupWindow
 		if i == 0 {
-			a.batch.Key = h.key
+			b.Key = h.key
 		}
-		a.turns, a.targets, a.metas = []*turns.Turn{nil}, []*content.Target{nil}, []content.Meta{{}}
+		b.turns, b.targets, b.metas = []*turns.Turn{nil}, []*content.Target{nil}, []content.Meta{{}}
 		room := content.RoomDigest(h.ev.Room)
-		a.batch.Room, a.batch.MaxRoomBytes, a.batch.MaxShardBytes = room, maxRoomBytes, maxShardBytes
-		a.batch.Additions = []module.Addition{{
+		b.Room, b.MaxRoomBytes, b.MaxShardBytes = room, maxRoomBytes, maxShardBytes
+		b.Additions = []module.Addition{{
 			Target: module.FanOut + room, Gate: module.FanOut, User: room, Claim: !d.isStopping(),
 			Notification: module.Notification{
 				ID: content.EventID(h.id, strconv.Itoa(i)), Priority: module.HighPriority, Room: room, Text: text,
 			},
 		}}
-		all = append(all, a)
+		all = append(all, b)
 	}
 	return all
 }
@@ -207,16 +207,16 @@ func (d *Delivery) expandPart(ctx context.Context, c *claimed, h *handover, reci
 		return from, 0, err
 	}
 	to = from + fitting(recipients[from:last], lists)
-	a := d.addingTo(h, c.claim.Target.Shard, recipients[from:to], lists)
-	a.batch.Of, a.batch.From, a.batch.To = c.claim, from, to
+	b := d.batchTo(h, c.claim.Target.Shard, recipients[from:to], lists)
+	b.Of, b.From, b.To = c.claim, from, to
 	claimedAt := time.Now()
-	result := d.queue.Enqueue(ctx, []module.DeliveryBatch{a.batch})[0]
+	result := d.queue.Enqueue(ctx, []module.DeliveryBatch{b.DeliveryBatch})[0]
 	if result.Err != nil {
-		d.withdraw([]*adding{a})
+		d.withdraw([]*batch{b})
 		return from, 0, result.Err
 	}
 	d.dropped(DropCoalesced, result.Value.Coalesced)
-	d.sendClaimed(a, result.Value.Claims, claimedAt)
+	d.sendClaimed(b, result.Value.Claims, claimedAt)
 	return to, result.Value.Due, nil
 }
 

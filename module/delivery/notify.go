@@ -91,7 +91,7 @@ var errFull = errors.New("delivery: too many large events wait")
 // where the fan-out still has an earlier event, to keep the order.
 func (d *Delivery) handOver(ctx context.Context, h *handover, recipients map[int][]recipient) error {
 	var few []recipient
-	var batches []*adding
+	var batches []*batch
 	for shard, some := range recipients {
 		if len(some) > fanOutAbove {
 			batches = append(batches, d.fanOut(h, shard, some)...)
@@ -110,9 +110,9 @@ func (d *Delivery) handOver(ctx context.Context, h *handover, recipients map[int
 		case fitting(some, lists) < len(some):
 			batches = append(batches, d.fanOut(h, shard, some)...)
 		default:
-			if a := d.addingTo(h, shard, some, lists); len(a.batch.Additions) > 0 {
-				a.batch.Key, a.batch.Window, a.batch.Room = h.key, d.cfg.DedupWindow, content.RoomDigest(h.ev.Room)
-				batches = append(batches, a)
+			if b := d.batchTo(h, shard, some, lists); len(b.Additions) > 0 {
+				b.Key, b.Window, b.Room = h.key, d.cfg.DedupWindow, content.RoomDigest(h.ev.Room)
+				batches = append(batches, b)
 			}
 		}
 	}
@@ -157,17 +157,17 @@ func (d *Delivery) readPushers(ctx context.Context, users []mxid.UserID) (map[mx
 	return lists, nil
 }
 
-// adding is a batch, with the values that sending it at once needs.
-type adding struct {
-	batch   module.DeliveryBatch
+// batch has additions to backlogs of a shard, and what sending them at once needs.
+type batch struct {
+	module.DeliveryBatch
 	turns   []*turns.Turn // of each addition, nil for none
 	targets []*content.Target
 	metas   []content.Meta
 	readAt  time.Time // when the pushers were read
 }
 
-func (d *Delivery) addingTo(h *handover, shard int, recipients []recipient, lists map[mxid.UserID]pusher.List) *adding {
-	a := d.newAdding(shard)
+func (d *Delivery) batchTo(h *handover, shard int, recipients []recipient, lists map[mxid.UserID]pusher.List) *batch {
+	b := d.newBatch(shard)
 	for _, r := range recipients {
 		list := lists[r.User]
 		for _, p := range list.All() {
@@ -181,20 +181,20 @@ func (d *Delivery) addingTo(h *handover, shard int, recipients []recipient, list
 			to := content.To{User: r.User, RoomName: r.RoomName, Outcome: h.outcomes[r.Outcome], Target: target}
 			n := h.ev.Notification(to, m, d.limits)
 			n.ID = h.id
-			a.add(d, n, m, target, 0)
+			b.add(d, n, m, target, 0)
 		}
 	}
-	return a
+	return b
 }
 
 // keepFor is the age below which notifications are not coalesced. A backlog may only be long
 // because the claim of a dead host must lapse first.
 const keepFor = 30 * time.Second
 
-func (d *Delivery) newAdding(shard int) *adding {
-	return &adding{
+func (d *Delivery) newBatch(shard int) *batch {
+	return &batch{
 		readAt: time.Now(),
-		batch: module.DeliveryBatch{
+		DeliveryBatch: module.DeliveryBatch{
 			Shard: shard, Lease: lease, MaxBacklog: d.cfg.MaxBacklog, KeepFor: keepFor, MaxUserBytes: d.cfg.MaxUserBytes,
 		},
 	}
@@ -205,7 +205,7 @@ func newMeta(user mxid.UserID, added time.Time, lifetime time.Duration) content.
 }
 
 // add adds a notification. If this host has a turn for it, it claims the backlog.
-func (a *adding) add(d *Delivery, n module.Notification, m content.Meta, target *content.Target, delay time.Duration) {
+func (b *batch) add(d *Delivery, n module.Notification, m content.Meta, target *content.Target, delay time.Duration) {
 	var turn *turns.Turn
 	gate := target.Gate()
 	if delay == 0 && d.mayClaim(gate) {
@@ -214,8 +214,8 @@ func (a *adding) add(d *Delivery, n module.Notification, m content.Meta, target 
 			d.gates.expectMore()
 		}
 	}
-	a.turns, a.targets, a.metas = append(a.turns, turn), append(a.targets, target), append(a.metas, m)
-	a.batch.Additions = append(a.batch.Additions, module.Addition{
+	b.turns, b.targets, b.metas = append(b.turns, turn), append(b.targets, target), append(b.metas, m)
+	b.Additions = append(b.Additions, module.Addition{
 		Target: target.ID, Gate: gate, User: content.UserDigest(m.User), Notification: n,
 		Claim: turn != nil, Delay: delay, Urgent: m.Call, Generation: target.SetAt,
 	})
@@ -223,13 +223,13 @@ func (a *adding) add(d *Delivery, n module.Notification, m content.Meta, target 
 
 // enqueue adds batches, and sends the claimed backlogs. It returns the shards with a
 // fan-out of the room, whose batches were not added.
-func (d *Delivery) enqueue(ctx context.Context, all []*adding) (behind []int, err error) {
+func (d *Delivery) enqueue(ctx context.Context, all []*batch) (behind []int, err error) {
 	if len(all) == 0 {
 		return nil, nil
 	}
 	batches := make([]module.DeliveryBatch, len(all))
-	for i, a := range all {
-		batches[i] = a.batch
+	for i, b := range all {
+		batches[i] = b.DeliveryBatch
 	}
 	claimedAt := time.Now()
 	for i, result := range d.queue.Enqueue(ctx, batches) {
@@ -252,9 +252,9 @@ func (d *Delivery) enqueue(ctx context.Context, all []*adding) (behind []int, er
 }
 
 // withdraw ends the turns of batches that were not added.
-func (d *Delivery) withdraw(all []*adding) {
-	for _, a := range all {
-		for _, turn := range a.turns {
+func (d *Delivery) withdraw(all []*batch) {
+	for _, b := range all {
+		for _, turn := range b.turns {
 			if turn != nil {
 				d.gates.unused(turn)
 			}
@@ -262,11 +262,11 @@ func (d *Delivery) withdraw(all []*adding) {
 	}
 }
 
-func (d *Delivery) sendClaimed(a *adding, claims []module.Claim, claimedAt time.Time) {
+func (d *Delivery) sendClaimed(b *batch, claims []module.Claim, claimedAt time.Time) {
 	for i, claim := range claims {
 		if claim.Token == 0 {
-			if a.turns[i] != nil {
-				d.gates.unused(a.turns[i])
+			if b.turns[i] != nil {
+				d.gates.unused(b.turns[i])
 			}
 			continue
 		}
@@ -274,9 +274,9 @@ func (d *Delivery) sendClaimed(a *adding, claims []module.Claim, claimedAt time.
 			d.startOrRelease(claim, func(life context.Context) { d.expand(life, module.Backlog{Claim: claim}, claimedAt) })
 			continue
 		}
-		s, first := d.newSending(claim, claimedAt), a.batch.Additions[i].Notification
-		s.turn, s.user, s.target, s.readAt = a.turns[i], a.metas[i].User, a.targets[i], a.readAt
-		s.known, s.meta, s.metaOf = []module.Notification{first}, a.metas[i], first.ID
+		s, first := d.newSending(claim, claimedAt), b.Additions[i].Notification
+		s.turn, s.user, s.target, s.readAt = b.turns[i], b.metas[i].User, b.targets[i], b.readAt
+		s.known, s.meta, s.metaOf = []module.Notification{first}, b.metas[i], first.ID
 		if !d.startOrRelease(claim, s.run) {
 			d.gates.unused(s.turn)
 		}
@@ -300,8 +300,8 @@ func (d *Delivery) UpdateBadges(ctx context.Context, users ...mxid.UserID) error
 	if err != nil {
 		return err
 	}
-	var all []*adding
-	byShard := map[int]*adding{}
+	var all []*batch
+	byShard := map[int]*batch{}
 	now, key := d.clock(), rand.Text()
 	for user, list := range lists {
 		for _, p := range list.All() {
@@ -310,14 +310,14 @@ func (d *Delivery) UpdateBadges(ctx context.Context, users ...mxid.UserID) error
 				continue
 			}
 			shard := ShardOf(user, d.cfg.Shards)
-			a := byShard[shard]
-			if a == nil || len(a.targets) == fanOutStep {
-				a = d.newAdding(shard)
-				a.batch.Key, a.batch.Window = fmt.Sprint(key, len(all)), d.cfg.DedupWindow
-				byShard[shard], all = a, append(all, a)
+			b := byShard[shard]
+			if b == nil || len(b.targets) == fanOutStep {
+				b = d.newBatch(shard)
+				b.Key, b.Window = fmt.Sprint(key, len(all)), d.cfg.DedupWindow
+				byShard[shard], all = b, append(all, b)
 			}
 			m := newMeta(user, now, d.cfg.MaxAge)
-			a.add(d, content.Counts(key[:16], m), m, target, max(d.cfg.BadgeDelay, time.Millisecond))
+			b.add(d, content.Counts(key[:16], m), m, target, max(d.cfg.BadgeDelay, time.Millisecond))
 		}
 	}
 	_, err = d.enqueue(ctx, all)

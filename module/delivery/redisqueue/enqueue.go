@@ -22,15 +22,15 @@ import (
 // Enqueue implements [module.DeliveryQueue]. A batch is one script.
 func (q *Queue) Enqueue(ctx context.Context, batches []module.DeliveryBatch) []module.Result[module.Enqueued] {
 	results := make([]module.Result[module.Enqueued], len(batches))
-	var open []*sending
-	for i, b := range batches {
-		s, err := q.newSending(b)
+	var open []*batch
+	for i, of := range batches {
+		b, err := q.newBatch(of)
 		if err != nil {
 			results[i].Err = err
 			continue
 		}
-		s.result = &results[i]
-		open = append(open, s)
+		b.result = &results[i]
+		open = append(open, b)
 	}
 	const tries = 5 // backlogs may change their gates meanwhile
 	for try := 0; len(open) > 0 && try < tries; try++ {
@@ -40,26 +40,26 @@ func (q *Queue) Enqueue(ctx context.Context, batches []module.DeliveryBatch) []m
 }
 
 // sendBatches sends batches, and returns those that must be sent again.
-func (q *Queue) sendBatches(ctx context.Context, all []*sending) (again []*sending) {
+func (q *Queue) sendBatches(ctx context.Context, all []*batch) (again []*batch) {
 	calls := make([]*redisclient.Call, len(all))
-	for i, s := range all {
-		calls[i] = enqueue.Call(s.keys(q), s.args()...)
+	for i, b := range all {
+		calls[i] = enqueue.Call(b.keys(q), b.args()...)
 	}
 	for i, err := range q.runBy(ctx, q.writer.DoDurably, calls...) {
-		s := all[i]
+		b := all[i]
 		if err == nil {
-			s.result.Value, err = s.enqueued(calls[i].Reply)
+			b.result.Value, err = b.enqueued(calls[i].Reply)
 		}
-		if s.result.Err = err; errors.Is(err, errMoreGates) {
-			again = append(again, s)
+		if b.result.Err = err; errors.Is(err, errMoreGates) {
+			again = append(again, b)
 		}
 	}
 	return again
 }
 
-// sending is a batch that is being added.
-type sending struct {
-	batch  module.DeliveryBatch
+// batch is a [module.DeliveryBatch] that is being added.
+type batch struct {
+	module.DeliveryBatch
 	result *module.Result[module.Enqueued]
 	order  []int    // of the additions, by gate: the script lists those of a gate at once
 	heads  []string // of the additions' entries
@@ -75,12 +75,12 @@ var (
 	errMoreGates   = unavailable("enqueue", errors.New("backlogs change their gates"))
 )
 
-func (q *Queue) newSending(b module.DeliveryBatch) (*sending, error) {
-	if len(b.Additions) > module.MaxAdditions {
+func (q *Queue) newBatch(of module.DeliveryBatch) (*batch, error) {
+	if len(of.Additions) > module.MaxAdditions {
 		return nil, errTooMany
 	}
-	s := &sending{batch: b, nonce: crand.Text()[:12], lease: microseconds(b.Lease)}
-	for i, a := range b.Additions {
+	b := &batch{DeliveryBatch: of, nonce: crand.Text()[:12], lease: microseconds(of.Lease)}
+	for i, a := range of.Additions {
 		n := a.Notification
 		head, ok := stored.BacklogEntry{Priority: byte(n.Priority), ID: n.ID, Room: n.Room, User: a.User}.Head()
 		switch {
@@ -89,57 +89,56 @@ func (q *Queue) newSending(b module.DeliveryBatch) (*sending, error) {
 		case len(n.Text) > module.MaxText:
 			return nil, errTooLarge
 		}
-		s.order, s.heads = append(s.order, i), append(s.heads, head)
-		s.need(a.Gate)
+		b.order, b.heads = append(b.order, i), append(b.heads, head)
+		b.need(a.Gate)
 	}
-	slices.SortStableFunc(s.order, func(i, j int) int { return strings.Compare(b.Additions[i].Gate, b.Additions[j].Gate) })
-	if b.Of.Token != 0 {
-		s.need(module.FanOut)
+	slices.SortStableFunc(b.order, func(i, j int) int { return strings.Compare(of.Additions[i].Gate, of.Additions[j].Gate) })
+	if of.Of.Token != 0 {
+		b.need(module.FanOut)
 	}
-	return s, nil
+	return b, nil
 }
 
 // need adds a gate, and returns its place, from 1.
-func (s *sending) need(gate string) int {
-	i := slices.Index(s.gates, gate)
+func (b *batch) need(gate string) int {
+	i := slices.Index(b.gates, gate)
 	if i < 0 {
-		i, s.gates = len(s.gates), append(s.gates, gate)
+		i, b.gates = len(b.gates), append(b.gates, gate)
 	}
 	return i + 1
 }
 
-func (s *sending) keys(q *Queue) []string {
-	b := s.batch
+func (b *batch) keys(q *Queue) []string {
 	keys := []string{
 		q.keys.Seen(b.Shard, b.Key), q.keys.ShardGates(b.Shard), q.keys.ShardFirst(b.Shard), q.keys.ShardTexts(b.Shard),
 		q.keys.ShardTrouble(b.Shard), q.keys.ShardBytes(b.Shard),
 	}
-	for _, gate := range s.gates {
+	for _, gate := range b.gates {
 		keys = append(keys, q.keys.Due(b.Shard, gate))
 	}
-	for _, i := range s.order {
+	for _, i := range b.order {
 		keys = append(keys, q.keys.More(b.Shard, b.Additions[i].Target))
 	}
 	return keys
 }
 
-func (s *sending) args() []any {
-	b, expansion := s.batch, ""
+func (b *batch) args() []any {
+	expansion := ""
 	if b.Of.Token != 0 {
 		expansion = fmt.Sprint(b.Of.Target.Name, " ", b.Of.Token, " ", b.From, " ", b.To)
 	}
 	limits := fmt.Sprint(b.MaxBacklog, " ", b.MaxUserBytes, " ", b.KeepFor.Seconds(), " ", b.MaxRoomBytes, " ", b.MaxShardBytes)
-	args := []any{s.nonce, b.Window.Milliseconds(), s.lease, limits, expansion, len(s.gates), len(b.Additions)}
-	for _, gate := range s.gates {
+	args := []any{b.nonce, b.Window.Milliseconds(), b.lease, limits, expansion, len(b.gates), len(b.Additions)}
+	for _, gate := range b.gates {
 		args = append(args, gate)
 	}
-	for _, i := range s.order {
+	for _, i := range b.order {
 		args = append(args, b.Additions[i].Target)
 	}
 	args = append(args, module.FanOut+b.Room)
 	var texts []any
 	places := map[string]int{"": 0} // of texts
-	for _, i := range s.order {
+	for _, i := range b.order {
 		a, n := b.Additions[i], b.Additions[i].Notification
 		place, found := places[n.Text]
 		if !found {
@@ -155,7 +154,7 @@ func (s *sending) args() []any {
 		if a.Urgent {
 			urgent = "u"
 		}
-		args = append(args, s.need(a.Gate), place, s.heads[i], n.Meta, delay, a.Generation, urgent)
+		args = append(args, b.need(a.Gate), place, b.heads[i], n.Meta, delay, a.Generation, urgent)
 	}
 	return append(args, texts...)
 }
@@ -170,7 +169,7 @@ func microseconds(d time.Duration) int64 {
 }
 
 // enqueued reads the reply of enqueueScript. With errMoreGates, the batch was not added.
-func (s *sending) enqueued(reply *redis.Cmd) (e module.Enqueued, err error) {
+func (b *batch) enqueued(reply *redis.Cmd) (e module.Enqueued, err error) {
 	values, err := reply.Slice()
 	if err != nil || len(values) == 0 {
 		return e, unavailable("enqueue", cmp.Or(err, errors.New("empty reply")))
@@ -184,11 +183,11 @@ func (s *sending) enqueued(reply *redis.Cmd) (e module.Enqueued, err error) {
 		return e, module.ErrFenced
 	case state == -4:
 		for _, gate := range textsIn(values[1:]) {
-			s.need(gate)
+			b.need(gate)
 		}
 		return e, errMoreGates
 	}
-	additions := s.batch.Additions
+	additions := b.Additions
 	numbers := make([]int64, len(values))
 	for i, n := range values {
 		numbers[i], _ = n.(int64)
@@ -199,9 +198,9 @@ func (s *sending) enqueued(reply *redis.Cmd) (e module.Enqueued, err error) {
 	e = module.Enqueued{Again: numbers[0] == 0, Coalesced: int(numbers[1]), Due: int(numbers[2])}
 	e.Claims = make([]module.Claim, len(additions))
 	for at, token := range numbers[3:] {
-		if i := s.order[at]; token != 0 {
+		if i := b.order[at]; token != 0 {
 			a := additions[i]
-			e.Claims[i] = module.Claim{Target: module.Target{Shard: s.batch.Shard, Name: a.Target}, Gate: a.Gate, Token: token, First: a.Notification.ID}
+			e.Claims[i] = module.Claim{Target: module.Target{Shard: b.Shard, Name: a.Target}, Gate: a.Gate, Token: token, First: a.Notification.ID}
 		}
 	}
 	return e, nil
