@@ -134,7 +134,6 @@ func damages(keys stored.Keys) []damage {
 		{"a backlog without its first notification", lostBacklog, fixed, runs("RPUSH", keys.More(0, "x"), entry)},
 		{"a gate that is not listed", lostBacklog, fixed, inOrder(
 			runs("HSET", keys.ShardFirst(0), "x", stored.FirstEntry("g", entry)), runs("ZADD", keys.Due(0, "g"), 1, "x"))},
-		{"a count of waiting bytes that is no number", unreadableBytes, fixed, runs("HSET", keys.ShardBytes(0), "user0000", secret)},
 		{"a text without a notification", strayText, fixed, runs("HSET", keys.ShardTexts(0), stored.TextField("x", "0123456789abcdef"), secret)},
 		{"a text of a notification that is gone", strayText, fixed, inOrder(
 			runs("HSET", keys.ShardFirst(0), "x", stored.FirstEntry("g", entry)), runs("ZADD", keys.Due(0, "g"), 1, "x"),

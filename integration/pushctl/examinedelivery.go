@@ -20,7 +20,6 @@ import (
 var (
 	unreadableEntry   = kind{"unreadable notifications", byHost}
 	unreadableGateway = kind{"unreadable held gateway", byHand}
-	unreadableBytes   = kind{"counts of waiting bytes that are no numbers", byRepair}
 	lostBacklog       = kind{"notifications that are never due", byRepair}
 	lateBacklog       = kind{"notifications that are due too late", byRepair}
 	strayText         = kind{"texts without a notification", byRepair}
@@ -99,7 +98,7 @@ func (s *scanner) examineDeliveryKey(ctx context.Context, node *redis.Client, x 
 	case stored.ShardTextsKey:
 		return s.examineTexts(ctx, node, x, name, key)
 	case stored.ShardBytesKey:
-		return s.examineBytes(ctx, node, x, name)
+		return node.HLen(ctx, name).Err()
 	}
 	return nil
 }
@@ -158,27 +157,6 @@ func (x *examination) examineGateways(ctx context.Context, node *redis.Client, n
 		if _, failed := strconv.ParseInt(text, 10, 64); failed != nil {
 			x.problems = append(x.problems, problem{kind: unreadableGateway, subject: name, detail: gateway})
 		}
-	}
-	return err
-}
-
-// examineBytes looks for counts of waiting bytes that hosts cannot change. Without a count, they
-// begin at 0.
-func (s *scanner) examineBytes(ctx context.Context, node *redis.Client, x *examination, name string) error {
-	var fields []string
-	err := scanHash(ctx, node, name, func(pairs []string) error {
-		for i := 0; i+1 < len(pairs); i += 2 { // each field and its count
-			if _, failed := strconv.ParseInt(pairs[i+1], 10, 64); failed != nil {
-				fields = append(fields, pairs[i])
-			}
-		}
-		return nil
-	})
-	if err == nil && len(fields) > 0 {
-		x.problems = append(x.problems, problem{
-			kind: unreadableBytes, subject: name, detail: fmt.Sprintf("%d counts", len(fields)),
-			repair: func(ctx context.Context) error { return s.client.HDel(ctx, name, fields...).Err() },
-		})
 	}
 	return err
 }

@@ -303,7 +303,7 @@ func TestNoTableIsWiderThanATerminal(t *testing.T) {
 	found := newReport()
 	for _, k := range []kind{
 		unreadableEvent, emptyEvent, unreadablePushers, pusherUnindexed, pusherOutdated, unreadableClaims, claimAbandoned, pendingPushkeys,
-		otherVersion, expiringKey, unreadableEntry, unreadableGateway, unreadableBytes, wrongType, misplacedKey, unknownKey, ruleProblem(pushrule.ForeignDefault), ruleProblem(pushrule.FeatureOff),
+		otherVersion, expiringKey, unreadableEntry, unreadableGateway, wrongType, misplacedKey, unknownKey, ruleProblem(pushrule.ForeignDefault), ruleProblem(pushrule.FeatureOff),
 	} {
 		for range 1000 {
 			found.count(k)

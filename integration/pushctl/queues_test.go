@@ -206,6 +206,10 @@ func TestBacklogsAreFlushed(t *testing.T) {
 	d.notify(alice)
 	d.away(bob)
 	d.stop()
+	counts := d.keys.ShardBytes(delivery.ShardOf(alice, 8))
+	for _, user := range d.client.HKeys(t.Context(), counts).Val() {
+		d.do("HSET", counts, user, "no number")
+	}
 	if r := d.want(exitOK, "queues", "flush", string(alice)); !strings.Contains(r.stdout, "would drop 2 notifications of 1 pushers") {
 		t.Errorf("got %s", r.stdout)
 	}
