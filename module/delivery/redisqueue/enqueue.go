@@ -39,7 +39,7 @@ func (q *Queue) Enqueue(ctx context.Context, batches []module.DeliveryBatch) []m
 	return results
 }
 
-// sendBatches sends batches, and returns those that must be sent again.
+// sendBatches sends batches, and returns the ones to send again.
 func (q *Queue) sendBatches(ctx context.Context, all []*batch) (again []*batch) {
 	calls := make([]*redisclient.Call, len(all))
 	for i, b := range all {
