@@ -132,7 +132,8 @@ func (t *tree) onlyServed(next echo.HandlerFunc) echo.HandlerFunc {
 	}
 }
 
-// otherMethod is the label of methods without a route, whose names clients choose.
+// otherMethod is the label of all methods without a route in metrics. Clients could invent
+// any number of names.
 const otherMethod = "OTHER"
 
 // unserved answers requests without a route: 405 for another method of a served path

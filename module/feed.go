@@ -79,7 +79,8 @@ const (
 	failed
 )
 
-// owes reports whether listeners must be notified even of the same version.
+// owes reports whether a notification is due although the version is the same: a listener's
+// queue was full, or a sync could not load the rules.
 func (o *observed) owes() bool { return o.state == pending || o.state == failed }
 
 // Listeners are notified by a [Feed].

@@ -18,8 +18,9 @@ type Stores struct {
 	// deactivated users.
 	Unread UnreadStore
 
-	// Now is the clock of the stores. The service numbers claims to pushkeys by it, so that
-	// a new claim has a higher number than a deleted claim. Nil means the host's clock.
+	// Now is the clock of the stores; nil means the host's clock. The service numbers the
+	// claims to a pushkey by its time, so that a new claim gets a higher number than all
+	// earlier ones, even if they were deleted.
 	Now func() time.Time
 }
 

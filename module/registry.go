@@ -317,9 +317,10 @@ type HostService interface {
 	// [pusher.Pusher.SetAt]. It is for pushers that a push gateway has rejected.
 	RemovePusher(ctx context.Context, user mxid.UserID, key pusher.Key, setAt int64) error
 
-	// ReconcilePushkeys finishes setting pushers that take a pushkey from other users, if
-	// a host died or Redis failed in between. It removes a claim that has no pusher at
-	// each call for ten minutes. The module calls it every half minute.
+	// ReconcilePushkeys completes calls of [PusherService.Set] that take a pushkey from other
+	// users, if a host died or Redis failed before their end. It also removes claims for
+	// which no call has found a pusher for ten minutes. The module calls it every half
+	// minute.
 	ReconcilePushkeys(ctx context.Context) error
 }
 

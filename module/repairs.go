@@ -104,12 +104,12 @@ func ProblemsOfPushkey(claims pusher.Claims, held map[mxid.UserID]pusher.Pusher,
 			p.Abandoned = append(p.Abandoned, claim)
 		}
 	}
-	var first int64 // first claim that keeps its pusher
+	var lastRemoval int64 // removes the pushers whose claims have smaller numbers
 	for _, h := range held {
-		first = max(first, h.Claim.Removes)
+		lastRemoval = max(lastRemoval, h.Claim.Removes)
 	}
 	for user, h := range held {
-		if h.Claim.Number < first {
+		if h.Claim.Number < lastRemoval {
 			p.TooMany = append(p.TooMany, pusher.Owner{User: user, Claim: h.Claim.Number})
 		}
 	}

@@ -15,8 +15,9 @@ type syncService struct {
 }
 
 func (s *syncService) Since(ctx context.Context, user mxid.UserID, since int64) (SyncUpdate, error) {
-	update := SyncUpdate{Token: since, Changed: s.feed.nextChange(ctx, user)} // before the rules are read, so that no change is missed
-	if current := s.feed.version(user); since != 0 && since == current {
+	// The channel exists before the rules are read, so that no change is missed.
+	update := SyncUpdate{Token: since, Changed: s.feed.nextChange(ctx, user)}
+	if s.feed.version(user) == since && since != 0 { // the sync has the current rules
 		return update, nil
 	}
 	l := s.feed.begin(user)

@@ -48,8 +48,8 @@ func byField(store *rediscommit.Store[pusher.List, fields], field string) *redis
 	return rediscommit.NewUsers(store, func(user mxid.UserID) string { return fieldKey(stored.Keys{}.Pushers(user), field) })
 }
 
-// sizedMark begins a field that is read with the size of the other pushers. The mark
-// gives it a separate cache entry.
+// sizedMark begins the field in keys of the store sized. Its snapshots include the size of
+// the other pushers, so they need cache entries of their own.
 const sizedMark = "+"
 
 // fieldKey joins a hash and a field, which is JSON and so has no line breaks.

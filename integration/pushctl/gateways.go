@@ -65,8 +65,8 @@ type gate struct {
 	heldSince     time.Time
 }
 
-// isClosed reports whether hosts have closed the gate or an operator holds it: then backlogs
-// stay due although hosts send.
+// isClosed reports whether hosts have closed the gate, or an operator holds it. Its due backlogs
+// wait for the gateway, not for a host.
 func (g *gate) isClosed() bool { return g.isTried || !g.heldSince.IsZero() }
 
 // How long a failure shows that hosts try a gateway. They try a closed one every 5 s, and

@@ -108,7 +108,8 @@ func (r *repairer) reasonToLeave(p problem) error {
 	return nil
 }
 
-// isRefusal reports whether an error is a reason to leave a problem, not a failure.
+// isRefusal reports whether an error is only the reason why a problem stays. Any other error ends
+// the repair.
 func isRefusal(err error) bool {
 	reasons := []error{errByHand, errChanged, errDamaged, pushrule.ErrDuplicatesDiffer, pushrule.ErrForeignDefault, pushrule.ErrFeatureOff}
 	return isRefused(err) || slices.ContainsFunc(reasons, func(reason error) bool { return errors.Is(err, reason) })

@@ -220,8 +220,8 @@ func (d *Delivery) expandPart(ctx context.Context, c *claimed, h *handover, reci
 	return to, result.Value.Due, nil
 }
 
-// fitting returns how many of the first recipients have at most fanOutStep pushers
-// together, and at least one.
+// fitting returns how many recipients fit into one step, from the first on: their pushers
+// are at most fanOutStep, unless the first recipient alone has more.
 func fitting(recipients []recipient, lists map[mxid.UserID]pusher.List) int {
 	pushers := 0
 	for n, r := range recipients {

@@ -102,7 +102,7 @@ func (g *gates) closedFor(gate string, last time.Duration) time.Duration {
 	return g.turns.ClosedFor(now, now.Add(-last), gate)
 }
 
-// mayReach is [turns.Scheduler.MayReach].
+// mayReach reports whether this host should try a gate; see [turns.Scheduler.MayReach].
 func (g *gates) mayReach(gate string) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -86,9 +86,10 @@ func (h *handover) recipients(decisions module.Decisions, shards int) map[int][]
 
 var errFull = errors.New("delivery: too many large events wait")
 
-// handOver adds an event to the backlogs of its recipients. In a shard with many recipients
-// or pushers, it adds the event to the room's fan-out instead; see fanout.go. So it does
-// where the fan-out still has an earlier event, to keep the order.
+// handOver adds an event to the backlogs of its recipients. In some shards it adds the event
+// to the room's fan-out instead (see fanout.go): where many recipients or pushers are, and,
+// to keep the order, where the fan-out still has an earlier event. [Delivery.enqueue] returns
+// the latter shards as behind.
 func (d *Delivery) handOver(ctx context.Context, h *handover, recipients map[int][]recipient) error {
 	var few []recipient
 	var batches []*batch

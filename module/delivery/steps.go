@@ -39,7 +39,7 @@ func (s *steps) end() {
 	s.begin()
 }
 
-// leave ends a step that did not run, though its turn may have come.
+// leave ends a step that did not run. If its turn has come, another step gets the turn.
 func (s *steps) leave(sender string, ready chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

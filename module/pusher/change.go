@@ -32,45 +32,59 @@ const (
 // The server's members "created", "device_id" (also as in MSC3881) and "claim" are
 // dropped.
 func ReadChange(r *strictjson.Reader, form Form) (Change, error) {
-	var p Pusher
-	var deletes bool
-	others := form.others()
-	var seen []string
-	var wrongShape error // the error of a member that a deletion ignores
+	s := submission{form: form, others: form.others()}
 	path := r.Path()
-	err := r.Object(func(name string) (err error) {
-		seen = append(seen, name)
-		switch name {
-		case "kind":
-			deletes, err = p.readKind(r)
-		case "app_id", "pushkey":
-			err = p.readMember(r, name)
-		case createdName, deviceName, deviceNameMSC3881, claimName:
-			err = r.Skip()
-		default:
-			switch {
-			case name == "append":
-				others, err = form.readAppend(r)
-			case slices.Contains(enabledNames(), name):
-				err = p.readEnabled(r, name)
-			default:
-				err = p.readMember(r, name)
-			}
-			if fault.KindOf(err) == fault.BadJSON {
-				wrongShape, err = cmp.Or(wrongShape, err), nil
-			}
-		}
-		return err
-	}, append([]string{"kind"}, keyNames()...)...)
+	required := append([]string{"kind"}, keyNames()...)
+	err := r.Object(func(name string) error { return s.readMember(r, name) }, required...)
 	switch {
 	case err != nil:
 		return Change{}, err
-	case deletes:
-		return Change{Key: p.Key}, nil
-	case wrongShape != nil:
-		return Change{}, wrongShape
+	case s.deletes:
+		return Change{Key: s.pusher.Key}, nil
+	case s.wrongShape != nil:
+		return Change{}, s.wrongShape
 	}
-	return Change{p.Key, &p, others}, requireDetails(seen, path)
+	return Change{s.pusher.Key, &s.pusher, s.others}, requireDetails(s.seen, path)
+}
+
+// submission is a change while its members are read.
+type submission struct {
+	form       Form
+	pusher     Pusher
+	deletes    bool
+	others     Others
+	seen       []string // names of members
+	wrongShape error    // the first error of a member that a deletion ignores
+}
+
+func (s *submission) readMember(r *strictjson.Reader, name string) (err error) {
+	s.seen = append(s.seen, name)
+	switch name {
+	case "kind":
+		s.deletes, err = s.pusher.readKind(r)
+		return err
+	case "app_id", "pushkey":
+		return s.pusher.readMember(r, name)
+	case createdName, deviceName, deviceNameMSC3881, claimName:
+		return r.Skip()
+	}
+	err = s.readDetail(r, name)
+	if fault.KindOf(err) == fault.BadJSON {
+		s.wrongShape, err = cmp.Or(s.wrongShape, err), nil
+	}
+	return err
+}
+
+// readDetail reads a member that a deletion ignores.
+func (s *submission) readDetail(r *strictjson.Reader, name string) (err error) {
+	switch {
+	case name == "append":
+		s.others, err = s.form.readAppend(r)
+		return err
+	case slices.Contains(enabledNames(), name):
+		return s.pusher.readEnabled(r, name)
+	}
+	return s.pusher.readMember(r, name)
 }
 
 func (f Form) others() Others {

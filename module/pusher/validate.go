@@ -171,12 +171,19 @@ func (l Policy) checkURL(data string) error {
 		return fault.New(fault.InvalidParam, fmt.Sprintf("data.url longer than %d bytes.", l.MaxURLBytes))
 	}
 	u, err := url.Parse(text)
-	allowed := err == nil && (u.Scheme == "https" || u.Scheme == "http" && l.AllowHTTP)
-	if !allowed || u.Hostname() == "" || !validPort(u.Port()) || u.User != nil || u.Path != NotifyPath || u.RawPath != "" || strings.Contains(text, "#") {
+	if err != nil || strings.Contains(text, "#") || !l.allowsForm(u) {
 		return fault.New(fault.InvalidParam, "data.url must be an absolute "+l.schemes()+" URL with the path "+NotifyPath+
 			", without user info or fragment.")
 	}
 	return l.checkHost(u)
+}
+
+// allowsForm checks all parts of a URL but the name of the host and the fragment: the
+// fragment of "...#" is empty, too.
+func (l Policy) allowsForm(u *url.URL) bool {
+	hasScheme := u.Scheme == "https" || u.Scheme == "http" && l.AllowHTTP
+	hasPath := u.Path == NotifyPath && u.RawPath == ""
+	return hasScheme && hasPath && u.User == nil && u.Hostname() != "" && validPort(u.Port())
 }
 
 func validPort(port string) bool {

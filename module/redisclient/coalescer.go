@@ -72,7 +72,8 @@ func (c *coalescer) send(ctx context.Context, node *redis.Client, commands []*se
 	c.pipelines.send(ctx, c.kind, node, batch)
 }
 
-// leave gives up commands that another call may still send.
+// leave sets the error of commands for which their caller no longer waits. Another call may
+// still send them.
 func (c *coalescer) leave(commands []*sent, err error) {
 	if c.kind.isDurable() {
 		err = fmt.Errorf("other changes wait for their durability: %w", err)

@@ -117,8 +117,9 @@ func (d Durability) CheckClient(client redis.UniversalClient) error {
 // maxLateness is how late a server may end a wait: it checks every 100 ms.
 const maxLateness = 200 * time.Millisecond
 
-// MaxWait returns how long a change may wait for the guarantee, late servers included,
-// and 0 without one. The client's ReadTimeout must be longer.
+// MaxWait returns how long a change may wait for the guarantee, or 0 without one. A server
+// may end the wait later than the Timeout; MaxWait includes this. The client's ReadTimeout
+// must be longer.
 func (d Durability) MaxWait() time.Duration {
 	switch {
 	case !d.IsRequired():

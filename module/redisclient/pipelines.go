@@ -285,8 +285,8 @@ func exec(ctx context.Context, pipe redis.Pipeliner, group []*sent) {
 const maxSendings = 3
 
 // clientRepeats reports whether the client itself repeats commands without a reply. Then
-// Pipelines does not, since each try may be a failed dial: after as many of them as its
-// pool has connections, a client fails at once for up to a second.
+// Pipelines does not, because each try may add a failed dial. After as many failed dials
+// as its pool has connections, the client does not dial for up to a second.
 func (p *Pipelines) clientRepeats() bool {
 	c, isSingle := p.client.(*redis.Client)
 	return isSingle && c.Options().MaxRetries > 0

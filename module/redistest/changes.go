@@ -75,9 +75,9 @@ func (c *ClusterServers) takeOver(ctx context.Context, replica *clusterNode, slo
 // Fix runs "redis-cli --cluster fix" until it has ended a move of the slot that a
 // failover has interrupted. All masters must run.
 //
-// If both masters of the move were replaced, no node knows of it, and redis-cli would
-// not look for keys. So Fix first marks the slot as importing on every other master
-// with its keys.
+// Fix first marks the slot as importing on every master that has keys of the slot but does
+// not own it. Otherwise redis-cli would find no move if failovers have replaced both of its
+// masters.
 func (c *ClusterServers) Fix(ctx context.Context, slot int) error {
 	c.changing.Lock()
 	defer c.changing.Unlock()

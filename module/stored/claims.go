@@ -9,7 +9,7 @@ import (
 	"github.com/pushfx/pushfx/module/strictjson"
 )
 
-// Entry is the value of [Keys.Claims].
+// Entry has the claims to one pushkey. It is stored at [Keys.Claims].
 type Entry struct {
 	Claims   pusher.Claims
 	Revision Revision

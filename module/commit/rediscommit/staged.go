@@ -46,8 +46,8 @@ func SuffixOf(text string, revision stored.Revision) (s Suffix, found bool) {
 // Args returns the arguments for [HasSuffix].
 func (s Suffix) Args() []any { return []any{s.At, s.limit(), s.Text} }
 
-// limit is the offset of the byte after the suffix. A script reads this byte, too: a
-// string that has it is longer, and so differs.
+// limit is the offset of the byte after the suffix, which a script reads, too. If the
+// stored string has this byte, the script reads more than the suffix, and they differ.
 func (s Suffix) limit() int { return s.At + len(s.Text) }
 
 // stagedLife is the expiry of a staged string, longer than its script may take to

@@ -254,8 +254,8 @@ func (s *Store[V, R]) forget(key string) { s.cache.forget(s.codec.redisKey(key))
 
 func (s *Store[V, R]) write(ctx context.Context, u commit.Update[V, R]) (now commit.Snapshot[V, R], done bool, err error) {
 	swap := s.codec.Prepare(u)
-	// A durability wait must follow the write on the same connection, so it excludes
-	// staged swaps.
+	// A change that waits for durability is never staged: the wait must follow the write on
+	// the same connection, and swapStaged has no wait.
 	isStaged := swap.Staged != nil && !s.cfg.Durability.IsRequired()
 	if isStaged {
 		done, err = s.swapStaged(ctx, u.Key, *swap.Staged)

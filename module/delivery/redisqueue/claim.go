@@ -37,7 +37,7 @@ type dueGate struct {
 	share
 }
 
-// share is what a look may claim of a gate.
+// share limits what one call of [Queue.Claim] takes of a gate.
 type share struct {
 	most     int // backlogs
 	isClosed bool

@@ -110,7 +110,9 @@ func (op *Op) readEffect(text string) {
 	}
 }
 
-// Text returns the stored text of the record, of at most [MaxBytes].
+// Text returns the stored text of the record, of at most [MaxBytes]. Until the text fits, it
+// halves the number of notifications and threads that each room keeps; below one, it drops
+// rooms.
 func (r Record) Text() string {
 	rooms := slices.Sorted(maps.Keys(r.rooms))
 	for limit := MaxNotifications; ; limit /= 2 {
