@@ -42,8 +42,8 @@ const textEnd = "\x00"
 const countsBytes = 64
 
 // Notification returns the stored notification for a pusher, without counts and device.
-// Above the limits, it leaves out the content, then the names. It is not safe for
-// concurrent use.
+// Above the limits, it leaves out the content, then the names. With only the ids left, it
+// has no text. It is not safe for concurrent use.
 func (ev *Event) Notification(to To, m Meta, l Limits) module.Notification {
 	n := module.Notification{Priority: module.LowPriority, Room: RoomDigest(ev.Room), Meta: m.Text()}
 	if to.Outcome.High {

@@ -519,7 +519,7 @@ func (m *Memory) Summary(ctx context.Context, isAlone func(module.Trouble) bool)
 	}
 	for _, users := range ages {
 		if of := slices.Sorted(maps.Values(users)); len(of) >= 3 {
-			s.Oldest = max(s.Oldest, of[len(of)-3])
+			s.Oldest = max(s.Oldest, of[len(of)-3]) // three users have waited for so long
 		}
 	}
 	return s, nil
