@@ -38,7 +38,9 @@ func TestLinearizableReadsWhileMastersHandOver(t *testing.T) {
 
 	users := h.userOfEachMaster()
 	for _, user := range users {
-		h.changes.do(user, http.MethodGet, v3+"/pushrules/", "") // which creates the rules
+		eventually(t, "a user with rules", func() bool { // the first read creates them
+			return h.changes.do(user, http.MethodGet, v3+"/pushrules/", "").status == http.StatusOK
+		})
 		h.change(user)
 	}
 	for round := range replicas { // each wins only one election, which needs no wait
