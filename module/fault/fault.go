@@ -64,8 +64,8 @@ func (e *Error) Error() string { return e.Text }
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
-// Details returns the text of any error for a log: its Error text and, each after a
-// colon, the causes of the faults in its chain.
+// Details returns the text of any error for a log, followed by the causes of its
+// faults, each after a colon.
 func Details(err error) string {
 	text := err.Error()
 	for _, cause := range causes(err) {

@@ -12,7 +12,8 @@ type outcome struct {
 	sound     string
 }
 
-// readOutcome drops the historical actions (Matrix specification, "Actions").
+// readOutcome reads the effect of a rule's actions. It drops the historical actions
+// "dont_notify" and "coalesce" (Matrix specification, "Historical Actions").
 func readOutcome(actions []pushrule.Action) (o outcome) {
 	for _, action := range actions {
 		w := strictjson.Walk(string(action))

@@ -19,8 +19,9 @@ type Member struct {
 	// [CreatorPower] in room version 12 and later. Members may share a pointer.
 	Power *int64
 
-	// Rules decide for the member. If they are nil, Notifier.Decide reads the stored ones;
-	// [EvaluateAll], which reads nothing, returns the zero Result.
+	// Rules are the member's compiled rules. If they are nil, Notifier.Decide loads the
+	// member's stored rules; [EvaluateAll] loads nothing and returns the zero Result
+	// for the member.
 	Rules *Rules
 }
 
@@ -34,9 +35,10 @@ const bulkStep = 256
 const bulkPause = 1 << 16
 
 // EvaluateAll evaluates an event for members of a room, on up to GOMAXPROCS cores, and
-// returns their results in order. Members that share a set of a [Cache] also share
-// results, if the conditions about the member have the same outcome. If the context
-// ends first, EvaluateAll returns its error within milliseconds, and no results.
+// returns the results in the order of the members. Members with the same compiled set
+// of a [Cache] share a result if their conditions about the member have the same
+// outcome. If the context ends first, EvaluateAll returns the context's error within
+// milliseconds, and no results.
 func EvaluateAll(ctx context.Context, event *Event, room Room, members []Member) ([]Result, error) {
 	results := make([]Result, len(members))
 	steps := (len(members) + bulkStep - 1) / bulkStep
@@ -67,17 +69,17 @@ func EvaluateAll(ctx context.Context, event *Event, room Room, members []Member)
 }
 
 type bulkWorker struct {
-	subject subject                // has the current member
-	results map[*Rules]*bulkResult // the first result of each set
-	last    *Rules                 // the set of the previous member, and its first result
-	found   *bulkResult
-	work    int // since the last pause
+	subject subject                // the event, and the current member
+	results map[*Rules]*bulkResult // the first result of each shared set
+	last    *Rules                 // the shared set of the previous member
+	found   *bulkResult            // the first result of last
+	work    int                    // since the last pause
 }
 
 const maxShared = 4
 
-// bulkResult is the result of a shared set for members whose conditions have the same
-// outcome, as noted.
+// bulkResult is one result of a shared set. It is valid for every member for whom the
+// conditions in notes have the noted outcome.
 type bulkResult struct {
 	result Result
 	notes  []note
@@ -115,8 +117,8 @@ func (w *bulkWorker) resultFor(m *Member) Result {
 	return result
 }
 
-// evaluateOrReuse evaluates rules for the member, or reuses a result if its notes are true
-// for the member.
+// evaluateOrReuse returns a result of the set that is valid for the member, or else
+// evaluates the set.
 func (w *bulkWorker) evaluateOrReuse(rules *Rules) Result {
 	if !rules.shared {
 		return rules.evaluate(&w.subject)

@@ -15,16 +15,16 @@ import (
 // as default rules, share one compiled set. It is safe for concurrent use.
 //
 // A full cache evicts the largest sets first, and among sets of similar size the least
-// recently used: a few large sets cannot evict many small ones. A smaller set goes
-// first only after it was idle for long.
+// recently used: a few large sets cannot evict many small ones. A smaller set is
+// evicted first only if it was idle for long.
 type Cache struct {
 	limit int
 
 	mu      sync.RWMutex
 	entries map[string]*Entry
-	sizes   [bits.UintSize + 1]list.List // entries by the bit length of their size; new and used entries move to the front
+	sizes   [bits.UintSize + 1]list.List // entries by the bit length of their size; the last ones are evicted first
 	size    int                          // bytes of all keys
-	taken   int                          // number of all sets that the cache took in
+	taken   int                          // sets that were ever added
 }
 
 // Entry holds a set until the [Cache] evicts it.
@@ -32,16 +32,17 @@ type Entry struct {
 	key     string
 	compile sync.Once
 	rules   atomic.Pointer[Rules] // nil before the compilation and after the eviction
-	used    atomic.Bool           // since the last move to the front
+	used    atomic.Bool           // whether it was used since the last move to the front
 	since   int                   // Cache.taken at the last move to the front
 	place   *list.Element
 }
 
-// An unused set is idle after the cache took in maxIdle times as many sets as it holds.
+// A set is idle if the cache has added maxIdle times as many sets as it holds since the
+// last use of the set.
 const maxIdle = 10
 
-// notShared stands for the set of a masked text that users cannot share: each of them
-// needs another compiled set.
+// notShared marks a masked text (see mask) that needs another compiled set for each
+// user.
 var notShared = &Rules{}
 
 // NewCache returns a cache for sets with a total of limit bytes of JSON. A compiled set
@@ -80,7 +81,8 @@ func (c *Cache) Entry(user mxid.UserID, set pushrule.Ruleset) (*Entry, *Rules) {
 	var own *Rules
 	entry, rules := c.get(masked, func() *Rules {
 		compiled := compile(set, user)
-		// Conditions compare with any user's id. Other strings, like a rule's id, do not.
+		// A compiled condition works for every user. If the user's id occurs elsewhere,
+		// for example as the id of a rule, users cannot share the set.
 		if isOnlyInConditions := compiled.personal == count; isOnlyInConditions {
 			compiled.shared = true
 			return compiled

@@ -15,12 +15,13 @@ type Rules struct {
 	rooms     map[string]int32 // room rules by room
 	senders   map[string]int32 // sender rules by sender
 	bodies    bodyIndex        // rules with a condition on words of the body
-	owner     mxid.UserID      // see compile
+	owner     mxid.UserID      // the user whose set was compiled; empty: unknown
 	personal  int              // number of conditions that compare with the user's id
-	shared    bool             // whether other users have the same set
+	shared    bool             // whether a [Cache] gives the set to several users
 }
 
-// Content, room and sender rules have the condition that their kind implies.
+// For content, room and sender rules, conditions contains the condition that the kind
+// implies.
 type rule struct {
 	kind       pushrule.Kind
 	id         string
@@ -34,8 +35,8 @@ type rule struct {
 // For many users, use a [Cache].
 func Compile(set pushrule.Ruleset) *Rules { return compile(set, "") }
 
-// compile prepares a set that users may share: in conditions, the owner's id stands for
-// the id of the evaluated user.
+// compile compiles a set so that users can share it: a comparison with the owner's id
+// in a condition becomes a comparison with the id of the evaluated user.
 func compile(set pushrule.Ruleset, owner mxid.UserID) *Rules {
 	r := &Rules{owner: owner}
 	for _, kind := range pushrule.Kinds() {
@@ -56,8 +57,9 @@ func newRule(kind pushrule.Kind, source pushrule.Rule, owner mxid.UserID) rule {
 	}
 }
 
-// newConditions returns the written conditions, or the condition that the kind implies
-// (Matrix specification, "Push Rules").
+// newConditions returns the conditions of an override or underride rule, or the
+// condition that another kind implies (Matrix specification, "Push Rules"). A legacy
+// rule has one more.
 func newConditions(kind pushrule.Kind, source pushrule.Rule, owner mxid.UserID) (conditions []condition) {
 	if pushrule.IsLegacy(source.ID) {
 		conditions = append(conditions, condition{op: withoutMentions})

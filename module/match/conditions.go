@@ -35,7 +35,7 @@ type condition struct {
 	value  value  // for event_property_is and event_property_contains
 	text   string // the notification or action, the value for sameText, or a content rule's pattern
 	count  comparison
-	source pushrule.Condition // empty if the kind of the rule implies it
+	source pushrule.Condition // empty for a condition that the kind of the rule implies
 }
 
 type comparison struct {
@@ -49,15 +49,15 @@ type subject struct {
 	facts Facts
 	meter meter
 
-	notes *[]note // nil: the evaluation takes no notes
+	notes *[]note // the outcomes of conditions about the user; nil: not recorded
 
 	named    answer // whether the body has the display name
 	foldedOf *property
-	folded   string // the value of foldedOf; only for long texts
+	folded   string // the folded text of the property foldedOf; only for long texts
 
 	permission *condition // the last hasPermission condition
-	needed     int64      // its level in the room
-	isNone     bool       // the room has no such level
+	needed     int64      // the power level that it requires in the room
+	isNone     bool       // the room has no level for its action
 }
 
 type answer uint8
@@ -170,8 +170,8 @@ func (s *subject) matchesWhole(g *glob, p *property) bool {
 	return g.matchWhole(s.folded, &s.meter)
 }
 
-// hasDisplayName tests contains_display_name at most once for a user. It matches * and
-// ? in the name literally.
+// hasDisplayName evaluates contains_display_name, at most once for a user and event.
+// The characters * and ? in the name have no special meaning.
 func (s *subject) hasDisplayName(b *body) bool {
 	if s.named == notAsked {
 		s.named = no
@@ -191,8 +191,9 @@ func (b *body) contains(text string, m *meter) bool {
 	return where.first(&s, 0, startBounded|endBounded) >= 0
 }
 
-// A comparison with the owner's id becomes a comparison with the id of the evaluated
-// user, unless the condition writes the id with unnecessary escapes.
+// newCondition compiles a condition. A comparison with the owner's id becomes a
+// comparison with the id of the evaluated user, unless the JSON writes the id with
+// unnecessary escapes.
 func newCondition(source pushrule.Condition, owner mxid.UserID) condition {
 	c := condition{source: source}
 	parts := readCondition(source)
@@ -225,7 +226,7 @@ func newCondition(source pushrule.Condition, owner mxid.UserID) condition {
 type conditionParts struct {
 	kind                    string
 	key, pattern, value, is value
-	patternText, valueText  string // as written
+	patternText, valueText  string // the JSON of pattern and value
 }
 
 func readCondition(source pushrule.Condition) (parts conditionParts) {
@@ -286,8 +287,8 @@ func (c *condition) isPersonal() bool {
 	return c.op == isUser || c.op == propertyIsUser || c.op == propertyHasUser
 }
 
-// setCount reads the member "is" of room_member_count: an optional comparison, by
-// default ==, and digits.
+// setCount reads the member "is" of room_member_count: an optional comparison (the
+// default is ==) and digits.
 func (c *condition) setCount(is value) {
 	const endless = int(^uint(0) >> 1)
 	digits := strings.TrimLeft(is.text, "=<>")

@@ -30,8 +30,8 @@ type member struct {
 
 type property struct {
 	name   string
-	parent int32 // index of the object in properties, -1 for the event
-	value  value // the number of an array is the range of its scalars in elements
+	parent int32 // index of the parent object in properties, -1 for the event
+	value  value // for an array, value.number is the range of its scalars in elements
 }
 
 const (
@@ -43,11 +43,11 @@ const (
 // ErrNotAnEvent refuses an invalid event.
 var ErrNotAnEvent = errors.New("match: not a JSON object")
 
-// ReadEvent reads an event for any number of evaluations, in the format for clients
-// (Matrix specification, "Room event format") with room_id, sender and, for state
-// events, state_key. It returns [ErrNotAnEvent] unless the text is one JSON object in
-// valid UTF-8, with unique names and whole surrogate pairs. The event keeps the text in
-// memory.
+// ReadEvent parses an event, which can then be evaluated any number of times. The event
+// is in the format for clients (Matrix specification, "Room event format") with
+// room_id, sender and, for state events, state_key. ReadEvent returns [ErrNotAnEvent]
+// unless the text is one JSON object in valid UTF-8, with unique names and whole
+// surrogate pairs. The event keeps the text in memory.
 func ReadEvent(text string) (*Event, error) {
 	if !strictjson.Valid(text) {
 		return nil, ErrNotAnEvent

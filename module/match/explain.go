@@ -17,29 +17,30 @@ type Verdict string
 // The outcomes of a rule.
 const (
 	Decides  Verdict = "decides"  // the first rule that matches
-	Matches  Verdict = "matches"  // it matches, but an earlier rule decides
+	Matches  Verdict = "matches"  // matches, but an earlier rule decides
 	Fails    Verdict = "fails"    // a condition does not hold
 	Disabled Verdict = "disabled" // the user turned it off; it was not tested
 )
 
 // Explanation tells why an evaluation has its result.
 type Explanation struct {
-	Own    bool              `json:"own"`    // the event is the user's own, so no rule counts
+	Own    bool              `json:"own"`    // the user sent the event, so no rule applies
 	Rules  []RuleExplanation `json:"rules"`  // every rule, in order of evaluation
 	Result Result            `json:"result"` // what [Rules.Evaluate] returns
 }
 
-// RuleExplanation tells whether a rule matches. For a rule that fails, Condition is the
-// first condition that does not hold, or the condition that the rule's kind implies.
+// RuleExplanation tells whether a rule matches. If the rule fails, Condition is the
+// first condition that does not hold; it may be the condition that the rule's kind
+// implies.
 type RuleExplanation struct {
 	Kind      pushrule.Kind      `json:"kind"`
 	RuleID    string             `json:"rule_id"`
 	Verdict   Verdict            `json:"verdict"`
 	Condition pushrule.Condition `json:"condition,omitempty"`
-	Saw       string             `json:"saw,omitempty"` // the value that the condition found, in words; values are JSON, long values are cut
+	Saw       string             `json:"saw,omitempty"` // the value that the condition found: JSON, or words; long values are cut
 }
 
-// Explain evaluates every rule. Its wording is for people and may change.
+// Explain evaluates every rule, for people: the wording of its texts may change.
 func (r *Rules) Explain(event *Event, facts Facts) Explanation {
 	s := newSubject(event, facts)
 	s.meter.left = explainWork

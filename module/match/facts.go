@@ -8,7 +8,7 @@ import (
 // omitted facts do not match.
 type Facts struct {
 	User        mxid.UserID // owner of the rules
-	DisplayName string      // the user's name in the room; empty: no name, or unknown
+	DisplayName string      // the user's name in the room; empty: none or unknown
 	Power       *int64      // the user's power level in the room, see [Member]; nil: unknown
 	Room        Room
 }

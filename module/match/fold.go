@@ -6,8 +6,9 @@ import (
 	"unsafe"
 )
 
-// Characters that are equal under Unicode's simple case folding fold to the same
-// character, ASCII letters to lower case.
+// Folding makes texts comparable without regard to case: characters that are equal
+// under Unicode's simple case folding fold to one character, ASCII letters to lower
+// case.
 
 func foldRune(r rune) rune {
 	switch {

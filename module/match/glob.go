@@ -34,8 +34,8 @@ type segment struct {
 	gaps   bool   // it has a ?
 }
 
-// maxAnchor bounds anchors, because [strings.Index] is slow for long texts with many
-// near matches.
+// maxAnchor is the maximum length of an anchor: [strings.Index] is slow for long
+// strings in texts with many near matches.
 const maxAnchor = 24
 
 // newSegment uses the longest part without ? as anchor. It does not allocate.
@@ -141,8 +141,8 @@ func (g *glob) matchWhole(text string, m *meter) bool {
 // endSegment returns a segment without an anchor, for the start or the end of a text.
 func endSegment(text string) *segment { return &segment{text: text, gaps: strings.Contains(text, "?")} }
 
-// matchWords finds the parts between the stars one after the other. The first part starts
-// at a word's boundary, and the last one ends at one.
+// matchWords searches for the parts between the stars, one after the other. The first
+// part must start at a word boundary, and the last part must end at one.
 func (g *glob) matchWords(b *body, m *meter) bool {
 	if len(b.folded) < g.leastBytes {
 		return false

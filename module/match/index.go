@@ -8,8 +8,9 @@ import (
 	"strings"
 )
 
-// bodyIndex finds rules in one pass over a body. It files each rule under a word, or a
-// gram of up to gramBytes bytes, that every matching body contains.
+// bodyIndex finds matching rules in one pass over a body. Each rule is in the index
+// under a word, or a gram (a substring of up to gramBytes bytes), that every matching
+// body contains.
 type bodyIndex struct {
 	least  int32                // the first rule of the index, or the number of all rules
 	always []int32              // rules without a word or gram, in order
@@ -44,7 +45,7 @@ type table struct {
 
 type place struct {
 	start, end int32 // range in table.rules
-	number     int32 // unique in the index
+	number     int32 // the place's bit in indexSearch.tested
 }
 
 // firstOf returns the first candidate before bound that matches, or bound.
@@ -65,10 +66,10 @@ type indexSearch struct {
 	index   *bodyIndex
 	rules   []rule
 	subject *subject
-	bound   int32 // the first rule that matches so far
+	bound   int32 // the first matching rule so far
 
-	// tested marks the places with tested rules, so that a repeated word costs no more
-	// tests.
+	// tested has a bit for each place whose rules were tested, so that a repeated word
+	// does not test them again.
 	tested [160]uint64
 	extra  []uint64 // the rest of tested, for more places
 }
@@ -77,7 +78,7 @@ func (f *indexSearch) run(b *body) int32 {
 	if n := int(f.index.places+63) / 64; n > len(f.tested) {
 		f.extra = make([]uint64, n-len(f.tested))
 	}
-	if b.lookalikes != nil { // a pattern may have different words
+	if b.lookalikes != nil { // the words of the body and of a pattern may be split differently
 		f.bound = firstOf(f.index.worded, f.rules, f.subject, f.bound)
 	} else if t := &f.index.words; len(t.rules) > 0 {
 		f.subject.meter.spend(filterWork * len(b.words))
@@ -115,11 +116,11 @@ func (f *indexSearch) scan(t *table, size int, text string) {
 func gramKey(four uint32, size int) uint64 { return uint64(four >> (8 * (gramBytes - size))) }
 
 // filterFactor is odd and random for each process, so that attackers cannot choose keys
-// that collide in a filter. The high bits of its product with a key are a universal
-// hash ("multiply-shift").
+// with the same bit in a filter. The high bits of its product with a key are a
+// universal hash ("multiply-shift").
 var filterFactor = maphash.String(seed, "filter") | 1
 
-// mayHave reports whether the table may have rules for a key; false is certain.
+// mayHave reports false only if the table has no rules for the key.
 func (t *table) mayHave(key uint64) bool {
 	at := key * filterFactor >> t.shift
 	return t.filter[at>>6]&(1<<(at&63)) != 0
@@ -201,7 +202,7 @@ type filing struct {
 	rule int32
 }
 
-// newTable needs filings in the order of the rules.
+// newTable builds a table from filings in the order of the rules.
 func (x *bodyIndex) newTable(filings []filing) table {
 	if len(filings) == 0 {
 		return table{}
@@ -224,7 +225,8 @@ func (x *bodyIndex) newTable(filings []filing) table {
 	return t
 }
 
-// maxFragments bounds the fragments of a pattern, and so the time to compile a set.
+// maxFragments is the maximum number of fragments of a pattern. It limits the time to
+// compile a set.
 const maxFragments = 32
 
 func (g *glob) fragments() []fragment {

@@ -65,7 +65,7 @@ const (
 	slotRelType
 
 	slotCount
-	slotEvent = slotCount // stands for the event
+	slotEvent = slotCount // the event itself, the parent of its top-level properties
 )
 
 var wellKnown = newWellKnown([slotCount]string{

@@ -14,11 +14,11 @@ import (
 type Power struct {
 	Sender        int64            // power level of the event's sender
 	SenderCreator bool             // the sender is a creator in room version 12 or later, and so above all levels
-	Notifications map[string]int64 // content.notifications of the event m.room.power_levels
-	Permissions   map[string]int64 // ban, invite, kick and redact of its content; the specification's defaults for absent ones
+	Notifications map[string]int64 // content.notifications of m.room.power_levels
+	Permissions   map[string]int64 // content.ban, invite, kick and redact of the same event; absent levels have the specification's defaults
 }
 
-// In the specification, only this notification has a default level.
+// Only the notification "room" has a default level in the specification.
 const (
 	roomNotification      = "room"
 	roomNotificationLevel = 50
@@ -38,7 +38,8 @@ func (p *Power) needed(notification string) (level int64, found bool) {
 
 var permissions = [...]string{"ban", "invite", "kick", "redact"}
 
-// hasPermission looks up the room's level once for many users.
+// hasPermission evaluates recipient_permission. It looks up the required level once for
+// all users.
 func (s *subject) hasPermission(c *condition) bool {
 	if s.facts.Power == nil || s.facts.Room.Power == nil {
 		return false

@@ -84,7 +84,8 @@ func readShort(digits string) (n int64, ok bool) {
 	return n, true
 }
 
-// readScientific reads an integer of up to 16 digits in any notation.
+// readScientific reads an integer of up to 16 digits, in any notation, such as 10.0 or
+// 1e1.
 func readScientific(number string) (n int64, ok bool) {
 	mantissa, exponent, scaled := number, "", false
 	if i := strings.IndexAny(number, "eE"); i >= 0 {

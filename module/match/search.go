@@ -7,11 +7,11 @@ import (
 
 type search struct {
 	text  string
-	body  *body // has the word boundaries; nil for other texts
+	body  *body // for word boundaries; nil if the text is not a body
 	meter *meter
 }
 
-// bounded tells which ends of a match must be word boundaries.
+// bounded has a bit for each end of a match that must be a word boundary.
 type bounded uint8
 
 const (
@@ -19,8 +19,8 @@ const (
 	endBounded
 )
 
-// After maxTries near matches, [search.scan] takes over: single tries are fast for
-// common searches only.
+// After maxTries near matches, [search.scan] replaces single tries, which are fast only
+// in ordinary texts.
 const maxTries = 16
 
 // firstPart finds the text between two stars. An empty text matches everywhere.
@@ -70,9 +70,8 @@ func (f *search) endsWell(end int, bounds bounded) bool {
 	return bounds&endBounded == 0 || f.body.isBoundary(end)
 }
 
-// scan finds the segment in one pass over the text. It takes over after maxTries tries.
-// Tries are faster in ordinary texts. But in a hostile text, with a near match everywhere,
-// they read the same bytes many times.
+// scan finds the segment in one pass over the text. In a hostile text with a near match
+// everywhere, single tries would read the same bytes many times.
 func (f *search) scan(s *segment, from int, bounds bounded) (end int) {
 	f.meter.spend(setupWork * (1 + len(s.text)/64))
 	if len(s.text) <= 64 {

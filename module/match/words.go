@@ -12,7 +12,8 @@ type body struct {
 	words  []uint64 // hashes, in order
 
 	// lookalikes has a bit for each byte of folded, set for the long s and the Kelvin
-	// sign: they fold to letters but are word boundaries. Without them, it is nil.
+	// sign: they fold to letters but are word boundaries. It is nil for a body without
+	// these characters.
 	lookalikes []uint64
 }
 
@@ -30,7 +31,7 @@ func newWordBytes() (table [256]bool) {
 	return table
 }
 
-// readBody relies on folding: a folded text is never longer.
+// readBody folds and splits a text. It relies on a folded text never being longer.
 func readBody(text string) body {
 	b := body{words: make([]uint64, 0, len(text)/4+2)}
 	folded := make([]byte, len(text))
@@ -73,8 +74,8 @@ func (b *body) markLookalike(at, length int) {
 	b.lookalikes[at/64] |= 1 << (at % 64)
 }
 
-// A match may start or end at an end of the body, or next to a character that is not
-// part of a word.
+// isBoundary reports whether a position is an end of the body, or next to a character
+// that is not part of a word.
 func (b *body) isBoundary(at int) bool {
 	return at == 0 || at == len(b.folded) || !b.isWord(at-1) || !b.isWord(at)
 }

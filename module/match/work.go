@@ -29,7 +29,7 @@ type meter struct {
 
 func (m *meter) spend(units int) { m.left -= units }
 
-// isEmpty reports whether no work is left; then the caller must stop.
+// isEmpty reports whether no work is left; if so, the caller must stop.
 func (m *meter) isEmpty() bool {
 	if m.left <= 0 {
 		m.exhausted = true

@@ -18,14 +18,15 @@ type Change struct {
 // Form is the form of a submitted change.
 type Form int
 
-// In the form Document, "append" is an unknown name, and other users' pushers are kept.
+// In the form Document, "append" is an unknown name, and other users keep their
+// pushers. The form Specification is that of the Matrix specification.
 const (
 	Specification Form = iota
 	Document
 )
 
-// ReadChange reads a submitted change. Kind, app_id and pushkey are required. Only a kind
-// of null deletes, and then other members are ignored; other kinds also require the
+// ReadChange reads a submitted change. Kind, app_id and pushkey are required. A kind of
+// null deletes the pusher and ignores all other members. Other kinds also require the
 // display names, lang and data. Names match exactly.
 //
 // In the form Specification, other users' pushers are removed unless "append" is true.

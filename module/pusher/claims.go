@@ -11,8 +11,8 @@ import (
 	"github.com/pushfx/pushfx/module/mxid"
 )
 
-// Others tells whether a set removes other users' pushers of the same key ("append" of
-// the Matrix specification, "POST /pushers/set").
+// Others tells whether setting a pusher removes other users' pushers of the same key
+// ("append" of the Matrix specification, "POST /pushers/set").
 type Others string
 
 // The values of [Others].
@@ -21,8 +21,8 @@ const (
 	KeepOthers   Others = "keep"   // "append": true
 )
 
-// Claim returns a claim with the number. With [RemoveOthers], it also removes other
-// users' pushers.
+// Claim returns a claim with the given number. With [RemoveOthers], the claim also
+// removes other users' pushers.
 func (o Others) Claim(number int64) Claim {
 	c := Claim{Number: number}
 	if o == RemoveOthers {
@@ -55,25 +55,25 @@ type Claim struct {
 	// since 1970, or one more than the last number. 0 is no claim.
 	Number int64
 
-	// Removes is the number of the user's last claim that removes other users'
-	// pushers, or 0. It removes pushers of the key whose claims have smaller numbers.
+	// Removes is the number of the user's last claim with [RemoveOthers], or 0. It
+	// removes other users' pushers of the key whose claims have smaller numbers.
 	Removes int64
 }
 
-// Join merges two claims of a user, if two requests have set the same pusher. The pusher
-// keeps the joined claim, and the claim with the number spare is no longer needed.
+// Join merges two claims of a user to one key, after two requests have set the pusher.
+// The pusher keeps the joined claim; the claim with the number spare is to be released.
 func (c Claim) Join(d Claim) (joined Claim, spare int64) {
 	return Claim{max(c.Number, d.Number), max(c.Removes, d.Removes)}, min(c.Number, d.Number)
 }
 
-// Owner is a user with the number of one claim.
+// Owner is one claim: its user and its number.
 type Owner struct {
 	User  mxid.UserID
 	Claim int64
 }
 
-// Claims are the claims to one key. Every user with a pusher of the key has a claim,
-// and one more for each request in progress: a claim does not prove that the user has a
+// Claims are all users' claims to one key. Every user with a pusher of the key has a
+// claim, and another for each request in progress; so a user with a claim may have no
 // pusher. The zero value has no claims. Methods that change claims are not safe for
 // concurrent use.
 type Claims struct{ owners []Owner }
@@ -95,7 +95,8 @@ func (c *Claims) Users() []mxid.UserID {
 	return users
 }
 
-// Last returns the numbers of the last claims of a user and of all other users, or 0.
+// Last returns the number of the user's last claim and that of the last claim of any
+// other user, each 0 without claims.
 func (c *Claims) Last(user mxid.UserID) (own, others int64) {
 	for _, owner := range c.owners {
 		if owner.User == user {
@@ -152,8 +153,8 @@ func (c *Claims) Release(claim Owner) {
 	}
 }
 
-// CheckSharing refuses with [fault.InvalidParam] if the number of users with claims is
-// over the limit and has grown since before.
+// CheckSharing refuses, with [fault.InvalidParam], more users with claims than the
+// limit, unless there are no more users than before.
 func (l Policy) CheckSharing(before int, c *Claims) error {
 	if n := len(c.Users()); n > before && n > l.MaxSharers {
 		return fault.New(fault.InvalidParam, fmt.Sprintf("A pushkey is shared by at most %d users.", l.MaxSharers))

@@ -11,13 +11,14 @@ import (
 // ErrTwice refuses the import of a second pusher of a key.
 var ErrTwice = fault.New(fault.InvalidParam, "The user has another pusher of this key.")
 
-// ErrTaken refuses the import of a pusher if another user has taken its pushkey since.
+// ErrTaken refuses the import of a pusher whose pushkey another user has taken in the
+// meantime.
 var ErrTaken = fault.New(fault.InvalidParam, "Another user has taken the pushkey.")
 
 // maxImportDepth bounds the nesting of a pusher, as for clients' requests.
 const maxImportDepth = 64
 
-// ProfileTag returns the member of [Pusher.Extra] for a profile tag.
+// ProfileTag returns a profile tag as a member for [Pusher.Extra].
 func ProfileTag(tag string) Member {
 	return Member{Name: "profile_tag", Value: string(strictjson.AppendString(nil, tag))}
 }
@@ -36,9 +37,9 @@ func readSubmitted(text string) (Pusher, error) {
 	return *change.Pusher, nil
 }
 
-// CheckImported converts a pusher from another server. It refuses pushers outside the
-// policy, and invalid JSON in Data or Extra. It drops members of Extra with names of
-// the server.
+// CheckImported converts a pusher from another server. It refuses a pusher outside the
+// policy, and invalid JSON in Data or Extra. It drops members of Extra whose names this
+// server sets itself.
 func (l Policy) CheckImported(p Pusher) (Pusher, error) {
 	if !strictjson.Valid(p.Data) {
 		return Pusher{}, strictjson.WrongShape("data", "an object")

@@ -13,8 +13,8 @@ import (
 // Methods that change it are not safe for concurrent use.
 type List struct {
 	pushers []Pusher
-	bytes   int  // of the pushers; 0 if it is not known
-	others  Size // see WithOthers
+	bytes   int  // of the stored pushers; 0: unknown
+	others  Size // pushers of the user outside the list
 }
 
 // NewList returns a list of the pushers, sorted by creation.
@@ -26,14 +26,16 @@ func NewList(pushers ...Pusher) List {
 	return List{pushers: sorted}
 }
 
-// WithBytes returns the list with the known size of its stored pushers; see [Size].
+// WithBytes returns the list with the total size of its stored pushers, so that Size
+// need not compute it; see [Size].
 func (l *List) WithBytes(bytes int) List { return List{l.pushers, bytes, l.others} }
 
-// WithOthers returns a list of some of a user's pushers. Others is the size of the rest,
-// which [List.Size] includes.
+// WithOthers returns the list as a part of a user's pushers. Others is the size of the
+// user's other pushers, which [List.Size] then includes.
 func (l *List) WithOthers(others Size) List { return List{l.pushers, l.bytes, others} }
 
-// Only returns a list with only the pusher of a key, if any; see [List.WithOthers].
+// Only returns a list with the pusher of a key, if any, and the size of the other
+// pushers; see [List.WithOthers].
 func (l *List) Only(key Key) List {
 	only, others := List{}, l.WithOthers(Size{})
 	for _, p := range others.Remove(func(p Pusher) bool { return p.Key == key }) {
@@ -53,8 +55,8 @@ func (l *List) Equal(other List) bool {
 	return slices.EqualFunc(l.pushers, other.pushers, Pusher.Equal)
 }
 
-// EqualButClaims is Equal without Claim and SetAt, which change with every set, even of an
-// unchanged pusher.
+// EqualButClaims is [List.Equal] without Claim and SetAt, which change even when a
+// client sets the same pusher again.
 func (l *List) EqualButClaims(other List) bool {
 	return slices.EqualFunc(l.pushers, other.pushers, func(p, q Pusher) bool {
 		p.Claim, p.SetAt = q.Claim, q.SetAt
@@ -79,18 +81,19 @@ func (l *List) Set(p Pusher) {
 	l.pushers = pushers
 }
 
-// addBytes updates the list's size, if it is known, for a pusher that was added (sign 1)
-// or removed (sign -1).
+// addBytes updates the list's size, if it is known, for an added (sign 1) or removed
+// (sign -1) pusher.
 func (l *List) addBytes(p Pusher, sign int) {
 	if l.bytes > 0 || len(l.pushers) == 0 {
 		l.bytes += sign * p.bytes()
 	}
 }
 
-// bytes returns the size of the stored pusher with the name of its field.
+// bytes returns the size of the stored pusher with its field name in Redis.
 func (p Pusher) bytes() int { return len(p.Field()) + len(p.AppendStored(nil)) }
 
-// nextPlace renumbers the pushers if no place is left, as in a damaged store.
+// nextPlace returns the place after the last pusher. In a damaged list without a higher
+// number, it first renumbers all pushers.
 func nextPlace(pushers []Pusher) int64 {
 	n := len(pushers)
 	if n == 0 {
@@ -152,8 +155,8 @@ type Size struct {
 	Bytes   int // bytes of their stored forms with the names of fields
 }
 
-// Size returns the size of the list and of the others; see [List.WithOthers]. Escapes
-// can make a stored pusher six times as large as the submitted one.
+// Size returns the size of the list, with the other pushers of [List.WithOthers].
+// Escapes can make a stored pusher six times as large as the submitted one.
 func (l *List) Size() Size {
 	s := l.others
 	s.Pushers += len(l.pushers)
@@ -171,8 +174,8 @@ func (l *List) index(key Key) int {
 	return slices.IndexFunc(l.pushers, func(p Pusher) bool { return p.Key == key })
 }
 
-// Unreadable reports an unreadable stored pusher. The cause must name fields, never
-// values.
+// Unreadable returns the error for an unreadable stored pusher. The cause must name
+// fields, never values.
 func Unreadable(cause error) error {
 	return fault.New(fault.Database, "Invalid pusher in database: "+cause.Error())
 }

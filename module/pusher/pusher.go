@@ -25,7 +25,7 @@ type Key struct {
 	Pushkey string
 }
 
-// Member is a member of a JSON object that is kept uninterpreted.
+// Member is a member of a JSON object, kept without interpretation.
 type Member = strictjson.Member
 
 // Pusher is a way to reach a user. Data and Extra keep the client's JSON, with unknown
@@ -41,10 +41,10 @@ type Pusher struct {
 
 	Device  string // the device that set the pusher; empty if the host names none
 	Created int64  // place in the order of creation, assigned by [List.Set]
-	Claim   Claim  // to the key
+	Claim   Claim  // claim to the key
 
-	// SetAt is the time of the last set, in microseconds since 1970. It grows with
-	// every set, even of an unchanged pusher: so a push gateway's rejection does not
+	// SetAt is the time of the last set request, in microseconds since 1970. It grows
+	// even if the request changes nothing: a push gateway's earlier rejection must not
 	// remove a pusher that was set afterwards. Clients do not see it.
 	SetAt int64
 }
@@ -57,8 +57,9 @@ func (p Pusher) Equal(other Pusher) bool {
 		p.Claim == other.Claim && p.SetAt == other.SetAt
 }
 
-// Enabled reports whether the pusher gets notifications (MSC3881): unless "enabled", or
-// in its absence "org.matrix.msc3881.enabled", is false.
+// Enabled reports whether the pusher gets notifications (MSC3881). It is false if
+// "enabled" is false, or if "enabled" is absent and "org.matrix.msc3881.enabled" is
+// false.
 func (p Pusher) Enabled() bool {
 	for _, name := range enabledNames() {
 		for _, m := range p.Extra {
@@ -112,7 +113,8 @@ func (p Pusher) WithMSC3881() Pusher {
 	return p
 }
 
-// enabledNames has the names of the enabled state. The first member present counts.
+// enabledNames returns the names of the enabled state; if both are present, the first
+// name counts.
 func enabledNames() []string { return []string{"enabled", "org.matrix.msc3881.enabled"} }
 
 // Names in the stored form only.
@@ -138,7 +140,8 @@ func (p Pusher) AppendStored(dst []byte) []byte {
 	return append(dst, '}')
 }
 
-// appendClaim writes one object, so that the stored form reserves only one name.
+// appendClaim appends Claim and SetAt as one object, so that the stored form reserves
+// only one name.
 func (p Pusher) appendClaim(dst []byte) []byte {
 	dst = strconv.AppendInt(strictjson.AppendMember(append(dst, '{'), "number"), p.Claim.Number, 10)
 	dst = strconv.AppendInt(strictjson.AppendMember(dst, "removes"), p.Claim.Removes, 10)
@@ -162,7 +165,7 @@ func (p *Pusher) readClaim(r *strictjson.Reader) error {
 	}, "number", "removes", setAtName)
 }
 
-// appendMembers omits the closing brace.
+// appendMembers appends the form for clients without the closing brace.
 func (p Pusher) appendMembers(dst []byte) []byte {
 	dst = append(dst, '{')
 	for _, m := range []struct{ name, value string }{
@@ -208,7 +211,7 @@ func ReadStored(text string) (Pusher, error) {
 
 func keyNames() []string { return []string{"app_id", "pushkey"} }
 
-// detailNames are required except for deletions.
+// detailNames returns the names that are required unless the change deletes a pusher.
 func detailNames() []string {
 	return []string{"app_display_name", "device_display_name", "lang", "data"}
 }

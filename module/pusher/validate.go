@@ -24,9 +24,9 @@ import (
 // /pushers/set", data.url).
 const NotifyPath = "/_matrix/push/v1/notify"
 
-// Policy limits the pushers that clients can set; it does not apply to listing and
-// deletion. It checks only the text of a URL: host names may resolve to any address, so
-// the sender must also check addresses (package dialguard).
+// Policy limits the pushers that clients can set, but not listing and deletion. It
+// checks only the text of a URL. A host name may resolve to any address, so package
+// dialguard checks addresses when it connects.
 type Policy struct {
 	MaxPushers      int  // pushers of one user; at most 1,000, default 100
 	MaxListBytes    int  // bytes of all stored pushers of one user; default 256 KiB
@@ -37,16 +37,16 @@ type Policy struct {
 	MaxSharers      int  // users with a pusher of one key ("append"); default 100
 	AllowHTTP       bool // whether data.url may be a plain http URL; default false
 
-	// AllowedPrefixes are non-public addresses that data.url may name, for example of
-	// a gateway in the host's network. With any prefix, data.url may also have a local
+	// AllowedPrefixes are non-public addresses that data.url may name, for example of a
+	// gateway in the host's network. With any prefix, data.url may also contain a local
 	// name; localhost needs a prefix with a loopback address. Give dialguard.New the
 	// same prefixes. Default: none.
 	AllowedPrefixes []netip.Prefix
 
-	// Email reports whether the host has confirmed that an address is the user's.
-	// Hosts that send mail set it. It gets the pushkey of each pusher of kind email
-	// that is set or imported; its error fails the set. It must be safe for concurrent
-	// use. Default: none, which refuses such pushers.
+	// Email reports whether the host has confirmed that an email address belongs to the
+	// user. Hosts that send mail set it. The module calls it with the pushkey when a
+	// pusher of kind email is set or imported; an error fails the request. It must be
+	// safe for concurrent use. Default: nil, which refuses such pushers.
 	Email func(ctx context.Context, user mxid.UserID, address string) (bool, error)
 }
 
@@ -63,7 +63,7 @@ func DefaultPolicy() Policy {
 		MaxAppIDChars: 64, MaxDataBytes: 16 << 10, MaxURLBytes: 2048, MaxSharers: 100}
 }
 
-// maxPushers bounds what an event adds to the delivery queue for one user.
+// maxPushers limits how many deliveries an event queues for one user.
 const maxPushers = 1000
 
 // Validate joins an error for each limit that is out of range and each prefix that is not
@@ -97,8 +97,9 @@ func (l Policy) Validate() error {
 	return errors.Join(faults...)
 }
 
-// checkPrefix refuses prefixes that are invalid, that have bits after their length and
-// may mean a single address, and IPv4 prefixes written as IPv6, which never match.
+// checkPrefix refuses invalid prefixes. It also refuses IPv4 prefixes written as IPv6,
+// which never match, and prefixes with bits after their length, which may be meant as
+// single addresses.
 func checkPrefix(p netip.Prefix) error {
 	switch {
 	case !p.IsValid():
@@ -149,9 +150,9 @@ func (l Policy) kinds() string {
 	return "'http', 'email'"
 }
 
-// CheckGrowth refuses a list that grows over a limit: in number with
-// [fault.InvalidParam], in bytes with [fault.TooLarge]. A list over a limit may change
-// or shrink.
+// CheckGrowth refuses a change that makes a list larger than a limit: in number with
+// [fault.InvalidParam], in bytes with [fault.TooLarge]. A list over a limit may still
+// change or shrink.
 func (l Policy) CheckGrowth(before, after Size) error {
 	if after.Pushers > before.Pushers && after.Pushers > l.MaxPushers {
 		return fault.New(fault.InvalidParam, fmt.Sprintf("A user has at most %d pushers.", l.MaxPushers))
@@ -178,8 +179,8 @@ func (l Policy) checkURL(data string) error {
 	return l.checkHost(u)
 }
 
-// allowsForm checks all parts of a URL but the name of the host and the fragment: the
-// fragment of "...#" is empty, too.
+// allowsForm checks the scheme, path, user info and port of a URL. The caller checks
+// the fragment in the text, because url.Parse loses the empty fragment of "...#".
 func (l Policy) allowsForm(u *url.URL) bool {
 	hasScheme := u.Scheme == "https" || u.Scheme == "http" && l.AllowHTTP
 	hasPath := u.Path == NotifyPath && u.RawPath == ""
@@ -200,8 +201,8 @@ const (
 )
 
 // checkHost refuses invalid names, non-public addresses and local names with
-// [fault.InvalidParam]. Only package dialguard can check other names, when they are
-// resolved; names without a dot are among them.
+// [fault.InvalidParam]. Other names, even names without a dot, may resolve to any
+// address; package dialguard checks that address.
 func (l Policy) checkHost(u *url.URL) error {
 	host := u.Hostname()
 	name, valid := asciiName(host)
@@ -266,16 +267,16 @@ func isNumber(label string) bool {
 	return strings.Trim(digits, cutset) == ""
 }
 
-// hostNames maps names like browsers: UTS 46, which is IDNA2008 with symbols and a
-// mapping of case and width. Hyphens and underscores may be anywhere.
+// hostNames maps names as browsers do: with UTS 46, which is IDNA2008 with symbols and
+// a mapping of case and width. It allows hyphens and underscores anywhere.
 var hostNames = idna.New(
 	idna.MapForLookup(), idna.BidiRule(), idna.Transitional(false), idna.StrictDomainName(false), idna.CheckHyphens(false),
 )
 
-// asciiName returns a host's name for DNS, without a final dot. Names are invalid with
-// invisible runes, empty labels, labels over 63 bytes, or more than 253 bytes (RFC
-// 1035). The mapped name is checked by a second mapping, because the first one may have
-// made text right-to-left.
+// asciiName returns a host's name for DNS, without a final dot. It refuses names with
+// invisible characters, empty labels, labels over 63 bytes, or more than 253 bytes (RFC
+// 1035). It maps the name twice, because the first mapping can produce right-to-left
+// text, which the second one checks.
 func asciiName(host string) (name string, valid bool) {
 	if strings.ContainsFunc(host, isInvisible) {
 		return "", false
@@ -292,9 +293,9 @@ func isBadLabel(label string) bool {
 	return label == "" || len(label) > 63 || strings.Trim(label, "abcdefghijklmnopqrstuvwxyz0123456789-_") != ""
 }
 
-// isInvisible reports whether a rune could disguise a name: it shows nothing or changes
-// the direction of text. It excepts the two joiners, which some scripts need, and for which
-// IDNA has rules.
+// isInvisible reports whether a character can disguise a name: it shows nothing or
+// changes the direction of text. The two joiners are exceptions: some scripts need
+// them, and IDNA has rules for them.
 func isInvisible(r rune) bool {
 	const zwnj, zwj = '\u200c', '\u200d'
 	return r != zwnj && r != zwj &&
