@@ -159,7 +159,7 @@ func (f *Feed) Run(ctx context.Context) {
 	running.Wait()
 }
 
-// version is 0 if it is unknown or not current.
+// version returns the user's version, or 0 if it is unknown or not current.
 func (f *Feed) version(user mxid.UserID) int64 {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
@@ -174,11 +174,11 @@ func (f *Feed) version(user mxid.UserID) int64 {
 	return o.version
 }
 
-// isCurrent requires the lock.
+// isCurrent reports whether a version is current, see [Feed]. The caller holds the
+// lock.
 func (f *Feed) isCurrent(o *observed) bool { return f.watch != 0 && o.watch == f.watch && !o.doubted }
 
-// use records, to the second, that a request asks for the user. It needs only a shared
-// lock.
+// use records, to the second, that a request asks for the user. A read lock is enough.
 func (o *observed) use(now time.Time) {
 	if at := now.Unix(); atomic.LoadInt64(&o.used) != at { // avoid a write, which other cores would wait for
 		atomic.StoreInt64(&o.used, at)
@@ -239,7 +239,7 @@ func (f *Feed) notify(c Change, o observed) {
 			o.state = pending
 		}
 	}
-	// Users without syncs here do not evict others.
+	// A user without requests on this host must not evict a user with requests.
 	if _, found := f.users[c.User]; found || len(f.users) < f.cfg.MaxUsers {
 		f.users[c.User] = &o
 	}
@@ -357,8 +357,8 @@ func (f *Feed) checkFailed(user mxid.UserID, since *observed) {
 	}
 }
 
-// finishOvertaken is finish after another version was observed during the load. Either
-// may be newer.
+// finishOvertaken is finish for a load during which another version was observed.
+// Either of the two versions may be the newer.
 func (f *Feed) finishOvertaken(l load, version int64, o observed) {
 	switch {
 	case version == o.version && !o.doubted:
@@ -401,7 +401,8 @@ func (f *Feed) wakeSyncs(user mxid.UserID) bool {
 	return len(waiting) > 0
 }
 
-// reached observes that a change reaches a listener or the user's waiting syncs.
+// reached counts a change that reaches a listener or the user's waiting syncs, and
+// reports its delay.
 func (f *Feed) reached(c Change) {
 	f.counters.notified.Add(1)
 	if !c.Made.IsZero() {

@@ -95,8 +95,8 @@ func (f *Feed) checkStore(ctx context.Context) {
 
 func (f *Feed) untilRecheck() time.Duration { return retry.Jitter(f.cfg.Recheck) }
 
-// due returns all users, or those to check at once. It forgets users without recent
-// requests.
+// due returns all users, or only the users to check at once. It forgets users without
+// recent requests.
 func (f *Feed) due(all bool) []mxid.UserID {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -148,7 +148,7 @@ func (f *Feed) finishChecks(loads []load, versions map[mxid.UserID]Result[int64]
 			}
 		case fault.KindOf(version.Err) == fault.Unavailable:
 			unavailable = append(unavailable, l.user)
-		default: // unreadable, which the next sync says
+		default: // unreadable rules: the next sync returns the error
 			f.forget(l.user)
 		}
 	}

@@ -10,7 +10,7 @@ import (
 )
 
 // pusherFeed passes changes of pushers on to the listeners. Without listeners it does
-// nothing. All changes come from the watch, so it needs no part in requests.
+// nothing. It learns of all changes from the watch, also of changes by this host.
 type pusherFeed struct {
 	store    PusherWatcher
 	queues   []*listenerQueue

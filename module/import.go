@@ -77,8 +77,9 @@ type RefusedPusher struct {
 }
 
 // importer stores a user's pushers first, then the rules, so a user with rules has been
-// imported completely, and removed pushers do not come back. Its services use the stores
-// as they are; the stores of all other services import at first use, if there is a source.
+// imported completely, and removed pushers do not come back. The importer's own
+// services use the plain stores. The stores of all other services import a user at
+// first use, if the host has an [ImportSource].
 type importer struct {
 	rules    *ruleService
 	pushers  *pusherService
@@ -94,7 +95,8 @@ func newImporter(rules ruleService, pushers pusherService, o Options) *importer 
 	return i
 }
 
-// run also returns a result after an error: the stored part.
+// run imports a user; see [HostService.Import]. After an error, the result names what
+// was stored.
 func (i *importer) run(ctx context.Context, user mxid.UserID, from Import, how ImportMode) (ImportResult, error) {
 	stored, err := i.rules.store.Load(ctx, user)
 	if err != nil {
@@ -134,8 +136,8 @@ func (i *importer) runLoaded(
 	return result, err
 }
 
-// forget removes all of a user's data. The source comes first, so that nothing comes back.
-// If it fails, the rules stay, since a user without rules would be imported again.
+// forget removes all of a user's data. The source forgets the user first, because a
+// user without rules would be imported again. If the source fails, the rules stay.
 func (i *importer) forget(ctx context.Context, user mxid.UserID) error {
 	failed := i.forgetAtSource(ctx, user)
 	if err := i.pushers.forget(ctx, user); err != nil || failed != nil {

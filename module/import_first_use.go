@@ -15,9 +15,9 @@ import (
 	"github.com/pushfx/pushfx/module/observe"
 )
 
-// firstUse imports a user without rules, and reports whether the user has rules then. It
-// asks the store, because present may have forgotten the user: a second import would
-// bring back pushers that the user has removed.
+// firstUse imports a user without rules, and reports whether the user has rules then.
+// It reads the store, because i.present forgets users: a second import would bring back
+// pushers that the user has removed.
 func (i *importer) firstUse(ctx context.Context, user mxid.UserID) (present bool, err error) {
 	stored, err := i.rules.store.Load(ctx, user)
 	if err != nil || stored.Found() {
@@ -61,9 +61,10 @@ func (i *importer) loadFromSource(ctx context.Context, user mxid.UserID) (Import
 	return from, found, nil
 }
 
-// stillThere removes imported data if the host has forgotten the user during the import.
-// [HostService.ForgetUser] first calls the source's Forget and then removes stored data:
-// either it has removed this data, or the source no longer has the user.
+// stillThere removes imported data if the host has forgotten the user during the
+// import. [HostService.ForgetUser] first calls the source's Forget and then removes
+// stored data: so either ForgetUser has removed this data, or the source no longer has
+// the user.
 func (i *importer) stillThere(ctx context.Context, user mxid.UserID, result ImportResult) (bool, error) {
 	if i.accounts != nil || result.Rules.Outcome != Imported && result.Pushers.Outcome != Imported {
 		return true, nil
@@ -85,7 +86,8 @@ func (i *importer) stillThere(ctx context.Context, user mxid.UserID, result Impo
 
 const maxImports = 16
 
-// firstUses is firstUse for many users. Users without a result are not in the source.
+// firstUses is firstUse for many users. A user that the source does not have is neither
+// imported nor failed.
 func (i *importer) firstUses(ctx context.Context, users []mxid.UserID) (imported []mxid.UserID, failed map[mxid.UserID]error) {
 	failed = map[mxid.UserID]error{}
 	var mu sync.Mutex
@@ -109,8 +111,9 @@ func (i *importer) firstUses(ctx context.Context, users []mxid.UserID) (imported
 	return imported, failed
 }
 
-// importMissing imports the users that have no rules; see firstUses. It asks the store
-// once for each user with rules, and remembers them. A deactivated user is no error.
+// importMissing imports the users that have no rules; see firstUses. It remembers users
+// with rules, so it asks the store about each of them only once. A deactivated user
+// does not count as failed.
 func (i *importer) importMissing(ctx context.Context, users []mxid.UserID) (imported []mxid.UserID, failed map[mxid.UserID]error) {
 	users = i.present.unknown(users)
 	if len(users) == 0 {

@@ -103,7 +103,7 @@ func (m *pusherImport) keepLive(ctx context.Context) error {
 	return nil
 }
 
-// rehearse predicts the result of store.
+// rehearse predicts the result of store, for a dry run.
 func (m *pusherImport) rehearse(ctx context.Context) error {
 	for _, p := range m.list.All() {
 		claims, err := m.pushkeys.Pushkeys.Load(ctx, p.Digest())

@@ -70,12 +70,13 @@ func (s importingRules) Update(ctx context.Context, user mxid.UserID, edit func(
 	return s.RuleStore.Update(ctx, user, edit)
 }
 
-// importingPushers imports users without rules before it changes their pushers, or finds
-// none. A user whom [Accounts] report as deactivated is not imported and has no pushers.
+// importingPushers imports users without rules before it changes their pushers, and
+// before it returns an empty list. A user whom [Accounts] report as deactivated is not
+// imported and has no pushers.
 //
 // [PusherService.Set] reads the claims to a pushkey before the user's pushers, so the
-// import may add another claim of the user in between. That is harmless, because Set joins
-// its claim with the stored pusher's; see [pusherService.put].
+// import may add another claim of the user in between. That is harmless, because Set
+// joins its claim with the claim of the stored pusher; see [pusherService.put].
 type importingPushers struct {
 	PusherStore // LoadPusher does not import: users have no claims before their import
 	imports     *importer
@@ -92,7 +93,7 @@ func (s importingPushers) Load(ctx context.Context, user mxid.UserID) (pusher.Li
 	return s.PusherStore.Load(ctx, user)
 }
 
-// Cached does not return an empty list: the import may not have happened.
+// Cached never finds an empty list, because the user may not be imported yet.
 func (s importingPushers) Cached(user mxid.UserID) (pusher.List, bool) {
 	list, found := cachedPushers(s.PusherStore, user)
 	return list, found && list.Len() > 0

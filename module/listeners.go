@@ -42,7 +42,7 @@ func (p *ListenerPanic) Error() string {
 type listenerQueue struct {
 	listener string // its type
 	notify   func(ctx context.Context, c Change)
-	missed   func(ctx context.Context) // nil if a check finds dropped changes
+	missed   func(ctx context.Context) // nil if the feed's checks find dropped changes
 	limit    int                       // of waiting users
 	counters *feedCounters
 	observer observe.Observer

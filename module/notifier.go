@@ -151,10 +151,11 @@ type GatewayAnswer struct {
 // and trouble. Claim selects rows WHERE due <= now() FOR UPDATE SKIP LOCKED and sets a
 // token. Other statements have WHERE token = ?.
 //
-// The queue has one clock, independent of the hosts' clocks. It does not interpret texts,
-// meta and the text of trouble. Backlogs are distributed over shards, and each call for
-// one shard is atomic. In a shard, backlogs are listed by gate: a host leaves out the
-// gates that it has closed, and does not touch their backlogs.
+// The queue has one clock, independent of the hosts' clocks. It does not interpret the
+// Text and Meta of notifications and the Text of Trouble. Backlogs are distributed over
+// shards, and each call for one shard is atomic. A gate names the push gateway of a
+// backlog. A shard lists its backlogs by gate, so that a host can leave out all
+// backlogs of a failing gateway.
 //
 // Errors: [ErrFenced] if a claim has lapsed or another host has it; [Unavailable] if
 // the queue cannot be reached in time. After Unavailable, every method may be repeated.
@@ -174,21 +175,22 @@ type DeliveryQueue interface {
 	// Read returns at most limit notifications of a claimed backlog, the oldest first.
 	Read(ctx context.Context, c Claim, limit int) ([]Notification, error)
 
-	// Complete removes a notification, one of the first 16 of a claimed backlog, and stores
-	// trouble in place of the backlog's former one. It returns how many notifications are
-	// left. An unknown id is no error. An empty backlog ends, and so does its claim. The
-	// method Sent returns sent from then on, unless sent is empty.
+	// Complete removes a notification, one of the first 16 of a claimed backlog, and
+	// replaces the backlog's trouble. It returns how many notifications are left. An
+	// unknown id is no error. A backlog without notifications ends, and its claim, too.
+	// Unless sent is empty, the method Sent returns it from then on.
 	Complete(ctx context.Context, c Claim, id string, trouble Trouble, sent string) (left int, err error)
 
-	// Sent returns what Complete stored for a pusher, with or without a backlog. It is empty
-	// if there is none, after Drop, and at the latest 30 days after Complete.
+	// Sent returns the text that Complete last stored for a pusher, with or without a
+	// backlog. The text is empty before Complete, after Drop, and at the latest 30 days
+	// after Complete.
 	Sent(ctx context.Context, t Target) (string, error)
 
-	// Postpone ends a claim: the backlog is due after the delay, and listed by this gate. It
-	// replaces the trouble, unless that is nil.
+	// Postpone ends a claim: the backlog is due after the delay, and listed by this gate.
+	// Unless trouble is nil, Postpone replaces the backlog's trouble.
 	Postpone(ctx context.Context, c Claim, gate string, delay time.Duration, trouble *Trouble) error
 
-	// Renew extends a claim by the duration, and returns the claim that replaces c.
+	// Renew extends a claim, and returns the claim that replaces c.
 	Renew(ctx context.Context, c Claim, by time.Duration) (Claim, error)
 
 	// Drop removes all of a claimed backlog, and returns how many notifications it had.
@@ -202,20 +204,21 @@ type DeliveryQueue interface {
 	// them no notifications.
 	HeldGateways(ctx context.Context) ([]string, error)
 
-	// Summary describes all backlogs, claimed or not, for metrics. Its cost is bounded: with
-	// many backlogs, it is an estimate and up to 15 seconds old. It fails if a part of the
-	// queue cannot be read. IsAlone reports whether a backlog with this trouble waits for a
-	// reason that is no other pusher's.
+	// Summary describes all backlogs, claimed or not, for metrics. Its cost is bounded:
+	// with many backlogs, it is an estimate and up to 15 seconds old. It fails if a part
+	// of the queue cannot be read. IsAlone reports whether a backlog's trouble concerns
+	// its own pusher only, not the whole gateway.
 	Summary(ctx context.Context, isAlone func(Trouble) bool) (QueueSummary, error)
 }
 
 // QueueSummary is the result of [DeliveryQueue.Summary].
 type QueueSummary struct {
-	Notifications int // a notification of a backlog FanOut counts once
+	Notifications int // in a backlog FanOut, one for each event
 
-	// Oldest is the longest time for which notifications of three users have waited at one
-	// gate, or a notification in a backlog FanOut; 0 if there are none. Backlogs that wait
-	// alone do not count.
+	// Oldest is for how long at least three users have had notifications waiting at the
+	// same gate, for the gate with the longest wait; 0 if there is none. In backlogs
+	// FanOut, one notification is enough. Backlogs for which isAlone returns true do not
+	// count.
 	Oldest time.Duration
 
 	// Gates has the number of notifications by gate, without backlogs FanOut. It has at
@@ -270,27 +273,28 @@ type DeliveryBatch struct {
 	// backlog, and the ones that expand it.
 	Room string
 
-	// MaxRoomBytes bounds the texts in the backlog FanOut of a room, MaxShardBytes those of
-	// all rooms of the shard. A room without such texts may exceed MaxShardBytes, up to
-	// twice as many.
+	// MaxRoomBytes bounds the texts in the backlog FanOut of a room. MaxShardBytes bounds
+	// the texts in all backlogs FanOut of the shard; for a room without such a backlog,
+	// the bound is twice MaxShardBytes.
 	MaxRoomBytes, MaxShardBytes int
 
-	// Of is the claim of a backlog FanOut, for a batch that expands its first notification.
-	// From is the position before this batch, and To the position after it. The queue checks
-	// the claim and From, and ignores Key and Room.
+	// Of is the claim of a backlog FanOut, for a batch that expands its first
+	// notification: a part of the event's recipients gets the notification. Recipients are
+	// numbered; the part begins at From and ends before To. The queue checks the claim and
+	// From, and ignores Key and Room.
 	Of       Claim
 	From, To int
 
 	// Lease is how long the claims of Additions last.
 	Lease time.Duration
 
-	// MaxBacklog bounds the notifications of a backlog; the queue may exceed it by a fifth.
-	// Up to ten times MaxBacklog, notifications younger than KeepFor stay, and no older ones
-	// are dropped in their place.
+	// MaxBacklog bounds the notifications of a backlog; the queue may exceed it by a
+	// fifth. A backlog of up to ten times MaxBacklog keeps all notifications younger than
+	// KeepFor, even beyond MaxBacklog.
 	MaxBacklog int
 	KeepFor    time.Duration
 
-	MaxUserBytes int // bound of a user's texts, without the first of each backlog; further texts are left out
+	MaxUserBytes int // bounds a user's texts, besides the first of each backlog; the queue stores no text beyond
 
 	Additions []Addition // of different targets, at most MaxAdditions
 }
@@ -304,7 +308,7 @@ const (
 // Addition is a notification for a backlog.
 type Addition struct {
 	Target       string // its name
-	Gate         string // of the pusher, at most 999 bytes; lists the backlog, unless a host has claimed it
+	Gate         string // of the pusher, at most 999 bytes; becomes the backlog's gate, unless a host has claimed the backlog
 	User         string // 8 bytes; identifies the user for MaxUserBytes
 	Notification Notification
 
@@ -333,26 +337,28 @@ func (t Target) IsFanOut() bool { return strings.HasPrefix(t.Name, FanOut) }
 
 // Enqueued is the result for a batch.
 type Enqueued struct {
-	// Again means that the batch is a repetition, and was ignored. Behind means that it was
-	// not added, because the room's backlog [FanOut] has notifications; Full, because that
-	// backlog must not grow.
+	// Again: the queue has ignored the batch, because it already has a batch with this
+	// key. Behind: the batch was not added, because the room's backlog [FanOut] has
+	// notifications. Full: the batch was not added, because the backlog FanOut would
+	// exceed its bounds.
 	Again, Behind, Full bool
 
 	// Claims has the claim of each addition, by index, or the zero Claim.
 	Claims []Claim
 
 	Coalesced int // notifications dropped from backlogs that were too long
-	Due       int // due backlogs of the shard at the gates of Additions; only for batches with Of
+	Due       int // the shard's due backlogs at the gates of Additions; only for batches with Of
 }
 
 // Claim is the right to send a backlog's notifications, until it lapses.
 type Claim struct {
 	Target Target
-	Gate   string // by which the backlog is listed
+	Gate   string // the gate that lists the backlog
 	Token  int64  // 0 is no claim
 
-	// First is the ID of the backlog's first notification when it was claimed, or empty. It is
-	// a hint: a queue that fetches the text by it must check that it is still the first one.
+	// First is the ID of the backlog's first notification when it was claimed, or empty.
+	// It is a hint: a queue that fetches the text by this ID must check that the
+	// notification is still the first.
 	First string
 }
 
@@ -362,8 +368,8 @@ type Look struct {
 	Limit  int   // backlogs
 	Lease  time.Duration
 
-	// Gate returns the most backlogs of a gate to claim, 0 to leave the gate out. IsClosed
-	// says that the host has closed the gate and only tries it.
+	// Gate returns how many backlogs of a gate to claim at most; 0 leaves the gate out.
+	// IsClosed says that the gateway fails or throttles, so that the host only probes it.
 	Gate func(name string) (most int, isClosed bool)
 }
 
@@ -372,7 +378,7 @@ type Look struct {
 type Claimed struct {
 	Backlogs []Backlog
 	More     []int         // shards in which more backlogs may be due
-	Oldest   time.Duration // since their earliest due time, or since a failing shard was last seen
+	Oldest   time.Duration // how long ago the earliest was due, or a failing shard was last read
 }
 
 // Backlog is a backlog without the texts of its notifications.

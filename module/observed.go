@@ -9,8 +9,7 @@ import (
 	"github.com/pushfx/pushfx/module/pushrule"
 )
 
-// observed wraps the stores so that the observer sees each operation. Nil observes
-// nothing.
+// observed wraps the stores so that the observer sees each operation.
 func (s Stores) observed(o observe.Observer) Stores {
 	if o = observe.Or(o); o == observe.None {
 		return s
@@ -140,7 +139,7 @@ func (s observedPushkeys) Load(ctx context.Context, key pusher.Digest) (pusher.C
 	return claims, err
 }
 
-// LoadAfter counts as a load without the time of do.
+// LoadAfter is observed as a load. The time of do does not count.
 func (s observedPushkeys) LoadAfter(ctx context.Context, key pusher.Digest, do func(context.Context) error) (pusher.Claims, error) {
 	end := func(observe.Outcome) {}
 	claims, err := loadClaimsAfter(ctx, s.PushkeyIndex, key, func(ctx context.Context) error {

@@ -106,10 +106,10 @@ const (
 	renewedInOther
 )
 
-// renew replaces the user's pusher of the key and keeps its claim, if the claim still
-// serves: no other user has claimed the key since, and for [pusher.RemoveOthers] the
-// claim removes others, too. Rival is the last claim of another user, or 0. A claim that
-// removes nobody today still matters, for pushers that are imported later.
+// renew replaces the user's pusher of the key and keeps its claim, if no other user has
+// claimed the key since. For [pusher.RemoveOthers], the kept claim must remove others,
+// too. Rival is the last claim of another user, or 0. A claim that removes nobody today
+// still matters, for pushers that are imported later.
 func (s *pusherService) renew(
 	ctx context.Context, user mxid.UserID, p pusher.Pusher, others pusher.Others, rival int64,
 ) (outcome renewal, err error) {
@@ -141,7 +141,8 @@ func renewed(held, p pusher.Pusher, at int64) pusher.Pusher {
 	return p
 }
 
-// setter stores the pusher of a key that edit sets, within the limits.
+// setter stores the pusher that edit sets for a key. It refuses a pusher over the
+// user's limits.
 type setter func(ctx context.Context, user mxid.UserID, key pusher.Key, edit func(*pusher.List)) error
 
 // replace sets a pusher that probably exists. For the limits it reads only the size of
@@ -179,8 +180,9 @@ func (s *pusherService) withinLimits(edit func(*pusher.List)) func(*pusher.List)
 // before that; and claims are loaded after storing, so that the later of two concurrent
 // sets sees both.
 //
-// With [pusher.KeepOthers] no pusher is removed. Reconciliation is only needed if another
-// user has claimed the key since, and may not have seen this pusher.
+// With [pusher.KeepOthers] no pusher is removed. Reconciliation is needed only if
+// another user has claimed the key since: that user's request may not have seen this
+// pusher.
 func (s *pusherService) claim(ctx context.Context, user mxid.UserID, p pusher.Pusher, others pusher.Others, set setter) error {
 	number, shared, err := s.pushkeys.claim(ctx, user, p.Digest(), others, s.policy)
 	if err != nil {
@@ -267,8 +269,8 @@ func (s *pusherService) remove(ctx context.Context, user mxid.UserID, match func
 	return s.releaseOf(ctx, user, removed, err)
 }
 
-// removeOne removes the pusher of a key if it matches. Kept reports a pusher that does
-// not.
+// removeOne removes the pusher of a key if it matches. Kept reports whether a pusher of
+// the key stays.
 func (s *pusherService) removeOne(
 	ctx context.Context, user mxid.UserID, key pusher.Key, match func(pusher.Pusher) bool,
 ) (kept bool, err error) {
@@ -281,8 +283,8 @@ func (s *pusherService) removeOne(
 	return kept, s.releaseOf(ctx, user, removed, err)
 }
 
-// releaseOf releases the claims of removed pushers. After an error the pushers may still
-// be stored, and keep their claims.
+// releaseOf releases the claims of removed pushers. Err is the error of the removal:
+// after an error the pushers may still be stored, so the claims stay.
 func (s *pusherService) releaseOf(ctx context.Context, user mxid.UserID, removed []pusher.Pusher, err error) error {
 	if err != nil {
 		return err

@@ -10,15 +10,15 @@ import (
 	"github.com/pushfx/pushfx/module/pusher"
 )
 
-// pushkeys decides which users keep a pushkey: the last one that took it from others and
-// has a pusher of it, and those that shared it later.
+// pushkeys decides which users keep a pushkey: the last user that took it from others
+// and has a pusher of it, and the users that shared it later.
 type pushkeys struct {
 	Stores
 	unused *unusedClaims // nil if claims without a pusher are not tracked
 }
 
-// followingIndex is a [PushkeyIndex] that can load claims together with the last command
-// before; see pusherstore.Index.LoadAfter.
+// followingIndex is a [PushkeyIndex] that can load claims in the round trip of the
+// preceding command; see pusherstore.Index.LoadAfter.
 type followingIndex interface {
 	LoadAfter(ctx context.Context, key pusher.Digest, do func(context.Context) error) (pusher.Claims, error)
 }
@@ -54,7 +54,7 @@ func (k pushkeys) claim(
 		before := len(c.Users())
 		number = c.Add(user, at)
 		if others == pusher.RemoveOthers {
-			return nil // the key will not be shared
+			return nil // the other users lose the key
 		}
 		return policy.CheckSharing(before, c)
 	})
@@ -79,9 +79,10 @@ func (k pushkeys) release(ctx context.Context, key pusher.Digest, claim pusher.O
 	_ = k.drop(ctx, key, claim)
 }
 
-// reconcile removes the pushers of users who have lost the key, by these claims. After
-// that, the key is not pending up to the claim last, unless a claim may still get its
-// pusher. The claim of taker removes other pushers even if taker's pusher is gone by now.
+// reconcile removes the pushers of users who have lost the key according to the claims,
+// and then clears the pending mark as conclude does. Taker, if any, is a user that
+// takes the key: its claim removes other pushers even if taker's own pusher is gone by
+// now.
 func (k pushkeys) reconcile(ctx context.Context, key pusher.Key, claims pusher.Claims, last int64, taker pusher.Owner) error {
 	held, err := k.held(ctx, key, claims)
 	if err != nil {
@@ -94,8 +95,9 @@ func (k pushkeys) reconcile(ctx context.Context, key pusher.Key, claims pusher.C
 	return k.conclude(ctx, key.Digest(), claims, last, held, gone)
 }
 
-// conclude drops the gone claims, and claims that have had no pusher for long. Unless a
-// younger claim may still get its pusher, the key is then not pending any more.
+// conclude drops the claims in gone, and claims that have had no pusher for claimAge.
+// Then it clears the key's pending mark up to last and the newest of the claims. The
+// mark stays if a younger claim has no pusher yet.
 func (k pushkeys) conclude(
 	ctx context.Context, key pusher.Digest, claims pusher.Claims, last int64, held map[mxid.UserID]pusher.Pusher, gone []pusher.Owner,
 ) error {
@@ -144,12 +146,13 @@ func (k pushkeys) keyOf(ctx context.Context, digest pusher.Digest, claims pusher
 	return pusher.Key{}, false, nil
 }
 
-// isUnreadable reports whether stored data is damaged. Data of another version is not.
+// isUnreadable reports whether stored data is damaged. Data in the form of another
+// version is not damaged.
 func isUnreadable(err error) bool {
 	return fault.KindOf(err) == fault.Database && !fault.IsOtherVersion(err)
 }
 
-// held returns the stored pushers of a key by user.
+// held returns the stored pusher of a key for each user with a claim.
 func (k pushkeys) held(ctx context.Context, key pusher.Key, claims pusher.Claims) (map[mxid.UserID]pusher.Pusher, error) {
 	held := map[mxid.UserID]pusher.Pusher{}
 	for user, loaded := range k.Pushers.LoadPusher(ctx, key, claims.Users()) {
@@ -166,12 +169,12 @@ func (k pushkeys) held(ctx context.Context, key pusher.Key, claims pusher.Claims
 	return held, nil
 }
 
-// removeLosers removes the pushers with claims before the last claim that removes others,
-// which may be taker's. It returns the claims of the removed pushers.
+// removeLosers removes the pushers whose claims precede the last claim that removes
+// others. That claim may be taker's. It returns the claims of the removed pushers.
 func (k pushkeys) removeLosers(
 	ctx context.Context, held map[mxid.UserID]pusher.Pusher, taker pusher.Owner,
 ) ([]pusher.Owner, error) {
-	var first int64 // first claim that keeps its pusher
+	var first int64 // pushers with smaller claims are removed
 	for _, p := range held {
 		first = max(first, p.Claim.Removes)
 	}
@@ -192,7 +195,7 @@ func (k pushkeys) removeLosers(
 		if err != nil {
 			return nil, err
 		}
-		gone = append(gone, pusher.Owner{User: user, Claim: lost}) // even if another host removed it
+		gone = append(gone, pusher.Owner{User: user, Claim: lost}) // also if another host has removed the pusher
 		for _, p := range removed {
 			gone = append(gone, pusher.Owner{User: user, Claim: p.Claim.Number})
 		}

@@ -52,8 +52,8 @@ func newUnusedClaims() *unusedClaims {
 }
 
 // observe records the claims to a key that have no pusher now. It returns as abandoned
-// the claims without a pusher for claimAge; pending reports whether there are younger
-// ones.
+// the claims without a pusher for claimAge; pending reports whether a younger claim has
+// no pusher.
 func (c *unusedClaims) observe(key pusher.Digest, unused []pusher.Owner) (abandoned []pusher.Owner, pending bool) {
 	if c == nil {
 		return nil, len(unused) > 0

@@ -60,9 +60,8 @@ type RuleStore interface {
 
 	// Watch calls changed for each change by any host, including this one, but not for
 	// deletions and updates without effect. Changes may arrive twice, late and in any
-	// order. Watch calls watching once, when it will receive every later change. It
-	// returns an error when ctx ends or changes may have been missed. Changed returns at
-	// once.
+	// order. Watch calls watching once, as soon as it can miss no later change. It returns
+	// an error when ctx ends or changes may have been missed. Changed must not block.
 	Watch(ctx context.Context, watching func(), changed func(Change)) error
 }
 
@@ -122,14 +121,15 @@ type PusherStore interface {
 	// [RuleStore.Update].
 	Update(ctx context.Context, user mxid.UserID, edit func(*pusher.List) error) error
 
-	// LoadPusher is LoadMany for one key: each list has the user's pusher of that key, or
-	// none. The cost does not depend on other pushers.
+	// LoadPusher is LoadMany for one key: each list has at most the user's pusher of that
+	// key. The cost does not depend on other pushers.
 	LoadPusher(ctx context.Context, key pusher.Key, users []mxid.UserID) map[mxid.UserID]Result[pusher.List]
 
-	// UpdatePusher is Update for one key: edit gets a list with the user's pusher of that
-	// key, or none. It may replace or remove the pusher, but not add one. Other pushers
-	// are neither read nor written. If the edit makes the pusher larger,
-	// [pusher.List.Size] includes the user's other pushers; see [pusher.List.Only].
+	// UpdatePusher is Update for one key: edit gets a list with at most the user's pusher
+	// of that key. Edit may replace or remove the pusher, but not add a pusher. Other
+	// pushers are neither read nor written. An edit that makes the pusher larger gets a
+	// list whose [pusher.List.Size] includes the user's other pushers, for the limits; see
+	// [pusher.List.WithOthers].
 	UpdatePusher(ctx context.Context, user mxid.UserID, key pusher.Key, edit func(*pusher.List) error) error
 
 	// Delete removes all stored data of a user, readable or not.
@@ -139,8 +139,8 @@ type PusherStore interface {
 // PusherWatcher is a [PusherStore] that reports changes. Hosts with a [PusherListener]
 // need it; a wrapper of a store must pass it on.
 type PusherWatcher interface {
-	// Watch is [RuleStore.Watch] for pushers. It does not report changes after which
-	// [pusher.List.EqualButClaims] holds, since apps set their pushers at each start.
+	// Watch is [RuleStore.Watch] for pushers. It does not report changes of claims alone
+	// ([pusher.List.EqualButClaims]): apps set their pushers again at each start.
 	Watch(ctx context.Context, watching func(), changed func(user mxid.UserID)) error
 }
 
@@ -148,10 +148,10 @@ type PusherWatcher interface {
 // [PusherStore] because these users are in different hash slots. Package storetest tests
 // this contract.
 //
-// To set a pusher, a user first claims its pushkey. Claims are ordered, and a claim with
-// [pusher.RemoveOthers] removes the pushers of all earlier claims. This reconciliation
-// follows the claim, in other slots. MarkPending makes sure that another host finishes it
-// if a host dies in between.
+// To set a pusher, a user first claims its pushkey. Claims are ordered, and a claim
+// with [pusher.RemoveOthers] removes the pushers of all earlier claims. This removal,
+// called reconciliation, comes after the claim, since the pushers are in other slots.
+// After MarkPending, another host reconciles the pushkey if this host dies before.
 //
 // Errors: [pusher.Unreadable], [Unavailable].
 type PushkeyIndex interface {
@@ -175,7 +175,7 @@ type PushkeyIndex interface {
 // PendingPushkey is a pushkey that may have too many owners after a claim.
 type PendingPushkey struct {
 	Key   pusher.Digest
-	Claim int64 // its number; see [pusher.Claim]
+	Claim int64 // number of the claim; see [pusher.Claim]
 }
 
 // RuleService is the push rules API without HTTP and JSON. [Service.Rules] implements it.
@@ -189,16 +189,17 @@ type RuleService interface {
 	// rule (MSC4210) loses all legacy rules and gets the current defaults. With
 	// [Accounts], a deactivated user gets [ErrLoggedOut].
 	//
-	// If the set has changed since a repair, the returned version was never stored, so
-	// the next sync loads again.
+	// If another request changes the set right after a repair, Content returns the
+	// repaired set with a version that was never stored, so that the next sync loads
+	// again.
 	Content(ctx context.Context, user mxid.UserID) (Content, error)
 
-	// Rule returns a single rule. For legacy ids of any kind it returns
-	// [pushrule.ErrRuleNotFound].
+	// Rule returns a single rule. For the id of a legacy rule (MSC4210), with any kind, it
+	// returns [pushrule.ErrRuleNotFound].
 	Rule(ctx context.Context, user mxid.UserID, kind pushrule.Kind, id string) (pushrule.Rule, error)
 
-	// Enabled reports whether a rule is enabled. For legacy ids of any kind it returns
-	// false.
+	// Enabled reports whether a rule is enabled. For the id of a legacy rule, with any
+	// kind, it returns false.
 	Enabled(ctx context.Context, user mxid.UserID, kind pushrule.Kind, id string) (bool, error)
 
 	// Put adds or replaces a rule; see [pushrule.Ruleset.Put].
@@ -302,10 +303,10 @@ type HostService interface {
 	// [ErrServerControlled]. Errors: see [RuleService.Content].
 	AccountData(ctx context.Context, user mxid.UserID) ([]byte, error)
 
-	// Rulesets returns the rules of many users, for example of a room's members, each
-	// with its own result. It repairs rules as [RuleService.Content] does, but does not
-	// store the repairs. It first imports users from the [ImportSource], some at the same
-	// time. It takes one pipelined round trip to each Redis node for every 500 users.
+	// Rulesets returns the rules of many users, for example of a room's members, each with
+	// its own result. It repairs rules as [RuleService.Content] does, but does not store
+	// the repairs. It first imports users from the [ImportSource], several at a time. It
+	// takes one pipelined round trip to each Redis node for every 500 users.
 	Rulesets(ctx context.Context, users []mxid.UserID) map[mxid.UserID]Result[pushrule.Ruleset]
 
 	// Pushers returns the pushers of many users; see Rulesets. With [Accounts] it omits
@@ -328,8 +329,8 @@ type HostService interface {
 // its own sync token.
 type SyncService interface {
 	// Since answers a sync with the token since: the [SyncUpdate.Token] of the previous
-	// answer, or 0 at the first sync and for a host's token without it. Ctx is the context
-	// of the request, and ends with it.
+	// answer, or 0 at the first sync and for a host's token that lacks the module's. Ctx
+	// is the context of the request, and ends with it.
 	//
 	// Since reads the store at the first sync, after a change, and if no request on this
 	// host was for the user for some minutes; otherwise it answers from memory. A change by
@@ -370,8 +371,8 @@ type ChangeListener interface {
 	// it, but it may be called twice with one version. It should return when ctx ends, at
 	// the stop of the host. A panic is counted and reported.
 	//
-	// Versions of one user arrive in order, except as [Content] says. The rules may have
-	// changed again by the time of the call.
+	// Versions of one user never decrease from call to call, with the exceptions at
+	// [Content.Version]. The rules may have changed again by the time of the call.
 	//
 	// A change that is missed, because too many wait or the host was disconnected, is
 	// reported within [FeedConfig.Recheck] for users of a [SyncService]. For others,
@@ -407,7 +408,7 @@ type Accounts interface {
 
 // BulkAccounts should be implemented by [Accounts] outside the process:
 // [HostService.Pushers] asks about all devices of all users with pushers. Without it,
-// LoggedIn is called for each device, some at the same time.
+// LoggedIn is called for each device, several at a time.
 type BulkAccounts interface {
 	// LoggedInMany is [Accounts.LoggedIn] for many sessions, in as few round trips as
 	// possible. A session without a result counts as failed.
@@ -438,11 +439,10 @@ type ImportSource interface {
 // Health is for the host's readiness probe.
 type Health interface {
 	// Healthy returns nil while the host can serve users. At least one master must answer
-	// and run scripts: if the other masters of a cluster do not, the host still serves the
-	// rest of the users. No master may evict keys, unless the host's Config allows it. All
-	// must fit the client: masters, and nodes of a cluster only for a cluster client.
-	// Healthy takes at most a second and one round trip to each master, so it can be called
-	// every second.
+	// and run scripts: the host can then serve the users of that master. No server may
+	// evict keys, unless the host's Config allows eviction. Every server must be a master,
+	// and a node of a cluster exactly if the client is a cluster client. Healthy takes at
+	// most a second and one round trip to each master, so it can be called every second.
 	Healthy(ctx context.Context) error
 }
 

@@ -104,7 +104,7 @@ func ProblemsOfPushkey(claims pusher.Claims, held map[mxid.UserID]pusher.Pusher,
 			p.Abandoned = append(p.Abandoned, claim)
 		}
 	}
-	var lastRemoval int64 // removes the pushers whose claims have smaller numbers
+	var lastRemoval int64 // pushers with smaller claim numbers had to go
 	for _, h := range held {
 		lastRemoval = max(lastRemoval, h.Claim.Removes)
 	}

@@ -31,8 +31,8 @@ func (s *ruleService) Content(ctx context.Context, user mxid.UserID) (Content, e
 	return s.checkLoggedIn(ctx, user, content) // the repair may have created the rules
 }
 
-// repair repairs the set as [RuleService.Content] says. If the set has changed since the
-// repair, the returned version was never stored.
+// repair repairs the set as [RuleService.Content] says. If another request has changed
+// the set since the repair, the returned version is one that was never stored.
 func (s *ruleService) repair(ctx context.Context, user mxid.UserID) (Content, error) {
 	defaults := s.defaults.For(user)
 	var made pushrule.Ruleset
@@ -153,7 +153,7 @@ func (s *ruleService) edit(ctx context.Context, user mxid.UserID, edit func(*pus
 	return err
 }
 
-// change makes every write: edit, store, notify the feed.
+// change stores every edit of rules, and notifies the feed.
 func (s *ruleService) change(
 	ctx context.Context, user mxid.UserID, edit func(*pushrule.Ruleset, bool) error,
 ) (Content, error) {
@@ -203,7 +203,8 @@ func (s *ruleService) copyRoomRules(ctx context.Context, user mxid.UserID, oldRo
 	})
 }
 
-// forget leaves rules of another version.
+// forget removes a user's rules. It returns an error for rules in the form of another
+// version, and leaves them.
 func (s *ruleService) forget(ctx context.Context, user mxid.UserID) error {
 	_, err := s.store.Load(ctx, user)
 	if err != nil && !isUnreadable(err) {

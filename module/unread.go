@@ -18,8 +18,8 @@ import (
 // module/calls.md, "Unread counts", for when the host calls each.
 //
 // Errors: [fault.InvalidParam] for an invalid user, room, thread or position, before
-// anything is stored; [fault.Database] for data that cannot be read; [Unavailable]. Rooms
-// begin with "!", roots of threads with "$", and both have at most 255 bytes.
+// anything is stored; [fault.Database] for data that cannot be read; [Unavailable]. A
+// room id begins with "!", the root of a thread with "$"; both have at most 255 bytes.
 type UnreadService interface {
 	Unread
 
@@ -101,7 +101,7 @@ type UnreadQuery struct {
 // UnreadPage is a page of unread notifications.
 type UnreadPage struct {
 	Notifications []UnreadNotification
-	Next          string // of the next page, empty on the last
+	Next          string // the [UnreadQuery.From] of the next page; empty on the last page
 }
 
 // UnreadNotification is an unread notification.
@@ -133,10 +133,12 @@ type NotifiedEvents interface {
 // have been made; [fault.Database] for a list that cannot be read.
 type UnreadStore interface {
 	// Append appends texts to the lists of users, as durably as configured, and returns
-	// the new lengths, which may count an item of the store's own. It may append a text twice, and texts of one call in any order.
+	// the new lengths, which may include an item that the store adds for itself. It may
+	// append a text twice, and the texts of one call in any order.
 	Append(ctx context.Context, texts []UserText) []Result[int]
 
-	// Load returns the lists, each with all texts of calls that have returned.
+	// Load returns the lists. Each has the texts of all calls of Append that have
+	// returned.
 	Load(ctx context.Context, users []mxid.UserID) map[mxid.UserID]Result[[]string]
 
 	// Replace replaces a list's first texts by one text, if they are still the same.
