@@ -13,9 +13,9 @@ type Condition string
 // MarshalJSON returns the condition's text.
 func (c Condition) MarshalJSON() ([]byte, error) { return []byte(c), nil }
 
-// readConditions reads a submitted list. A condition needs a kind and the members that
-// the specification requires for it: strict client libraries drop the user's whole set
-// if one member is missing.
+// readConditions reads a submitted list. A condition must have a kind and the members
+// that the specification requires for that kind: strict client libraries drop the
+// user's whole set if one member is missing.
 func readConditions(r *strictjson.Reader) ([]Condition, error) {
 	return readList[Condition](r, func() (string, error) {
 		if !r.IsObject() {

@@ -24,8 +24,8 @@ func IsLegacy(id string) bool {
 // HasLegacy reports whether the set has a legacy rule, see [IsLegacy].
 func (s *Ruleset) HasLegacy() bool { return s.doc.legacy }
 
-// ServerDefault returns the default rules of the Matrix specification, v1.17 and later,
-// in its order.
+// ServerDefault returns the user's default rules of the Matrix specification, v1.17 and
+// later, in its order.
 func ServerDefault(user mxid.UserID) Ruleset { return Ruleset{specified(user).document(nil)} }
 
 func specified(user mxid.UserID) (l lists) {

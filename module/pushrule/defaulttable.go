@@ -19,7 +19,7 @@ type DefaultRule struct {
 	Actions    []Action    // as a client may submit them; may be empty
 	Conditions []Condition // of override and underride rules, as a client may submit them
 	Pattern    string      // of content rules, which need one
-	Before     string      // the default rule of the same kind directly below it; empty: the last of its kind
+	Before     string      // the default rule of the same kind directly below this rule; empty: this rule is the last of its kind
 }
 
 // Defaults is a table of server-default rules: the rules of the specification, of
@@ -28,10 +28,10 @@ type DefaultRule struct {
 type Defaults struct{ extra []DefaultRule }
 
 // NewDefaults returns a table with the rules of the specification, of features in any
-// order, and of the host in its order. Before may name a rule of the specification
-// except .m.rule.master, a rule of a feature, or an earlier own rule. The error joins
-// an error for each rule that violates the comments of [DefaultRule], such as a
-// repeated id.
+// order, and of the host in the given order. Before may name a rule of the
+// specification except .m.rule.master, a rule of a feature, or an earlier rule of the
+// host. NewDefaults checks each rule against the comments of [DefaultRule], and joins
+// the errors.
 func NewDefaults(features []Feature, own ...DefaultRule) (Defaults, error) {
 	var d Defaults
 	var errs []error
@@ -125,7 +125,7 @@ func (r DefaultRule) checkMembers() error {
 	return nil
 }
 
-// reread reads the rule like a client's.
+// reread encodes the rule and reads it as if a client had submitted it.
 func (r DefaultRule) reread() (Draft, error) {
 	reader := strictjson.NewReader(string(r.rule().AppendJSON(nil, r.Kind)))
 	d, err := ReadDraft(reader, r.Kind)

@@ -11,21 +11,21 @@ import (
 // document is the JSON text of a rule set, already checked by [readLists] or written by
 // [lists.document].
 //
-// A canonical text is an output of [lists.document], byte for byte, in which
-// [ruleStart] and [listStart] occur only at the start of a rule or list. A byte search
-// finds its rules. Any other text is parsed, and rewritten before a change.
+// A canonical text is the exact output of [lists.document], in which [ruleStart] and
+// [listStart] occur only at the start of a rule or list, so a byte search finds its
+// rules. Any other text is parsed for reading, and rewritten before a change.
 //
 // Only this file and [FromCanonical] set the fields. The zero value is the empty set.
 type document struct {
 	text      string
 	canonical bool
-	legacy    bool // may have a legacy rule; see [IsLegacy]. A search of a large set takes longer than serving it
+	legacy    bool // may have a legacy rule (see [IsLegacy]); kept, because a search takes longer than serving the set
 }
 
 const emptySet = `{"override":[],"content":[],"room":[],"sender":[],"underride":[]}`
 
-// In a canonical text, ruleStart begins every rule and listStart every list. Escaped
-// quotes keep them out of JSON strings.
+// ruleStart begins every rule of a canonical text, and listStart every list. Both
+// contain unescaped quotes, so they cannot occur inside a JSON string.
 const ruleStart = `{"rule_id":"`
 
 func listStart(kind Kind) string { return `"` + string(kind) + `":[` }
@@ -45,7 +45,8 @@ func hasStart(part string) bool {
 	return false
 }
 
-// hasStartsOnlyWhereTheyBelong counts the starts in an output of [lists.document].
+// hasStartsOnlyWhereTheyBelong reports whether [ruleStart] and [listStart] occur in an
+// output of [lists.document] exactly as often as rules and lists.
 func hasStartsOnlyWhereTheyBelong(text string, rules int) bool {
 	for _, kind := range Kinds() {
 		if strings.Count(text, listStart(kind)) != 1 {
@@ -78,7 +79,7 @@ func (l lists) document(extra []Member) document {
 	return d
 }
 
-// readDocument also finds out whether the text is canonical.
+// readDocument reads a rule set and notes whether its text is canonical.
 func readDocument(r *strictjson.Reader) (document, error) {
 	start := r.Offset()
 	l, extra, err := readLists(r)
@@ -124,8 +125,8 @@ func (d document) withExtra(extra []Member) document {
 
 type span struct{ start, end int }
 
-// list returns a walker for the list of a kind, and the walker's offset in the text. An
-// absent list is empty.
+// list returns a walker at the list of a kind, and the offset of the walker's text in
+// d.text. An absent list is empty.
 func (d document) list(kind Kind) (w strictjson.Walker, before int) {
 	if !kind.Valid() || d.text == "" {
 		return strictjson.Walk("[]"), 0
@@ -167,8 +168,8 @@ func (d document) entryList(kind Kind) (list []entry, at span) {
 	return list, at
 }
 
-// find returns a rule and its position. An id that is not UTF-8 finds no rule, because
-// JSON would change it.
+// find returns a rule and its position. It finds no rule for an id with invalid UTF-8,
+// which JSON would change.
 func (d document) find(kind Kind, id string) (at span, e entry, found bool) {
 	switch {
 	case !kind.Valid() || !utf8.ValidString(id):
@@ -191,7 +192,7 @@ func (d document) firstRule(kind Kind) int {
 	return len(d.text) - len(behind)
 }
 
-// search is find in a canonical text, from a position in the kind's list.
+// search does the work of find in a canonical text, from a position in the kind's list.
 func (d document) search(from int, kind Kind, id string) (at span, e entry, found bool) {
 	start := strictjson.AppendString([]byte(strings.TrimSuffix(ruleStart, `"`)), id)
 	i := strings.Index(d.text[from:], string(start))
@@ -206,8 +207,8 @@ func (d document) search(from int, kind Kind, id string) (at span, e entry, foun
 	return span{from + i, from + i + len(e.text)}, e, true
 }
 
-// isBefore reports whether place is before part, which occurs once after from. It
-// searches the shorter side.
+// isBefore reports whether the offset place is before the text part, which occurs once
+// after the offset from. It searches the shorter side of place.
 func (d document) isBefore(from, place int, part string) bool {
 	if place-from < len(d.text)-place {
 		return !strings.Contains(d.text[from:place], part)

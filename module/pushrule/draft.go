@@ -25,12 +25,12 @@ func ReadDraft(r *strictjson.Reader, kind Kind) (Draft, error) {
 	return d, d.Complete(kind, path)
 }
 
-// ReadMember reads one member of a submitted rule, for requests that mix it with other
-// members. Call [Draft.Complete] afterwards. Null counts as absent for enabled,
-// conditions and pattern.
+// ReadMember reads one member of a submitted rule. It is for requests that contain
+// other members, too. Call [Draft.Complete] afterwards. Null counts as absent for
+// enabled, conditions and pattern.
 func (d *Draft) ReadMember(r *strictjson.Reader, name string) (err error) {
 	switch name {
-	case "rule_id", "default": // the path and the server decide
+	case "rule_id", "default": // set by the request's path and the server
 		return r.Skip()
 	case "enabled":
 		if null, err := r.Null(); null {
@@ -59,8 +59,9 @@ func (d *Draft) ReadMember(r *strictjson.Reader, name string) (err error) {
 	return err
 }
 
-// Complete refuses a draft without the members that kind requires, and drops members of
-// other kinds. Errors name places below path, which is empty for the whole body.
+// Complete refuses a draft without the members that kind requires, and drops the
+// members that only other kinds have. Its errors name fields below path, which is empty
+// if the rule is the whole body.
 func (d *Draft) Complete(kind Kind, path string) error {
 	if path != "" {
 		path += "."
@@ -82,7 +83,8 @@ func (d *Draft) Complete(kind Kind, path string) error {
 	return nil
 }
 
-// rule uses enabled if the draft does not set it.
+// rule returns the rule with an id. The argument enabled applies if the draft does not
+// set Enabled.
 func (d Draft) rule(id string, enabled bool) Rule {
 	if d.Enabled != nil {
 		enabled = *d.Enabled

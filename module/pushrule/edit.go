@@ -50,8 +50,9 @@ func (s *Ruleset) Put(kind Kind, id string, d Draft, at Position) error {
 	return nil
 }
 
-// putInPlace is a fast path without parsing. Done is false for the override list, which
-// has .m.rule.master, and for a damaged list with a repeated id.
+// putInPlace edits the text without parsing all rules. Done is false if it cannot: for
+// a text that is not canonical, for the override list, which begins with
+// .m.rule.master, and for a damaged list with a repeated id.
 func (d document) putInPlace(kind Kind, id string, made func(enabled bool) entry) (next document, done bool) {
 	if !d.canonical || kind == Override {
 		return d, false
@@ -102,8 +103,8 @@ func anchor(list []entry, id string) (int, error) {
 	return i, nil
 }
 
-// place puts a new or replaced rule into list, which it may change. Without a position, a
-// replaced rule stays at its place.
+// place puts a new or replaced rule into list, and may overwrite list. Without a
+// position, a replaced rule keeps its place.
 func place(kind Kind, list []entry, id string, made func(enabled bool) entry, at Position) []entry {
 	stood := indexOfEntry(list, id)
 	if stood < 0 {
@@ -122,7 +123,8 @@ func place(kind Kind, list []entry, id string, made func(enabled bool) entry, at
 	return slices.Insert(list, newIndex(kind, list, at), rule)
 }
 
-// newIndex returns the index for a new rule. List contains the rules that at names.
+// newIndex returns the index for a new rule. The list must contain the rules that the
+// position names.
 func newIndex(kind Kind, list []entry, at Position) int {
 	switch {
 	case at.Before != "":
@@ -135,8 +137,8 @@ func newIndex(kind Kind, list []entry, at Position) int {
 	return 0
 }
 
-// hoistMaster moves .m.rule.master of a damaged list to the top, so that no rule gets
-// above it.
+// hoistMaster moves .m.rule.master to the top of a damaged list, so that a new rule
+// cannot get above it.
 func hoistMaster(list []entry) []entry {
 	i := indexOfEntry(list, masterID)
 	if i <= 0 {

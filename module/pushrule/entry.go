@@ -16,7 +16,7 @@ func newEntry(kind Kind, rule Rule) entry {
 	return entry{rule.ID, string(rule.AppendJSON(nil, kind))}
 }
 
-// rule ignores errors, because the text was checked before.
+// rule parses the entry. It ignores errors, because the text was checked before.
 func (e entry) rule(kind Kind) Rule {
 	rule, _ := readRule(strictjson.NewReader(e.text), kind)
 	return rule

@@ -2,7 +2,7 @@ package pushrule
 
 import "github.com/pushfx/pushfx/module/fault"
 
-// The refusals, with the texts of the service's specification.
+// The errors for clients, with the texts of the service's specification.
 var (
 	ErrEventNotFound   = fault.New(fault.NotFound, "PushRules event not found.")
 	ErrRuleNotFound    = fault.New(fault.NotFound, "Push rule not found.")
@@ -17,8 +17,8 @@ var (
 	ErrUnknownKind     = fault.New(fault.InvalidParam, "Unknown push rule kind.")
 )
 
-// Unreadable reports a stored event with invalid push rules. Clients see the cause: it
-// must name places in the event and never values.
+// Unreadable returns the error for a stored event with invalid push rules. Clients see
+// the cause, so it must name fields and never values.
 func Unreadable(cause error) error {
 	return fault.New(fault.Database, "Invalid push rules account data event in database: "+cause.Error())
 }

@@ -7,7 +7,7 @@ import (
 )
 
 // Feature is a table of server-default rules that a proposal adds to the specification.
-// [NewDefaults] turns it on. Do not change the package's features.
+// Pass it to [NewDefaults]. Do not change the features of this package.
 type Feature struct {
 	Name           string            // for flags and errors
 	Flag           string            // the member of unstable_features in GET /versions; empty if the proposal names none
@@ -16,9 +16,9 @@ type Feature struct {
 	ConditionKinds []string          // kinds of condition that the specification lacks
 }
 
-// Polls notifies of the start and the end of a poll like a message, and not of
-// responses (MSC3930, accepted). The rules have the unstable event types of MSC3381, as
-// clients do.
+// Polls notifies users of the start and the end of a poll as of a message, and not of
+// responses (MSC3930, accepted). The rules match the unstable event types of MSC3381,
+// which clients send.
 var Polls = Feature{
 	Name: "polls",
 	Rules: []DefaultRule{
@@ -42,9 +42,9 @@ var Polls = Feature{
 	},
 }
 
-// EncryptedEvents notifies of every encrypted event, except in rooms that a user muted
-// with an override rule (MSC4028). README.md describes the cost and the duties of
-// clients. The rule omits the action dont_email of another proposal, MSC4062.
+// EncryptedEvents notifies users of every encrypted event, except in rooms that the
+// user muted with an override rule (MSC4028). README.md describes the cost and the
+// duties of clients. The rule omits the action dont_email of another proposal, MSC4062.
 var EncryptedEvents = Feature{
 	Name: "encrypted-events",
 	Flag: "org.matrix.msc4028",
@@ -55,8 +55,8 @@ var EncryptedEvents = Feature{
 	StableIDs: map[string]string{".org.matrix.msc4028.encrypted_event": ".m.rule.encrypted_event"},
 }
 
-// LiveLocation notifies of the start of a live location, and not of its updates
-// (MSC4505). The rules have the unstable event types of MSC3672, as clients do.
+// LiveLocation notifies users of the start of a live location, and not of its updates
+// (MSC4505). The rules match the unstable event types of MSC3672, which clients send.
 var LiveLocation = Feature{
 	Name: "live-location",
 	Rules: []DefaultRule{
@@ -75,7 +75,7 @@ var LiveLocation = Feature{
 }
 
 // Knocks notifies members with the permission to invite when a user knocks (MSC4506).
-// It needs the members' power levels, see match.Member.
+// The host must give the members' power levels, see match.Member.
 var Knocks = Feature{
 	Name: "knocks",
 	Rules: []DefaultRule{
@@ -89,12 +89,12 @@ var Knocks = Feature{
 
 const isLive Condition = `{"kind":"event_property_is","key":"content.live","value":true}`
 
-// Features returns the features of this package. If several add rules at the same
-// place, this is their order.
+// Features returns the features of this package. Rules of several features at the same
+// place stand in this order.
 func Features() []Feature { return []Feature{Polls, EncryptedEvents, LiveLocation, Knocks} }
 
-// ParseFeatures returns the features named in a list with commas, none for an empty
-// text. The error for an unknown name lists the known names.
+// ParseFeatures returns the features in a comma-separated list of names, which may be
+// empty. The error for an unknown name lists the known names.
 func ParseFeatures(names string) (features []Feature, err error) {
 	if names == "" {
 		return nil, nil
@@ -132,8 +132,8 @@ type featureRule struct {
 	stableID, feature string
 }
 
-// featureRules has the rules of all features by both ids: a stored set may have the
-// unstable id after a proposal got its stable id.
+// featureRules has the rules of all features by stable and unstable id: a stored set
+// may have the unstable id after the proposal got its stable id.
 var featureRules = newFeatureRules()
 
 func newFeatureRules() map[string]featureRule {

@@ -17,8 +17,8 @@ type Name struct {
 	ID   string
 }
 
-// RefusedRule is a rule of another server that was not imported, with the other
-// server's name. For an unknown kind, the id is empty. The error never quotes the rule.
+// RefusedRule is a rule of another server that was not imported, by its kind and id
+// there. For an unknown kind, the id is empty. The error never quotes the rule.
 type RefusedRule struct {
 	Name
 	Err error
@@ -33,22 +33,22 @@ type Imported struct {
 }
 
 // Import makes a set from the content of another server's m.push_rules event,
-// {"global":{...}}, and the table, which is [Defaults.For] of the user.
+// {"global":{...}}, and a table of default rules, which is [Defaults.For] of the user.
 //
-// A rule is a default rule if its id starts with a dot, whatever its member default is.
-// The table's rule takes its enabled state and actions, also from the other id of a
-// feature's rule. Legacy rules pass these settings to successors that the content
-// lacks:
+// An imported rule is a default rule if its id starts with a dot, whatever its member
+// "default" is. The rule of the table with the same id, or a feature's rule with the
+// other id, takes its enabled state and actions. Legacy rules pass these settings to
+// successors that the content lacks:
 //
 //	.m.rule.contains_user_name     to .m.rule.is_user_mention
 //	.m.rule.contains_display_name  to .m.rule.is_user_mention, if contains_user_name is absent
 //	.m.rule.roomnotif              to .m.rule.is_room_mention
 //
-// Import keeps the user's own rules in order, with default false, if a client could put
-// them within the limits. It keeps unknown members of the set, and drops other members
-// of the content.
+// Import keeps the user's own rules in order, with "default": false, but refuses each
+// rule that a client could not put within the limits. It keeps unknown members of the
+// set, and drops the content's members other than "global".
 //
-// The error for other content is [Unreadable].
+// If the content has another form, Import returns the error of [Unreadable].
 func Import(content string, table Ruleset, limits Limits) (Imported, error) {
 	kinds, err := splitContent(content)
 	if err != nil {
@@ -65,7 +65,7 @@ func Import(content string, table Ruleset, limits Limits) (Imported, error) {
 	for n, kind := range Kinds() {
 		l[n] = i.defaults(kind)
 	}
-	for n, kind := range Kinds() { // they get the space that all defaults leave
+	for n, kind := range Kinds() { // after all defaults, so that the user's own rules use only the remaining space
 		own := i.ownRules(kind)
 		at := indexOf(l[n], masterID) + 1
 		l[n] = slices.Insert(l[n], at, own...)
@@ -75,8 +75,8 @@ func Import(content string, table Ruleset, limits Limits) (Imported, error) {
 	return i.Imported, nil
 }
 
-// splitContent returns the members of global. It tolerates bad rules, unlike
-// strictjson.
+// splitContent returns the members of "global". It does not use strictjson, which would
+// refuse the whole content for one bad rule.
 func splitContent(content string) (map[Kind]json.RawMessage, error) {
 	var members map[string]json.RawMessage
 	var kinds map[Kind]json.RawMessage
@@ -134,7 +134,7 @@ func (i *importing) read(kind Kind, list json.RawMessage) error {
 // maxImportDepth bounds the nesting of a rule, as for clients' requests.
 const maxImportDepth = 64
 
-// importedID returns a readable id also with an error.
+// importedID returns the id of a rule, also with an error if it could read the id.
 func importedID(text json.RawMessage) (id string, err error) {
 	var members map[string]json.RawMessage
 	if json.Unmarshal(text, &members) != nil || members == nil {
@@ -196,7 +196,7 @@ func readImported(text string, wanted func(name string) bool) (d Draft, id strin
 
 type inheritance struct{ legacy, heir Name }
 
-// inheritances are in order of precedence.
+// inheritances returns the successors of legacy rules, in order of precedence.
 func inheritances() []inheritance {
 	user, room := Name{Override, ".m.rule.is_user_mention"}, Name{Override, ".m.rule.is_room_mention"}
 	return []inheritance{
@@ -261,7 +261,7 @@ func (i *importing) ownRules(kind Kind) (list []Rule) {
 	return list
 }
 
-// ownRule checks a rule like a client's request.
+// ownRule reads and checks a rule as if a client had submitted it.
 func (i *importing) ownRule(kind Kind, text string) (Rule, error) {
 	d, id, err := readImported(text, func(string) bool { return true })
 	if err == nil {

@@ -7,8 +7,8 @@ import (
 	"github.com/pushfx/pushfx/module/fault"
 )
 
-// Limits bounds the rules that users store. Putting rules and setting actions check
-// them; reading, disabling and deleting do not.
+// Limits are the limits of users' rules. The service checks them when it puts a rule or
+// sets actions, but not when it reads, disables or deletes.
 type Limits struct {
 	MaxSetBytes     int // bytes of one user's set, as JSON; default 1 MiB
 	MaxRules        int // rules of all kinds in one user's set, defaults included; default 10,000
@@ -68,9 +68,9 @@ func (l Limits) CheckActions(actions []Action) error {
 	return nil
 }
 
-// CheckSet refuses a set that grows over a limit: bytes with [fault.TooLarge], rules
-// with [fault.InvalidParam]. A set over a limit may change without growing. The edit
-// either adds rules or replaces some.
+// CheckSet refuses an edit that makes a set larger than a limit: in bytes with
+// [fault.TooLarge], in rules with [fault.InvalidParam]. A set over a limit may change
+// without growing. The edit must add rules or replace rules, not both.
 func (l Limits) CheckSet(before, after Ruleset) error {
 	if size := len(after.JSON()); size > l.MaxSetBytes && size > len(before.JSON()) {
 		return l.tooLarge()
@@ -82,7 +82,7 @@ func (l Limits) CheckSet(before, after Ruleset) error {
 }
 
 func (l Limits) checkCount(before, after Ruleset) error {
-	if len(after.JSON())/leastRule <= l.MaxRules { // saves counting
+	if len(after.JSON())/leastRule <= l.MaxRules { // avoids counting the rules
 		return nil
 	}
 	if n := after.Len(); n > l.MaxRules && n > before.Len() {

@@ -2,14 +2,15 @@ package pushrule
 
 import "slices"
 
-// MergeDefaults replaces the server-default rules by those of the table, which is
+// MergeDefaults replaces the server-default rules by the rules of the table, which is
 // [Defaults.For] of the user. A rule keeps the user's enabled state and actions, also
-// when a feature's rule gets its stable id. Default rules outside the table go. The
-// user's own rules stay in order, below .m.rule.master and above all other defaults. A
-// second merge changes nothing.
+// when a feature's rule gets its stable id. Default rules outside the table are
+// removed. The user's own rules stay in order, below .m.rule.master and above all other
+// defaults. A second merge changes nothing.
 //
-// If a rule goes because its feature is off, the member org.pushfx.features_off keeps
-// its settings until the feature is on again. Clients ignore the member.
+// If a rule is removed because its feature is off, the member org.pushfx.features_off
+// keeps the user's settings for the rule until the feature is on again. Clients ignore
+// the member.
 func (s *Ruleset) MergeDefaults(table Ruleset) {
 	doc := s.doc.canonicalized()
 	old := Ruleset{doc}
@@ -45,8 +46,8 @@ func (s *Ruleset) IsCurrent(table Ruleset) bool {
 	return true
 }
 
-// isCurrent expects .m.rule.master, then the user's rules, then the other defaults in
-// the order of the table.
+// isCurrent reports whether a list has .m.rule.master, then the user's rules, then the
+// other defaults in the order of the table.
 func isCurrent(kind Kind, list, want []entry) bool {
 	belowDefaults := false
 	for _, e := range list {

@@ -61,8 +61,9 @@ func (s *Ruleset) Problems(table Ruleset) (problems []Problem) {
 }
 
 // Repair removes equal duplicates of a rule, calls [Ruleset.MergeDefaults], and keeps
-// the user's settings. Errors, which change nothing: [ErrDuplicatesDiffer],
-// [ErrForeignDefault], and [ErrFeatureOff], because the caller may have the wrong table.
+// the user's settings. Errors: [ErrDuplicatesDiffer], and [ErrForeignDefault] and
+// [ErrFeatureOff], because the caller may have the wrong table. An error changes
+// nothing.
 func (s *Ruleset) Repair(table Ruleset) error {
 	if len(s.FeaturesOff(table)) > 0 && !s.HasForeign(table) {
 		return ErrFeatureOff

@@ -11,17 +11,18 @@ import (
 // specification, "Room Upgrades", "Server behaviour": the server transfers notification
 // settings when a user joins the new room).
 //
-// It copies the old room's room rule, and each override rule with an event_match or
-// event_property_is of room_id with exactly the old room, but no server-default rule. A
-// copy is directly below its original and names the new room in these conditions. In
-// its id, the new room replaces the old room, or is appended.
+// It copies the room rule of the old room, and each override rule with a condition
+// event_match or event_property_is that requires room_id to be the old room. It copies
+// no server-default rule. A copy is directly below its original and names the new room
+// in these conditions. In the id of an override rule, the new room replaces the old
+// room, or is appended if the id does not contain the old room.
 //
-// A copy replaces no rule. Clients treat the room rule and the override rule with a
-// room's id as one setting: neither is copied if the new room has one. A repeat changes
+// A copy replaces no rule. Clients treat a room rule and an override rule with a room's
+// id as one setting of the room: if the new room has one of them, CopyRoomRules copies
+// neither. A repeated call changes nothing.
+//
+// If there are copies, [ValidateID] checks the new room and their ids. An error changes
 // nothing.
-//
-// [ValidateID] checks the new room and the copies' ids, if there are copies. An error
-// changes nothing.
 func (s *Ruleset) CopyRoomRules(oldRoom, newRoom string) error {
 	if oldRoom == "" || oldRoom == newRoom {
 		return nil
@@ -86,7 +87,8 @@ func (u upgrade) extend(kind Kind, list []entry) ([]entry, error) {
 	return extended, nil
 }
 
-// mayConcern quickly excludes most rules. Escapes may hide the old room.
+// mayConcern reports whether a rule may name the old room, without parsing it: the text
+// contains the room, or escapes that may hide it.
 func (u upgrade) mayConcern(e entry) bool {
 	return strings.Contains(e.text, u.oldRoom) || strings.Contains(e.text, `\`)
 }
@@ -122,7 +124,7 @@ func (u upgrade) overrideCopy(rule Rule) (copied Rule, found bool) {
 }
 
 // findRoom returns the position of the room in a condition that requires this room, or
-// 0, 0.
+// 0, 0 for any other condition.
 func (c Condition) findRoom(room string) (start, end int) {
 	var kind, key string
 	named := map[string][2]int{} // positions of the members that hold the room

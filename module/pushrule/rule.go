@@ -6,14 +6,14 @@ import (
 	"github.com/pushfx/pushfx/module/strictjson"
 )
 
-// Member is a name and value that the service keeps without interpreting it.
+// Member is a name and value, kept without interpretation.
 type Member = strictjson.Member
 
 // Rule is a push rule (Matrix specification, "Push Rules"). Do not change its lists:
 // copies share them.
 type Rule struct {
 	ID         string      // unique within its kind
-	Default    bool        // the member "default"; server-default rules are known by the dot at the start of their id
+	Default    bool        // the member "default"; a dot at the start of the id, not Default, marks a server-default rule
 	Enabled    bool        // whether the rule is active
 	Actions    []Action    // what to do when the rule matches; may be empty
 	Conditions []Condition // of override and underride rules
@@ -21,10 +21,11 @@ type Rule struct {
 	Extra      []Member    // unknown members
 }
 
-// isReserved ignores the member default, because other servers let clients set it.
+// isReserved reports whether an id starts with a dot, as ids of server-default rules
+// do. The member "default" is no proof, because other servers let clients set it.
 func isReserved(id string) bool { return strings.HasPrefix(id, ".") }
 
-// AppendJSON appends the rule as a rule of the given kind.
+// AppendJSON appends the rule as JSON, with the members of the given kind.
 func (r Rule) AppendJSON(dst []byte, kind Kind) []byte {
 	dst = append(dst, '{')
 	dst = strictjson.AppendString(strictjson.AppendMember(dst, "rule_id"), r.ID)

@@ -12,9 +12,9 @@ import (
 // Ruleset is one user's push rules: for each kind a list, highest priority first. The
 // zero value is an empty set, ready to use.
 //
-// A set is stored as its JSON text: a copy costs nothing, a change about as much as
-// copying the text. A change to a copy leaves the original unchanged. Methods that
-// change a set are not safe for concurrent use.
+// A set holds its JSON text: a copy costs nothing, a change about as much as copying
+// the text. A change to a copy leaves the original unchanged. Methods that change a set
+// are not safe for concurrent use.
 type Ruleset struct{ doc document }
 
 // Read reads a rule set, a JSON object with a list for each kind. Absent kinds are
@@ -27,8 +27,8 @@ func Read(text string) (Ruleset, error) {
 // which [Ruleset.IsCanonical] is true; otherwise results are undefined.
 func FromCanonical(text string) Ruleset { return Ruleset{document{text: text, canonical: true}} }
 
-// IsCanonical reports whether the JSON is, byte for byte, the service's own and without
-// legacy rules; see [IsLegacy].
+// IsCanonical reports whether the JSON is exactly as this package writes it, and
+// without legacy rules; see [IsLegacy].
 func (s *Ruleset) IsCanonical() bool {
 	return (s.doc.canonical || s.doc.text == "") && !s.doc.legacy
 }
@@ -85,8 +85,8 @@ func (s *Ruleset) Len() int { return s.doc.len() }
 // Equal reports whether both sets have the same JSON.
 func (s *Ruleset) Equal(other Ruleset) bool { return s.JSON() == other.JSON() }
 
-// JSON returns the text that was read; after a change, an object with all five kinds,
-// [] for empty ones.
+// JSON returns the text that was read. After a change, it returns an object with a list
+// for each of the five kinds, [] for an empty one.
 func (s *Ruleset) JSON() string {
 	if s.doc.text == "" {
 		return emptySet
@@ -95,7 +95,7 @@ func (s *Ruleset) JSON() string {
 }
 
 // ShareJSON replaces the set's text by an equal text, such as a part of a larger text
-// in memory, and so frees the old one.
+// in memory, so that the set's own text can be freed.
 func (s *Ruleset) ShareJSON(text string) {
 	if s.doc.text != "" {
 		s.doc.text = text

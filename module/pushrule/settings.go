@@ -10,7 +10,7 @@ import (
 // a list of rules, because some clients read all members of a set as lists of rules.
 const settingsMember = "org.pushfx.features_off"
 
-// keptSettings returns the kept settings; none if the member is unreadable.
+// keptSettings returns the rules in [settingsMember], none if the member is unreadable.
 func (d document) keptSettings() (list []Rule) {
 	for _, member := range d.extra() {
 		if member.Name != settingsMember {
@@ -29,7 +29,7 @@ func (d document) keptSettings() (list []Rule) {
 	return list
 }
 
-// withSettings replaces the kept settings, from before to after.
+// withSettings replaces the kept settings before by after.
 func (d document) withSettings(before, after []Rule) document {
 	if len(before) == 0 && len(after) == 0 {
 		return d
@@ -41,7 +41,8 @@ func (d document) withSettings(before, after []Rule) document {
 	return d.withExtra(extra)
 }
 
-// appendSettings does not write the id first, so that the text contains no [ruleStart].
+// appendSettings appends the kept settings. It does not write the id first, so that the
+// text contains no [ruleStart].
 func appendSettings(dst []byte, settings []Rule) []byte {
 	dst = append(dst, '[')
 	for i, rule := range settings {
@@ -56,8 +57,8 @@ func appendSettings(dst []byte, settings []Rule) []byte {
 	return append(dst, ']')
 }
 
-// userSettings returns the user's settings for a default rule: from the set, or else from
-// kept. It also looks for the other id of a feature's rule.
+// userSettings returns the user's settings for a default rule: from the set, or else
+// from the settings in kept. It also looks for the other id of a feature's rule.
 func (s *Ruleset) userSettings(kind Kind, id string, kept []Rule) (rule Rule, found bool) {
 	ids := []string{id, otherID(id)}
 	for _, id := range ids {
@@ -73,8 +74,8 @@ func (s *Ruleset) userSettings(kind Kind, id string, kept []Rule) (rule Rule, fo
 	return Rule{}, false
 }
 
-// settingsWithout returns the user's settings for rules that the table lacks: kept, and
-// the changed rules of disabled features.
+// settingsWithout returns the user's settings for rules that the table lacks: the
+// settings in kept, and the changed rules of disabled features.
 func (s *Ruleset) settingsWithout(table Ruleset, kept []Rule) (settings []Rule) {
 	for _, rule := range kept {
 		if known, found := featureRules[rule.ID]; found && !table.hasEither(known) {

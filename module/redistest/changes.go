@@ -12,8 +12,8 @@ import (
 const (
 	moveBatch = 100 // keys that MoveRest moves with one command
 
-	// The source of MIGRATE waits silently for the target. A time below the node
-	// timeout keeps the cluster from taking the source for dead.
+	// The node that runs MIGRATE answers nobody while it waits for the target. With a
+	// timeout below the node timeout, the cluster does not consider that node dead.
 	migrateTimeout = time.Second
 
 	// A replica gives up a CLUSTER FAILOVER after 5 s.
@@ -21,11 +21,11 @@ const (
 )
 
 // Failover promotes the replica to master of its slots, without losing acknowledged
-// writes. It waits until the cluster is whole, and afterwards until most nodes know the
-// new master, usually 0.1 s. Failover, [ClusterServers.Fix] and [SlotMove.Finish] wait
-// for each other.
+// writes. It first waits until the cluster is whole, and afterwards until most nodes
+// know the new master, usually 0.1 s. Only one of Failover, [ClusterServers.Fix] and
+// [SlotMove.Finish] runs at a time.
 //
-// The replica must not have been promoted and replaced within the last two node
+// Do not promote a server that was promoted and replaced within the last two node
 // timeouts: Redis 7.0 would count its old votes, and clients would lose writes.
 func (c *ClusterServers) Failover(ctx context.Context, replica *Server) error {
 	c.changing.Lock()
@@ -72,7 +72,7 @@ func (c *ClusterServers) takeOver(ctx context.Context, replica *clusterNode, slo
 	}
 }
 
-// Fix runs "redis-cli --cluster fix" until it has ended a move of the slot that a
+// Fix repeats "redis-cli --cluster fix" until it has ended a move of the slot that a
 // failover has interrupted. All masters must run.
 //
 // Fix first marks the slot as importing on every master that has keys of the slot but does
@@ -108,9 +108,10 @@ func (c *ClusterServers) Fix(ctx context.Context, slot int) error {
 }
 
 // SlotMove is a move of a slot to another master while clients use the slot. The source
-// serves its remaining keys and answers ASK for others; the target answers MOVED to
-// clients without an ASK. A command with keys on both gets TRYAGAIN. The methods are
-// safe for concurrent use, and can be repeated after an error.
+// serves the keys that are not moved yet and answers ASK for all other keys of the
+// slot; the target answers MOVED to clients that do not send ASKING. A command with
+// keys on both masters gets TRYAGAIN. The methods are safe for concurrent use, and can
+// be repeated after an error.
 //
 // Replicas of Redis up to 7 know nothing of a move. If one replaces a master during the
 // move, clients cannot reach the moved keys until [ClusterServers.Fix]. A key that has
@@ -134,9 +135,9 @@ func (c *ClusterServers) MoveSlot(ctx context.Context, slot int, to *Server) err
 	return move.Finish(ctx)
 }
 
-// BeginMove begins to move the slot to another master. The caller allows one move of a
-// slot at a time, and no [ClusterServers.Failover] of the two masters until it has
-// ended.
+// BeginMove begins to move the slot to another master. The caller must not begin a
+// second move of the slot, or call [ClusterServers.Failover] for one of the two
+// masters, until this move has ended.
 func (c *ClusterServers) BeginMove(ctx context.Context, slot int, to *Server) (*SlotMove, error) {
 	target, err := c.node(to)
 	if err != nil {
@@ -162,7 +163,7 @@ func (c *ClusterServers) BeginMove(ctx context.Context, slot int, to *Server) (*
 	return &SlotMove{cluster: c, slot: slot, from: source, to: target}, nil
 }
 
-// MoveKeys moves these keys, except keys that the source does not have.
+// MoveKeys moves the given keys, except keys that the source does not have.
 func (m *SlotMove) MoveKeys(ctx context.Context, keys ...string) error {
 	if len(keys) == 0 {
 		return nil
@@ -218,7 +219,7 @@ func (m *SlotMove) Finish(ctx context.Context) error {
 	for _, node := range m.cluster.nodes {
 		if node.running() && node != m.from && node != m.to {
 			// Without this call, a master learns the new owner a little later. A
-			// replica refuses it.
+			// replica refuses the call.
 			_ = node.setSlot(ctx, m.slot, "node", m.to.id)
 		}
 	}

@@ -26,20 +26,20 @@ type ClusterServers struct {
 	nodes   []*clusterNode
 	masters int
 
-	// changing is held while a slot gets another master. Two changes at the same time
-	// could get the same config epoch, and lose keys.
+	// changing is locked while a slot gets another master. Two such changes at the same
+	// time could get the same config epoch, and keys would be lost.
 	changing sync.Mutex
 }
 
 type clusterNode struct {
 	*Server
-	id    string // in the cluster; a restart does not change it
+	id    string // the node id in the cluster, which a restart keeps
 	admin *redis.Client
 }
 
 // Cluster starts a cluster and waits until it is whole; see [ClusterServers.WaitWhole].
 // The arguments are added to each node's command line. The node timeout is 2 s, unless
-// the arguments have another.
+// the arguments set another.
 func Cluster(t testing.TB, masters, replicasPerMaster int, args ...string) *ClusterServers {
 	t.Helper()
 	c := &ClusterServers{masters: masters}
@@ -58,7 +58,7 @@ func Cluster(t testing.TB, masters, replicasPerMaster int, args ...string) *Clus
 	return c
 }
 
-// form makes a cluster of the nodes. Redis-cli would need three masters, and choose the
+// form joins the nodes to a cluster. Redis-cli would need three masters, and choose the
 // replicas' masters at random.
 func (c *ClusterServers) form(ctx context.Context, replicasPerMaster int) error {
 	for i, node := range c.nodes {
@@ -67,7 +67,8 @@ func (c *ClusterServers) form(ctx context.Context, replicasPerMaster int) error 
 			return fmt.Errorf("CLUSTER MYID: %w", err)
 		}
 		node.id = id
-		// Nodes with different epochs need not resolve conflicts.
+		// If the nodes have different epochs, they need not resolve conflicts of
+		// epochs.
 		if err := node.admin.Do(ctx, "cluster", "set-config-epoch", i+1).Err(); err != nil {
 			return fmt.Errorf("CLUSTER SET-CONFIG-EPOCH: %w", err)
 		}
@@ -87,7 +88,7 @@ func (c *ClusterServers) form(ctx context.Context, replicasPerMaster int) error 
 	}
 	for i, node := range c.nodes[c.masters:] {
 		master := c.nodes[i/replicasPerMaster].id
-		// A node refuses until it knows its master.
+		// A node refuses to replicate a master that it does not know yet.
 		err := poll(ctx, func(ctx context.Context) error { return node.admin.ClusterReplicate(ctx, master).Err() })
 		if err != nil {
 			return fmt.Errorf("CLUSTER REPLICATE on %s: %w", node.Addr(), err)

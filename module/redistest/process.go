@@ -41,8 +41,8 @@ func startProcess(binary, dir string, args []string) (*process, error) {
 	return p, nil
 }
 
-// run keeps its OS thread, because Linux sends endWithParent's signal when that thread
-// ends.
+// run keeps its OS thread: Linux sends the signal of endWithParent when the thread that
+// started the process ends.
 func (p *process) run(cmd *exec.Cmd, started chan<- error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -75,7 +75,7 @@ func (p *process) kill() error {
 }
 
 func (p *process) exitError() error {
-	// Redis says either, depending on the C library.
+	// The text depends on the C library.
 	if log := p.log(); strings.Contains(log, "Address already in use") || strings.Contains(log, "Address in use") {
 		return errPortTaken
 	}

@@ -24,18 +24,18 @@ const (
 	maxPending        = 1024 // commands of a connection that wait for replies
 )
 
-// Proxy passes commands and replies between clients and one server, until a planned
-// fault strikes. A fault strikes exactly the planned command or reply, so a test needs
+// Proxy passes commands and replies between clients and one server, and applies planned
+// faults. A fault applies to exactly the planned command or reply, so a test needs
 // neither luck nor waiting.
 //
 // The methods that plan a fault take names of commands, such as "GET". Without names,
-// every command counts, including the commands that begin a connection. Counting starts
-// with the call and covers all connections. Each fault counts on its own and strikes
-// once, unless its method says otherwise. When several match, the one planned first
-// strikes.
+// every command counts, also the commands that begin a connection. A fault counts the
+// matching commands of all connections since its method was called. It strikes once,
+// unless its method says otherwise. If several faults match one message, only the first
+// planned one strikes.
 //
-// Error replies do not count, because the command did nothing. Clients cannot subscribe
-// to channels.
+// Error replies do not count, because the command had no effect. The proxy does not
+// support subscriptions to channels.
 //
 // A Proxy is safe for concurrent use, and ends with its test.
 type Proxy struct {
@@ -146,7 +146,7 @@ type Fault struct {
 	repeats  bool
 
 	left  int    // matches until it strikes; guarded by proxy.mu
-	after *Fault // must strike before this one counts; guarded by proxy.mu
+	after *Fault // a fault that must strike first; guarded by proxy.mu
 	text  string // a command must contain it to be counted; guarded by proxy.mu
 
 	strike, release, pass    sync.Once
@@ -172,9 +172,9 @@ func (f *Fault) With(text string) *Fault {
 // Struck is closed when the fault first strikes.
 func (f *Fault) Struck() <-chan struct{} { return f.struck }
 
-// Release passes on the held messages, and holds none later. For a held command, it
-// returns when the server has answered; for a held reply, when the client has it or has
-// gone. It has no effect on faults that cut.
+// Release passes on the held messages; later messages are not held. For a held command,
+// Release returns when the server has answered; for a held reply, when the client has
+// the reply or has gone. It has no effect on faults that cut.
 func (f *Fault) Release() {
 	f.release.Do(func() { close(f.released) })
 	if !f.holds || !f.hasStruck() {
@@ -209,8 +209,8 @@ func (f *Fault) counts(r *request) bool {
 	return f.left == 0 || f.repeats && f.left < 0
 }
 
-// mayPass reports whether a struck message may pass. For a held one, it waits for the
-// release or an end.
+// mayPass reports whether a message that the fault struck may pass. It waits until a
+// held message is released, or the connection or the proxy ends.
 func (f *Fault) mayPass(end <-chan struct{}) bool {
 	if !f.holds {
 		return false
@@ -271,7 +271,7 @@ type link struct {
 
 type request struct {
 	command, raw string
-	held         *Fault // that held it; nil for none
+	held         *Fault // the fault that held the request, or nil
 }
 
 var errCut = errors.New("the connection is cut")
@@ -294,8 +294,9 @@ func (l *link) passRequests() error {
 	}
 }
 
-// send passes a command to the server. After a held command it waits for the reply: its
-// client may have gone, which would end the connection before the server has the command.
+// send passes a command to the server. After a held command it waits for the reply: the
+// client may have gone, and the connection would otherwise end before the server has
+// the command.
 func (l *link) send(r *request) error {
 	select {
 	case l.pending <- r:
@@ -318,7 +319,7 @@ func (l *link) passReplies() error {
 		if err := from.next(); err != nil {
 			return err
 		}
-		if from.raw[0] != '>' { // which the server pushes unasked
+		if from.raw[0] != '>' { // a push message, which answers no command
 			if err := l.applyFault(from.raw); err != nil {
 				return err
 			}
@@ -329,8 +330,8 @@ func (l *link) passReplies() error {
 	}
 }
 
-// applyFault lets a fault strike the reply to the oldest pending command. It returns an
-// error if the client must not get the reply.
+// applyFault applies a planned fault to the reply of the oldest pending command. It
+// returns an error if the client must not get the reply.
 func (l *link) applyFault(raw []byte) error {
 	var r *request
 	select {

@@ -44,8 +44,8 @@ func Require(t testing.TB) {
 	findBinary(t)
 }
 
-// AllowDebug returns the arguments that enable DEBUG: none for Redis 6, which always
-// has it.
+// AllowDebug returns the arguments that enable the command DEBUG: none for Redis 6,
+// where it is always enabled.
 func AllowDebug(t testing.TB) (args []string) {
 	t.Helper()
 	version, err := exec.CommandContext(t.Context(), findBinary(t), "--version").Output()
@@ -82,9 +82,9 @@ func findBinary(t testing.TB) string {
 	return ""
 }
 
-// doNotCache keeps go test from caching a skipped test, because go test does not notice
-// a server that is installed later. It removes the log that go test needs to cache a
-// result.
+// doNotCache keeps go test from caching a skipped test, because go test would not
+// notice a server that is installed later. It removes the test log, without which go
+// test caches no result.
 func doNotCache() {
 	if log := flag.Lookup("test.testlogfile"); log != nil && log.Value.String() != "" {
 		_ = os.Remove(log.Value.String()) // After an error the result is cached.

@@ -19,9 +19,9 @@ type ReplicatedServers struct {
 	replicas []*Server
 }
 
-// Replicated starts a master and replicas, and waits until all replicas have its data.
-// The arguments are added to each server's command line. Unless they make the master
-// save data, a restart empties it and the replicas.
+// Replicated starts a master and replicas, and waits until all replicas have the
+// master's data. The arguments are added to each server's command line. A restart
+// empties the master and the replicas, unless the arguments make the master save data.
 func Replicated(t testing.TB, replicas int, args ...string) *ReplicatedServers {
 	t.Helper()
 	r := &ReplicatedServers{master: Single(t, args...)}

@@ -20,8 +20,8 @@ type SentinelServers struct {
 	master, replica, sentinel *Server
 }
 
-// Sentinel starts a master, a replica and a sentinel that knows both. It decides alone,
-// and fails over when the master is silent for 1 s.
+// Sentinel starts a master, a replica and a sentinel that knows both. The only sentinel
+// decides alone, and fails over when the master is silent for 1 s.
 func Sentinel(t testing.TB) *SentinelServers {
 	t.Helper()
 	// A sentinel that finds no replica looks again only after 10 s.

@@ -19,12 +19,12 @@ import (
 
 const (
 	localhost    = "127.0.0.1"
-	startTimeout = 5 * time.Minute // of servers that never start; a busy machine may take long
+	startTimeout = 5 * time.Minute // for a start; a busy machine may take long
 	pollInterval = 20 * time.Millisecond
 
-	// These ports, and the cluster bus ports 10000 above, are below the range for
-	// outgoing connections, so no client connects to itself. For a stopped server's port
-	// see reserve.
+	// These ports, and the cluster bus ports 10000 above them, are below the range for
+	// outgoing connections, so no client connects to itself. While a server is stopped,
+	// reserve keeps its port.
 	firstPort    = 10000
 	portCount    = 10000
 	busOffset    = 10000
@@ -64,8 +64,8 @@ func dataArgs(extra []string) []string {
 		"--appendonly", "no",
 		// The master sends its data to a new replica at once, not after 5 s.
 		"--repl-diskless-sync-delay", "0",
-		// Until a replica has acknowledged a ping, its master sends it no writes, and a
-		// cluster does not list it. The default is a ping every 10 s.
+		// A master sends writes to a replica, and a cluster lists the replica, only
+		// after the replica has acknowledged a ping. The default is a ping every 10 s.
 		"--repl-ping-replica-period", "1",
 	}
 	if password := passwordOf(extra); password != "" {
@@ -102,8 +102,8 @@ func launch(t testing.TB, args []string) *Server {
 	return s
 }
 
-// reserve keeps a port for this test until it ends, also while the server is stopped:
-// other tests, perhaps in other processes, choose from the same ports. The lock is the UDP
+// reserve reserves a port for this test until it ends, also while the server is
+// stopped: tests in other processes choose from the same ports. The lock is the UDP
 // port of the same number, which no server needs.
 func reserve(t testing.TB, port int) bool {
 	reserved, err := net.ListenPacket("udp4", localAddr(port))
@@ -124,7 +124,7 @@ func localAddr(port int) string { return net.JoinHostPort(localhost, strconv.Ito
 // Addr returns the server's host and port, which a restart keeps.
 func (s *Server) Addr() string { return localAddr(s.port) }
 
-// running also counts a paused server.
+// running reports whether the process runs or is paused.
 func (s *Server) running() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -214,9 +214,11 @@ func (s *Server) run() error {
 	return nil
 }
 
-// checkAnswer compares the process id, because another server may use the port.
+// checkAnswer checks that the server answers. It compares the process id, because
+// another server may use the port.
 func (s *Server) checkAnswer(ctx context.Context, client *redis.Client) error {
-	// The Redis client would log every connection that fails.
+	// Connecting first avoids a log line of the Redis client for each failed
+	// connection.
 	conn, err := net.DialTimeout("tcp4", s.Addr(), startTimeout)
 	if err != nil {
 		return err

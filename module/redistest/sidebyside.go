@@ -9,12 +9,12 @@ import (
 	"testing"
 )
 
-// sideBySide is how many tests run at the same time. Most of them wait for servers,
-// timeouts and takeovers, so that one for each core would leave the cores idle.
+// sideBySide is the number of tests that run in parallel. Most tests wait for servers,
+// timeouts and takeovers, so one test for each core would leave the cores idle.
 const sideBySide = 8
 
-// RunSideBySide is m.Run with more tests at the same time than there are cores, unless
-// the command has the flag -parallel.
+// RunSideBySide calls m.Run with more parallel tests than there are cores, unless the
+// command has the flag -parallel.
 func RunSideBySide(m *testing.M) (status int) {
 	flag.Parse()
 	isSet := false

@@ -9,21 +9,21 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Trips is a hook that records what a client sends: the name of a command, or the names of a pipeline, such as
-// "evalsha+get". It omits the commands of a new connection. Trips is safe for concurrent use.
+// Trips is a hook that records each request of a client: the name of a command, or the joined names of a pipeline, such
+// as "evalsha+get". It omits the commands that begin a connection. Trips is safe for concurrent use.
 type Trips struct {
 	mu   sync.Mutex
 	sent []string
 }
 
-// RecordTrips records what a client sends from now on.
+// RecordTrips records the client's requests from now on.
 func RecordTrips(client interface{ AddHook(redis.Hook) }) *Trips {
 	t := &Trips{}
 	client.AddHook(t)
 	return t
 }
 
-// Take returns what was sent since the last call.
+// Take returns the requests since the last call.
 func (t *Trips) Take() []string {
 	t.mu.Lock()
 	defer t.mu.Unlock()

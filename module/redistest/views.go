@@ -15,10 +15,11 @@ import (
 )
 
 const (
-	// askTimeout is for one node, which may be paused; it is below the node timeout.
+	// askTimeout is the longest wait for one node, which may be paused; it is below the
+	// node timeout.
 	askTimeout = time.Second
 
-	// agreeTimeout is for all nodes to learn of a change, which usually takes 1 or 2 s.
+	// agreeTimeout is the longest wait until all nodes know a change, usually 1 or 2 s.
 	agreeTimeout = 10 * time.Second
 )
 
@@ -28,13 +29,15 @@ type view struct {
 	ranges []slotRange       // CLUSTER SLOTS
 }
 
-// The master is first. A node does not list replicas that are new or seem dead.
+// slotRange has the nodes of a range of slots, the master first. A node does not list
+// replicas that are new or seem dead.
 type slotRange struct {
 	first, last int
 	ids         []string
 }
 
-// views asks all running nodes except one, and returns an error for silent nodes.
+// views asks all running nodes but one for their view of the cluster. It returns an
+// error if a node does not answer.
 func (c *ClusterServers) views(ctx context.Context, except *Server) ([]*view, error) {
 	views, errs := make([]*view, len(c.nodes)), make([]error, len(c.nodes))
 	var group sync.WaitGroup
@@ -59,7 +62,7 @@ func (n *clusterNode) view(ctx context.Context) (*view, error) {
 	}
 	v := &view{node: n, info: map[string]string{}}
 	for _, answer := range []*redis.StringCmd{cluster, replication} {
-		fields, _ := readInfo(answer) // an error would be that of Exec
+		fields, _ := readInfo(answer) // Exec would have returned the error
 		maps.Copy(v.info, fields)
 	}
 	for _, answer := range slots.Val() {
@@ -83,9 +86,9 @@ func (v *view) master(slot int) string {
 	return ""
 }
 
-// MasterOf returns the running master of the slot. It waits up to 10 s: after a crash
-// there is none until a replica is promoted, and a returning master still considers
-// itself the master.
+// MasterOf returns the running master of the slot. It waits up to 10 s: after a crash,
+// the slot has no master until a replica is promoted, and the old master still
+// considers itself the master when it returns.
 func (c *ClusterServers) MasterOf(ctx context.Context, slot int) (*Server, error) {
 	ctx, cancel := context.WithTimeout(ctx, agreeTimeout)
 	defer cancel()
@@ -97,8 +100,8 @@ func (c *ClusterServers) MasterOf(ctx context.Context, slot int) (*Server, error
 // about 1 s more. A cluster of one or two masters has no failover, which needs a
 // majority of the masters.
 //
-// Do not start the old master before: it would still be the master, but empty unless it
-// saves its data.
+// Do not start the old master before WaitTakeover returns: it would still be the
+// master, but empty unless it saves its data.
 func (c *ClusterServers) WaitTakeover(ctx context.Context, slot int, from *Server) (master *Server, err error) {
 	err = poll(ctx, func(ctx context.Context) error {
 		views, errs := c.views(ctx, from)
@@ -112,9 +115,9 @@ func (c *ClusterServers) WaitTakeover(ctx context.Context, slot int, from *Serve
 	return master, err
 }
 
-// owner returns the node that considers itself the master of the slot, if there is only
-// one and most views agree. A few may disagree: the target of a move does not learn by
-// itself that a replica has replaced the source.
+// owner returns the node that considers itself the master of the slot, if it is the
+// only such node and most views agree. Some views may differ: the target of a move does
+// not learn by itself that a replica has replaced the source.
 func owner(views []*view, slot int) (*clusterNode, error) {
 	var owner *view
 	votes := map[string]int{}

@@ -78,7 +78,7 @@ func loadManyRules(t *testing.T, newStore func(*testing.T) module.RuleStore) {
 
 func deletedRules(t *testing.T, newStore func(*testing.T) module.RuleStore) {
 	hosts, user := [2]module.RuleStore{newStore(t), newStore(t)}, newUser()
-	wantNoError(t, hosts[0].Delete(t.Context(), user)) // there is nothing
+	wantNoError(t, hosts[0].Delete(t.Context(), user)) // without stored rules
 	storeRules(t, hosts[0], user, pushrule.ServerDefault(user))
 	wantNoError(t, hosts[1].Delete(t.Context(), user))
 	wantNoRules(t, hosts[0], user)
@@ -131,7 +131,7 @@ func watchedRules(t *testing.T, newStore func(*testing.T) module.RuleStore) {
 	}
 }
 
-// watcher is a watching host with the received changes.
+// watcher is a host that watches a store, with the changes that it received.
 type watcher struct {
 	mu       sync.Mutex
 	received map[mxid.UserID]int64 // the last version of each user

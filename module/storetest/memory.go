@@ -14,9 +14,10 @@ import (
 	"github.com/pushfx/pushfx/module/pushrule"
 )
 
-// Memory holds the stores of any number of hosts in memory. They fulfil the
-// contracts of this package, and run each edit once. A test may access the maps with the
-// lock, or while no store is in use; watchers are not notified of its changes.
+// Memory holds the stores of any number of hosts in memory. The stores fulfil the
+// contracts of this package, and run each edit once. A test may access the maps while
+// it holds the lock, or while no store is in use; watchers are not notified of the
+// test's changes.
 type Memory struct {
 	// Before, if set, is called before each operation except Watch. Its error fails the
 	// operation with [module.Unavailable].

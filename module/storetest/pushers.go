@@ -194,7 +194,7 @@ func onePusher(t *testing.T, newStore func(*testing.T) module.PusherStore) {
 	wantPusher(t, hosts[1], none, b.Key)
 	for _, lang := range []string{"longer", "longer still"} {
 		b.Lang = lang
-		c.Lang += lang // by another host, since b was last changed
+		c.Lang += lang // another host changes c after the last change of b
 		setPushers(t, hosts[1], user, c)
 		var size pusher.Size
 		wantNoError(t, hosts[0].UpdatePusher(t.Context(), user, b.Key, func(list *pusher.List) error {
@@ -238,7 +238,7 @@ func pusherWritersOfBoth(t *testing.T, newStore func(*testing.T) module.PusherSt
 		key := aPusher("app", name(writer/2)).Key
 		edit := func(list *pusher.List) error {
 			p, _ := list.Pusher(key)
-			if letter := string(rune('a' + writer%2)); !strings.Contains(p.Lang, letter) { // when it is repeated
+			if letter := string(rune('a' + writer%2)); !strings.Contains(p.Lang, letter) { // the store may repeat an edit
 				p.Lang += letter
 			}
 			list.Set(p)
@@ -262,7 +262,7 @@ func pusherWritersOfBoth(t *testing.T, newStore func(*testing.T) module.PusherSt
 
 func deletedPushers(t *testing.T, newStore func(*testing.T) module.PusherStore) {
 	hosts, user := [2]module.PusherStore{newStore(t), newStore(t)}, newUser()
-	wantNoError(t, hosts[0].Delete(t.Context(), user)) // there is nothing
+	wantNoError(t, hosts[0].Delete(t.Context(), user)) // without stored pushers
 	setPushers(t, hosts[0], user, aPusher("a", "1"), aPusher("b", "2"))
 	wantNoError(t, hosts[1].Delete(t.Context(), user))
 	wantPushers(t, hosts[0], user)
@@ -270,7 +270,7 @@ func deletedPushers(t *testing.T, newStore func(*testing.T) module.PusherStore) 
 	wantPushers(t, hosts[1], user, aPusher("c", "3"))
 }
 
-// watchedPushers is for stores that are a [module.PusherWatcher].
+// watchedPushers tests stores that implement [module.PusherWatcher].
 func watchedPushers(t *testing.T, newStore func(*testing.T) module.PusherStore) {
 	watching, is := newStore(t).(module.PusherWatcher)
 	if !is {
@@ -281,7 +281,7 @@ func watchedPushers(t *testing.T, newStore func(*testing.T) module.PusherStore) 
 	ctx, stop := context.WithCancel(t.Context())
 	go func() {
 		ended <- watching.Watch(ctx, func() { close(started) }, func(changed mxid.UserID) {
-			if changed == user { // the store may have other users
+			if changed == user { // the store may have other tests' users
 				reported <- changed
 			}
 		})
@@ -308,7 +308,7 @@ func watchedPushers(t *testing.T, newStore func(*testing.T) module.PusherStore) 
 		}, true},
 	} {
 		wantNoError(t, change.make())
-		if change.news { // a report of a repeated set would come before
+		if change.news { // an unexpected report of a repeated set would arrive first
 			wait(t, reported, change.name+" is not reported")
 		}
 	}

@@ -144,7 +144,7 @@ func pendingPushkeys(t *testing.T, newIndex func(*testing.T) module.PushkeyIndex
 	want(time.Time{}, early, late)
 	want(now.Add(-time.Second), early)
 	wantNoError(t, hosts[1].MarkPending(t.Context(), later))
-	wantNoError(t, hosts[0].MarkPending(t.Context(), early)) // no effect: the later one is pending
+	wantNoError(t, hosts[0].MarkPending(t.Context(), early)) // no effect: a later claim is pending
 	want(soon, later, late)
 	wantNoError(t, hosts[0].ClearPending(t.Context(), early))
 	want(soon, later, late)

@@ -12,8 +12,8 @@ import (
 	"github.com/pushfx/pushfx/module/pushrule"
 )
 
-// Rules tests the contract of [module.RuleStore]. Plant is nil if only the store can
-// write to its data.
+// Rules tests the contract of [module.RuleStore]. Plant may be nil if a test cannot
+// write to the data without the store.
 func Rules(t *testing.T, newStore func(*testing.T) module.RuleStore, plant Plant) {
 	for _, test := range []struct {
 		name string
@@ -166,8 +166,9 @@ func refusedRuleCalls(t *testing.T, newStore func(*testing.T) module.RuleStore) 
 	wantNoRules(t, store, user)
 }
 
-// Some writers refuse or cancel. The others must find their change in the result of their
-// update. Results with equal versions must be equal.
+// ruleWriters runs concurrent updates. Some writers refuse or cancel their update. The
+// other writers must find their change in the result of their update. Results with
+// equal versions must be equal.
 func ruleWriters(t *testing.T, newStore func(*testing.T) module.RuleStore) {
 	hosts, user := [2]module.RuleStore{newStore(t), newStore(t)}, newUser()
 	storeRules(t, hosts[0], user, pushrule.ServerDefault(user))

@@ -5,10 +5,11 @@
 //		storetest.Rules(t, func(*testing.T) module.RuleStore { return mystore.New(database) }, database.plant)
 //	}
 //
-// Each call of the function returns the store of another host on the same data. So return
-// a new store each time, with a separate connection and cache, on one database. The tests
-// use random users, so the database need not be empty. Package integration/sqlstore is an
-// example with its test. [Memory] is an in-memory double of the stores for other tests.
+// Each call of the given function returns the store of another host on the same data.
+// So return a new store each time, with a separate connection and cache, on one
+// database. The tests use random users, so the database need not be empty. Package
+// integration/sqlstore is an example with its test. [Memory] is an in-memory double of
+// the stores for other tests.
 package storetest
 
 import (
@@ -34,7 +35,7 @@ func newUser() mxid.UserID {
 	return mxid.UserID("@" + strings.ToLower(rand.Text()) + ":example.org")
 }
 
-// oddUsers are valid user ids that a store must not mix up.
+// oddUsers returns valid user ids that a store must keep apart.
 func oddUsers() []mxid.UserID {
 	unique := strings.ToLower(rand.Text())
 	users := []mxid.UserID{mxid.UserID("@" + strings.Repeat("x", mxid.MaxUserIDBytes-len(unique)-2) + ":" + unique)}
@@ -47,7 +48,7 @@ func oddUsers() []mxid.UserID {
 	return users
 }
 
-// together runs do for all writers at the same time.
+// together runs do for all writers in parallel.
 func together(t *testing.T, do func(ctx context.Context, writer int) error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -63,7 +64,7 @@ func together(t *testing.T, do func(ctx context.Context, writer int) error) {
 	group.Wait()
 }
 
-// persist repeats do while the store times out under load.
+// persist repeats do if the store times out under load.
 func persist(ctx context.Context, do func() error) error {
 	for {
 		err := do()
@@ -73,8 +74,8 @@ func persist(ctx context.Context, do func() error) error {
 	}
 }
 
-// wantRefused checks that each call fails for an invalid user id, and with an ended
-// context.
+// wantRefused checks that each call fails for an invalid user id, and for a context
+// that has ended.
 func wantRefused(t *testing.T, user mxid.UserID, calls func(ctx context.Context, user mxid.UserID) map[string]error) {
 	t.Helper()
 	for _, bad := range badUsers() {
@@ -118,7 +119,8 @@ var errRefused = errors.New("refused by the edit")
 
 func name(i int) string { return fmt.Sprintf("writer-%02d", i) }
 
-// badUsers are invalid user ids. Their keys could collide or be in another hash slot.
+// badUsers returns invalid user ids. Their keys could collide with other keys or be in
+// another hash slot.
 func badUsers() []mxid.UserID {
 	return []mxid.UserID{
 		"", "a:b", "}:b", "{}:b", "@a", "@\xff:b", mxid.UserID("@" + strings.Repeat("x", mxid.MaxUserIDBytes) + ":b"),

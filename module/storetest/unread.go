@@ -35,8 +35,8 @@ func Unread(t *testing.T, newStore func(*testing.T) module.UnreadStore) {
 	}
 }
 
-// UnreadDamage tests that a store refuses a user's list after damage has made it
-// unreadable for the store.
+// UnreadDamage tests that a store returns database errors for a user's list that damage
+// has made unreadable, until Delete removes the list.
 func UnreadDamage(t *testing.T, store module.UnreadStore, damage func(t *testing.T, user mxid.UserID)) {
 	user, other := newUser(), newUser()
 	damage(t, user)
@@ -92,7 +92,7 @@ func noTexts(t *testing.T, newStore func(*testing.T) module.UnreadStore) {
 	wantTexts(t, newStore(t), newUser())
 }
 
-// oddTexts have bytes that an implementation may treat as special.
+// oddTexts returns texts with bytes that an implementation may treat as special.
 func oddTexts() []string {
 	return []string{"", "\x00", "\n", "a\n1", "\xff\xfe", "ü", "'\"\\", strings.Repeat("x", 256<<10)}
 }
@@ -156,7 +156,7 @@ func textWriters(t *testing.T, newStore func(*testing.T) module.UnreadStore) {
 	wantAll(t, texts)
 }
 
-// wantAll checks that each writer's text is there, once or more often.
+// wantAll checks that texts contains the text of each writer, at least once.
 func wantAll(t *testing.T, texts []string) {
 	t.Helper()
 	for writer := range writers {
@@ -217,8 +217,8 @@ func staleReplacements(t *testing.T, newStore func(*testing.T) module.UnreadStor
 	}
 }
 
-// staleRecord replaces the first text of a list again, while its second text is the same
-// as before.
+// staleRecord tests a second replacement of the first text of a list, while its second
+// text is the same as before.
 func staleRecord(t *testing.T, newStore func(*testing.T) module.UnreadStore) {
 	store, user := newStore(t), newUser()
 	appendTexts(t, store, user, "record 1", "repeated", "b")
@@ -238,7 +238,8 @@ func staleRecord(t *testing.T, newStore func(*testing.T) module.UnreadStore) {
 	wantTexts(t, store, user, "record 3", "repeated")
 }
 
-// sameReplacement replaces texts by the first of them, because the others had no effect.
+// sameReplacement tests the replacement of a record and a text by the same record, as
+// for a text without effect.
 func sameReplacement(t *testing.T, newStore func(*testing.T) module.UnreadStore) {
 	store, user := newStore(t), newUser()
 	appendTexts(t, store, user, "record")
@@ -255,7 +256,8 @@ func sameReplacement(t *testing.T, newStore func(*testing.T) module.UnreadStore)
 	}
 }
 
-// replacedWhileAppended replaces all texts by one that joins them, again and again.
+// replacedWhileAppended replaces all texts by one joined text, again and again, while
+// writers append texts.
 func replacedWhileAppended(t *testing.T, newStore func(*testing.T) module.UnreadStore) {
 	hosts, user := [2]module.UnreadStore{newStore(t), newStore(t)}, newUser()
 	together(t, func(ctx context.Context, writer int) error {

@@ -30,7 +30,7 @@ func AppendArray[S ~string](dst []byte, texts []S) []byte {
 	return append(dst, ']')
 }
 
-// AppendMembers appends kept members.
+// AppendMembers appends members with their original JSON texts.
 func AppendMembers(dst []byte, members []Member) []byte {
 	for _, m := range members {
 		dst = append(AppendMember(dst, m.Name), m.Value...)

@@ -42,8 +42,8 @@ func (r *Reader) memberPath(name string) string {
 	return name
 }
 
-// dotted converts a JSON pointer to a [Reader.Path]. A numeric name looks like an
-// element.
+// dotted converts a JSON pointer to the form of [Reader.Path]. A numeric member name
+// becomes an index like "[0]".
 func dotted(p jsontext.Pointer) string {
 	var b strings.Builder
 	for token := range p.Tokens() {

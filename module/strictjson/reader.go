@@ -2,10 +2,10 @@
 // text is a single value, names match exactly and are unique, strings are valid UTF-8
 // without lone surrogates, and numbers keep every digit.
 //
-// [jsontext] validates a text; a reader then goes through it once and returns values as
-// parts of it. Errors are faults that name the field: [fault.NotJSON] for invalid JSON,
-// [fault.BadJSON] for a wrong kind of value or a duplicate name, [fault.MissingParam]
-// for missing fields.
+// [jsontext] validates a text; a reader then goes through the text once and returns
+// values as parts of it. Errors are faults that name the field: [fault.NotJSON] for
+// invalid JSON, [fault.BadJSON] for a wrong kind of value or a duplicate name,
+// [fault.MissingParam] for missing fields.
 package strictjson
 
 import (
@@ -27,13 +27,13 @@ type Member struct {
 	Value string // the original JSON text
 }
 
-// Reader reads one JSON text. It is not safe for concurrent use. A method that expects
-// a string, boolean or integer reads a value of another kind, too, but returns an
-// error; the caller may go on. If the text is invalid, all methods that read a value
-// return an error.
+// Reader reads one JSON text. It is not safe for concurrent use. If the next value is
+// not the string, boolean or integer that a method expects, the method skips the value
+// and returns an error; the caller may go on. If the text is invalid, all methods that
+// read a value return an error.
 type Reader struct {
 	walker Walker
-	stack  []frame // being read, for the paths in errors
+	stack  []frame // the open objects and arrays, for the paths in errors
 	err    error   // why the text is invalid
 }
 
@@ -176,8 +176,8 @@ func (r *Reader) IsBool() bool {
 	return next == 't' || next == 'f'
 }
 
-// Mismatch reads the next value and returns an error that names the expected kind, like
-// "a string or an object". If the text is invalid, it returns that error.
+// Mismatch skips the next value and returns an error that names the expected kind, like
+// "a string or an object". If the text is invalid, the error says so instead.
 func (r *Reader) Mismatch(want string) error {
 	path := r.Path()
 	if err := r.Skip(); err != nil {
