@@ -47,8 +47,8 @@ func (a *audience) decide(ctx context.Context, e module.Event, members []match.M
 
 var errNoMembers = fault.New(fault.InvalidParam, "A room needs the number of its joined members.")
 
-// checkRoom refuses a room without joined members, in which rules by the number of members
-// would not match. A host that knows a room only by an invite cannot know the number.
+// checkRoom refuses a MemberCount of 0, with which no rule by the number of members would
+// match. It allows 0 at an invite, because the host may know the room only by this invite.
 func checkRoom(e module.Event, members []match.Member) error {
 	switch {
 	case e.Room.MemberCount > 0 || len(members) == 0:

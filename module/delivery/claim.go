@@ -28,13 +28,13 @@ type claims struct {
 	own      map[module.Target]*claimed
 }
 
-// claimed is a backlog that this host has claimed. One goroutine uses it; during a
-// request, only the timer that renews the claim does.
+// claimed is a backlog that this host has claimed. Only one goroutine at a time
+// uses it: during a request the timer that renews the claim, otherwise the sender.
 type claimed struct {
 	all       *claims
 	claim     module.Claim
-	gate      string    // by which the backlog is listed next
-	renewedAt time.Time // before the call that claimed or renewed it
+	gate      string    // that lists the backlog after the claim
+	renewedAt time.Time // time before the call that claimed or renewed the backlog
 
 	// again is set when this host claims the backlog again after the claim has lapsed.
 	again atomic.Pointer[claimedAgain]
@@ -133,11 +133,11 @@ func (c *claimed) completeAgain(life context.Context, id string, trouble module.
 			ok = true
 			cancel()
 		case errors.Is(err, module.ErrFenced):
-			// At first, this host may be claiming the backlog again right now.
+			// After the first error: a look of this host may just have claimed the backlog again.
 			if fenced++; c.isFenced(err) && (fenced > 1 || !c.hasLapsed()) {
 				cancel()
 			}
-		case life.Err() != nil: // one more try at the end is enough
+		case life.Err() != nil: // no more tries after life has ended
 			cancel()
 		default:
 			c.all.failures.add("complete a notification", err)

@@ -8,11 +8,11 @@ import (
 	"github.com/pushfx/pushfx/module/delivery/content"
 )
 
-// ContentPolicy limits the content of notifications, besides a pusher's format.
+// ContentPolicy limits what notifications contain, in addition to a pusher's format.
 type ContentPolicy = content.Policy
 
-// The policies. A pusher of format "event_id_only" always gets as little as with
-// NoNames.
+// The policies. A pusher of format "event_id_only" always gets what NoNames
+// allows.
 const (
 	FullContent = content.FullContent // all members of the specification
 	NamesOnly   = content.NamesOnly   // all but the event's content
@@ -25,10 +25,11 @@ type Config struct {
 	// to 1,000; default 128.
 	Shards int
 
-	// MaxInFlight bounds the requests in flight of this host. At most half of them are
-	// slow: without an answer for two seconds, or to gateways that answer nothing. A user
-	// without other requests may still begin a slow one, until there are half as many more
-	// in all. A TLS connection takes about 36 KB. At least 16; default 2,048.
+	// MaxInFlight bounds the requests in flight of this host. Half of it is for slow
+	// requests: without an answer for two seconds, or to gateways that answer nothing. When
+	// this half is full, users without other requests may each begin one more slow request,
+	// up to half of MaxInFlight. A TLS connection takes about 36 KB. At least 16; default
+	// 2,048.
 	MaxInFlight int
 
 	// MaxPerGateway bounds the requests in flight to a gateway, for one app. At least 4;
@@ -44,8 +45,8 @@ type Config struct {
 	// cancels them, and another host sends them again. Default 10 s.
 	DrainTimeout time.Duration
 
-	// MaxAge is when a notification expires. Default 24 h. Notifications of calls expire
-	// after CallAge, at most 2 minutes, unless the event has a lifetime. Default 60 s.
+	// MaxAge is the age at which a notification expires. Default 24 h. A call expires after
+	// the lifetime in its event, or else after CallAge. At most 2 minutes; default 60 s.
 	MaxAge  time.Duration
 	CallAge time.Duration
 

@@ -51,7 +51,7 @@ type Delivery struct {
 	lookedAt    time.Time           // the last look at all shards without an error
 	summary     module.QueueSummary // of the queue, at summaryAt
 	summaryAt   time.Time
-	lateSince   time.Time // since then there are lateReports
+	lateSince   time.Time // when the count lateReports began
 	lateReports int
 }
 
@@ -143,8 +143,8 @@ func (d *Delivery) Run(ctx context.Context) {
 	d.sending.Wait()
 }
 
-// start runs do in a goroutine, unless this host is stopping. Life ends after
-// Config.DrainTimeout.
+// start runs do in a goroutine, unless this host is stopping. Life ends
+// Config.DrainTimeout after the host began to stop.
 func (d *Delivery) start(do func(life context.Context)) (started bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -162,8 +162,8 @@ func (d *Delivery) isStopping() bool {
 	return d.life == nil
 }
 
-// mayClaim reports whether this host sends to a gate; it leaves gates that it does not
-// reach to other hosts.
+// mayClaim reports whether this host may claim backlogs of a gate. A gate that this host
+// cannot reach is left to other hosts.
 func (d *Delivery) mayClaim(gate string) bool { return !d.isStopping() && d.gates.mayReach(gate) }
 
 // Stats returns the current state of this host.
@@ -173,7 +173,7 @@ func (d *Delivery) Stats() Stats {
 	defer d.mu.Unlock()
 	late := d.late
 	if since := time.Since(d.lookedAt); d.life != nil && since > 2*lookEvery {
-		late += since // looks fail
+		late += since // no look has succeeded since then
 	}
 	return Stats{
 		InFlight: s.InFlight, Slow: s.Hanging, Late: late,

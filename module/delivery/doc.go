@@ -46,10 +46,11 @@
 //	         at an addition                               30 s old
 //	any      the pusher is set again, and more is added  due  at once
 //
-// An event with many recipients waits in a backlog of its room; see fanout.go. It is
-// claimed and released like the others, and each step adds it to backlogs of recipients.
+// An event with many recipients first waits in a backlog of its room; see fanout.go.
+// Hosts claim and release this backlog like others. Each step adds the event to the
+// backlogs of some recipients.
 //
 // Two requests for a pusher may be in flight if a host was paused or disconnected from
-// the queue for longer than a claim lasts. It cancels its request when the claim lapses,
-// but the gateway may already have it.
+// the queue for longer than a claim lasts. The host cancels its request when the claim
+// lapses, but the gateway may already have the notification.
 package delivery

@@ -17,11 +17,11 @@ import (
 // FailReason is why the queue, or a store that delivery reads, failed.
 type FailReason string
 
-// The reasons. Those of refusals are for Redis.
+// The reasons. FailOOM, FailReadOnly and FailNoPerm are refusals by Redis.
 const (
 	FailFull        FailReason = "full"        // too many large events wait
-	FailOOM         FailReason = "oom"         // its memory is full
-	FailReadOnly    FailReason = "readonly"    // it refuses writes: a replica, a master without replicas, or a full disk
+	FailOOM         FailReason = "oom"         // the memory of Redis is full
+	FailReadOnly    FailReason = "readonly"    // Redis refuses writes: a replica, a master without replicas, or a full disk
 	FailNoPerm      FailReason = "noperm"      // the password is wrong, or the ACL lacks a right
 	FailDurability  FailReason = "durability"  // replicas or disks were too slow
 	FailUnreachable FailReason = "unreachable" // no connection, or a node that is loading or without its cluster

@@ -19,7 +19,7 @@ import (
 const (
 	fanOutItem  = 1000      // recipients of one entry of a fan-out
 	fanOutBytes = 256 << 10 // bytes of an entry's recipients and outcomes
-	fanOutStep  = 500       // notifications of a shard that are added at once; a recipient's stay together
+	fanOutStep  = 500       // notifications of a shard that are added at once; those of a recipient are added together
 	fanOutRead  = 100       // recipients whose pushers are read at once, at first
 	fanOutAhead = 200       // a fan-out pauses while its shard has more due backlogs
 	fanOutPause = 200 * time.Millisecond
@@ -119,7 +119,7 @@ func (r recipient) append(dst []byte, outcome int) []byte {
 	return append(dst, '}')
 }
 
-// expand adds the events in the fan-out of a shard to backlogs.
+// expand adds the events of a room's fan-out in a shard to the backlogs of recipients.
 func (d *Delivery) expand(life context.Context, b module.Backlog, claimedAt time.Time) {
 	c := d.claims.add(b.Claim, claimedAt)
 	defer c.begin()()
@@ -146,8 +146,8 @@ func (d *Delivery) expandOne(life context.Context, c *claimed, n module.Notifica
 		d.dropped(DropUnreadable, 1)
 		return true
 	}
-	h, of := text.handover(d)
-	if !of {
+	h, ok := text.handover(d)
+	if !ok {
 		d.dropped(DropExpired, len(text.Recipients)-min(from, len(text.Recipients)))
 		return true
 	}
@@ -220,8 +220,8 @@ func (d *Delivery) expandPart(ctx context.Context, c *claimed, h *handover, reci
 	return to, result.Value.Due, nil
 }
 
-// fitting returns how many recipients fit into one step, from the first on: their pushers
-// are at most fanOutStep, unless the first recipient alone has more.
+// fitting returns how many of the first recipients fit into one step. A step has at most
+// fanOutStep pushers, or one recipient with more.
 func fitting(recipients []recipient, lists map[mxid.UserID]pusher.List) int {
 	pushers := 0
 	for n, r := range recipients {
@@ -237,8 +237,8 @@ func (t fanOutText) isValid() bool {
 	return !slices.ContainsFunc(t.Recipients, func(r recipient) bool { return r.Outcome < 0 || r.Outcome >= len(t.Outcomes) })
 }
 
-// handover returns the event; of is false if it has expired.
-func (t fanOutText) handover(d *Delivery) (h *handover, of bool) {
+// handover returns the event; ok is false if it has expired or is invalid.
+func (t fanOutText) handover(d *Delivery) (h *handover, ok bool) {
 	added, expires := time.UnixMilli(t.Added), time.UnixMilli(t.Expires)
 	ev, err := content.ReadText(string(t.Event))
 	if err != nil || !d.clock().Before(expires) {

@@ -132,8 +132,8 @@ func (g *gates) claimable(gate string) (most int, isClosed bool) {
 	return g.turns.Claimable(time.Now(), gate)
 }
 
-// looked notes the result of a look. Allowed is the most that it could claim of each gate.
-// An open gate of which it has claimed that many may have more.
+// looked notes the result of a look. Allowed is how many backlogs of each gate the look
+// could claim. An open gate may have more due backlogs if the look has claimed so many.
 func (g *gates) looked(found module.Claimed, allowed map[string]int) (isCutOff bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

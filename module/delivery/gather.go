@@ -8,10 +8,10 @@ import (
 	"time"
 )
 
-// queueTimeout bounds a call of the host or its stores.
+// queueTimeout bounds a summary of the queue, and a lookup at the host or its stores.
 const queueTimeout = 10 * time.Second
 
-// gather coalesces lookups: keys wait while a call is in flight.
+// gather batches lookups: while a call is in flight, new keys wait for the next call.
 type gather[K comparable, V any] struct {
 	ask func(context.Context, []K) map[K]V
 
@@ -30,8 +30,8 @@ func newGather[K comparable, V any](ask func(context.Context, []K) map[K]V) *gat
 	return &gather[K, V]{ask: ask}
 }
 
-// eachOf returns a function with results by key. Ask returns its results in the order of
-// the keys, or nil for none.
+// eachOf turns ask into a function that returns its results by key. Ask returns a result
+// for each key, in the order of the keys, or nil for no results.
 func eachOf[K comparable, V any](ask func(context.Context, []K) []V) func(context.Context, []K) map[K]V {
 	return func(ctx context.Context, keys []K) map[K]V {
 		answers := map[K]V{}

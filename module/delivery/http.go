@@ -82,7 +82,7 @@ func readRetryAfter(header http.Header, now time.Time) time.Duration {
 		return 0
 	}
 	seconds, err := strconv.ParseUint(text, 10, 64)
-	if err == nil || errors.Is(err, strconv.ErrRange) { // then it is the largest number
+	if err == nil || errors.Is(err, strconv.ErrRange) { // seconds is the largest number after ErrRange
 		return time.Duration(min(max(seconds, 1), uint64(content.MaxWait/time.Second))) * time.Second
 	}
 	at, err := http.ParseTime(text)

@@ -28,7 +28,8 @@ type Waiting struct {
 	Class    string    // why there was no answer, for example "dns"; "status" if there was one
 }
 
-// ReadBacklog reads a backlog of a [module.DeliveryQueue], except of a [module.FanOut].
+// ReadBacklog describes a backlog of a [module.DeliveryQueue]. The backlog of a
+// [module.FanOut] cannot be described.
 func ReadBacklog(b module.Backlog) (w Waiting, err error) {
 	m, err := content.ReadMeta(b.First.Meta)
 	if err != nil {

@@ -19,7 +19,7 @@ const (
 	LateThrottled LateCause = "throttled" // the gateway answered 429, 507 or another 4xx
 	LateFailed    LateCause = "failed"    // the gateway answered otherwise, did not answer, or could not be reached
 	LateSlow      LateCause = "slow"      // the gateway took most of the time to accept it
-	LateDelayed   LateCause = "delayed"   // by module.Attention
+	LateDelayed   LateCause = "delayed"   // module.Attention delayed it
 	LateClosed    LateCause = "closed"    // its gateway was closed most of the time, after failures of other pushers
 
 	// LateWaited is any other cause: its gateway was held, a host died or was paused, no
@@ -46,11 +46,11 @@ func (e *LateError) Error() string {
 	return fmt.Sprintf("%s after %v: %s, %d failures, the last: %q", e.Pusher, e.Age, e.Cause, e.Attempts, e.Last)
 }
 
-// pastWait is why the first notification of a backlog waited. The ones behind it waited
-// for the same reason.
+// pastWait is why the first notification of a backlog waited. Notifications behind it
+// waited for the same reason.
 type pastWait struct {
 	trouble content.Trouble // of the last failure
-	until   time.Time       // when it ended; later notifications did not wait for it
+	until   time.Time       // end of the wait; notifications that were added later did not wait
 }
 
 // checkAge reports a delivered notification that is late. Took is the duration of its

@@ -17,12 +17,12 @@ const (
 	lookEvery  = time.Second
 	lookSoon   = 50 * time.Millisecond // backlogs were put off, and are soon due again
 	lookAgain  = 20 * time.Millisecond // no due backlog got a turn
-	lookGap    = 5 * time.Millisecond  // at least
+	lookGap    = 5 * time.Millisecond  // the least wait
 	retryQueue = time.Second           // after an error of the queue or the host
 )
 
 // look claims due backlogs and sends them, until ctx ends. After a look that left due
-// backlogs, it looks again at their shards alone, until lookEvery is over.
+// backlogs, the next looks read only the shards of these backlogs, for up to lookEvery.
 func (d *Delivery) look(ctx context.Context) {
 	var heldAt, allAt time.Time
 	var shards []int // nil: all
@@ -86,7 +86,7 @@ func (d *Delivery) lookOnce(ctx context.Context, shards []int) (wait time.Durati
 		d.late, d.lookedAt = found.Oldest, claimedAt
 		d.mu.Unlock()
 	}
-	// A closed gate is tried by a pusher that has not failed, if there is one.
+	// Backlogs without failures begin first: one of them should try a closed gate.
 	slices.SortStableFunc(found.Backlogs, func(a, b module.Backlog) int { return min(1, len(a.Trouble.Text)) - min(1, len(b.Trouble.Text)) })
 	began := 0
 	for _, b := range found.Backlogs {
@@ -107,7 +107,8 @@ func (d *Delivery) lookOnce(ctx context.Context, shards []int) (wait time.Durati
 	return wait, nil
 }
 
-// begin sends a claimed backlog, and reports whether it has a turn, or waits for it here.
+// begin sends a claimed backlog when its turn comes. It returns false if this host has no
+// place for the backlog.
 func (d *Delivery) begin(b module.Backlog, claimedAt time.Time) bool {
 	if d.claims.claimAgain(b.Claim, claimedAt) {
 		return true
@@ -118,7 +119,7 @@ func (d *Delivery) begin(b module.Backlog, claimedAt time.Time) bool {
 	s := d.newSending(b.Claim, claimedAt)
 	s.trouble = content.ReadTrouble(b.Trouble)
 	m, err := content.ReadMeta(b.First.Meta)
-	if err != nil { // run drops it, and reads the next one
+	if err != nil { // run drops the notification, and reads the next one
 		return d.startOrRelease(b.Claim, s.run)
 	}
 	s.user, s.meta, s.metaOf = m.User, m, b.First.ID

@@ -16,12 +16,12 @@ import (
 	"github.com/pushfx/pushfx/module/pusher"
 )
 
-// fanOutAbove is the number of recipients in a shard above which Notify leaves the
-// backlogs to the shard's fan-out.
+// fanOutAbove is the number of recipients in a shard above which Notify adds the event to
+// the room's fan-out instead of the backlogs.
 const fanOutAbove = 50
 
-// maxRoomName bounds the room's name for a recipient, in bytes. Above it, the event's is
-// used.
+// maxRoomName bounds a recipient's own name of the room, in bytes. A recipient with a
+// longer one gets the room name of the event.
 const maxRoomName = 1 << 10
 
 // recipient is a user with a notification of the event.
@@ -86,10 +86,10 @@ func (h *handover) recipients(decisions module.Decisions, shards int) map[int][]
 
 var errFull = errors.New("delivery: too many large events wait")
 
-// handOver adds an event to the backlogs of its recipients. In some shards it adds the event
-// to the room's fan-out instead (see fanout.go): where many recipients or pushers are, and,
-// to keep the order, where the fan-out still has an earlier event. [Delivery.enqueue] returns
-// the latter shards as behind.
+// handOver adds an event to the backlogs of its recipients. In a shard with many recipients
+// or pushers, it adds the event to the room's fan-out instead; see fanout.go. It does the
+// same, to keep the order, in the shards that [Delivery.enqueue] returns as behind: their
+// fan-out still has an earlier event of the room.
 func (d *Delivery) handOver(ctx context.Context, h *handover, recipients map[int][]recipient) error {
 	var few []recipient
 	var batches []*batch
@@ -188,8 +188,8 @@ func (d *Delivery) batchTo(h *handover, shard int, recipients []recipient, lists
 	return b
 }
 
-// keepFor is the age below which notifications are not coalesced. A backlog may only be long
-// because the claim of a dead host must lapse first.
+// keepFor is the age below which notifications are not coalesced: a backlog may become long
+// while it waits for the claim of a dead host to lapse.
 const keepFor = 30 * time.Second
 
 func (d *Delivery) newBatch(shard int) *batch {
@@ -205,7 +205,8 @@ func newMeta(user mxid.UserID, added time.Time, lifetime time.Duration) content.
 	return content.Meta{User: user, Added: added.UnixMilli(), Expires: added.Add(lifetime).UnixMilli()}
 }
 
-// add adds a notification. If this host has a turn for it, it claims the backlog.
+// add adds a notification. If this host has a turn for it, the addition also claims the
+// backlog.
 func (b *batch) add(d *Delivery, n module.Notification, m content.Meta, target *content.Target, delay time.Duration) {
 	var turn *turns.Turn
 	gate := target.Gate()
@@ -222,8 +223,8 @@ func (b *batch) add(d *Delivery, n module.Notification, m content.Meta, target *
 	})
 }
 
-// enqueue adds batches, and sends the claimed backlogs. It returns the shards with a
-// fan-out of the room, whose batches were not added.
+// enqueue adds batches, and sends the claimed backlogs. Behind has the shards whose batches
+// were not added, because the room's fan-out there still has an earlier event.
 func (d *Delivery) enqueue(ctx context.Context, all []*batch) (behind []int, err error) {
 	if len(all) == 0 {
 		return nil, nil
@@ -284,7 +285,8 @@ func (d *Delivery) sendClaimed(b *batch, claims []module.Claim, claimedAt time.T
 	}
 }
 
-// startOrRelease runs do for a claimed backlog, or releases the claim.
+// startOrRelease runs do for a claimed backlog. If this host is stopping, it releases the
+// claim instead.
 func (d *Delivery) startOrRelease(claim module.Claim, do func(context.Context)) (started bool) {
 	if started = d.start(do); !started {
 		d.claims.release(claim)

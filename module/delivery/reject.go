@@ -19,7 +19,7 @@ func (s *sending) isLimited() (stopped bool) {
 	return stopped
 }
 
-// reject removes a pusher with a rejected pushkey, unless it was set again since then
+// reject removes a pusher with a rejected pushkey, unless it was set again meanwhile
 // (Matrix specification, Push Gateway API: "cease sending notification requests for
 // these pushkeys and remove the associated pushers"). At the rejection limit, the
 // rejection counts as a failure.
@@ -36,7 +36,7 @@ func (s *sending) reject(life context.Context, p posted, first, of string) bool 
 		return false
 	}
 	s.d.observer.Report(observe.PusherRemoved, errors.New(s.claim.Target.Name))
-	s.readAt = time.Time{} // it was removed or set again
+	s.readAt = time.Time{} // the pusher was removed or set again
 	s.target = nil
 	return true
 }

@@ -34,7 +34,7 @@ type sending struct {
 	turn    *turns.Turn     // of the next request, nil until it has one
 	trouble content.Trouble
 	known   []module.Notification // the first notifications of the backlog
-	meta    content.Meta          // of the notification metaOf, for which it is parsed once
+	meta    content.Meta          // of the notification with the ID metaOf
 	metaOf  string
 	wait    pastWait
 }
@@ -66,8 +66,8 @@ func (s *sending) kept() *module.Trouble {
 	return &trouble
 }
 
-// readMore reads the next notifications: a single one if it has failed before, since it
-// may fail again.
+// readMore reads the next notifications. If the first one has failed before, it reads this
+// one only, since it may fail again.
 func (s *sending) readMore(life context.Context) bool {
 	limit := maxRead
 	if s.trouble.ID != "" && !s.trouble.Ahead && (!s.d.hasDelays || s.trouble.Delayed == s.trouble.ID) {
@@ -124,7 +124,7 @@ func (s *sending) readMeta(n module.Notification) (m content.Meta, err error) {
 	return s.meta, nil
 }
 
-// readTarget reads the pusher, unless it is fresh, and reports whether to go on.
+// readTarget reads the pusher, unless the last read is fresh. It reports whether to go on.
 func (s *sending) readTarget(life context.Context) bool {
 	if s.target != nil && time.Since(s.readAt) <= fresh {
 		return true
@@ -186,7 +186,8 @@ func (s *sending) takeTurn(life context.Context) bool {
 	return s.awaitTurn(life)
 }
 
-// maxAwait is how long a claim may wait for its turn: then other hosts may have a place.
+// maxAwait is how long a claimed backlog may wait for its turn. Then this host releases it,
+// since another host may have a place.
 const maxAwait = lease / 2
 
 // awaitTurn waits until the turn has its place, or postpones the backlog.
@@ -242,7 +243,7 @@ func (s *sending) endTurnAfter(v content.Verdict, class content.Class, wait time
 	s.turn = nil
 }
 
-// delay asks the host once for each notification.
+// delay returns how long to delay a notification. It asks the host once for each.
 func (s *sending) delay(life context.Context, n module.Notification, m content.Meta) time.Duration {
 	if !s.d.hasDelays || m.Call || s.trouble.Delayed == n.ID || s.hasCall() {
 		return 0
@@ -396,7 +397,7 @@ func (s *sending) drop(life context.Context, id string, reason DropReason) bool 
 	return s.remove(life, id, "")
 }
 
-// remove reports whether notifications are left.
+// remove removes a notification, and reports whether the backlog has more.
 func (s *sending) remove(life context.Context, id, sent string) bool {
 	left, ok := s.complete(life, id, s.trouble.Stored(), sent)
 	for i, n := range s.known {

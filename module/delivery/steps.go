@@ -5,8 +5,8 @@ import (
 	"sync"
 )
 
-// steps bounds the steps of fan-outs that run at once. Senders have their turns one after
-// the other, so many rooms of one sender delay another's room by one step. It is safe for
+// steps bounds how many steps of fan-outs run at once. Senders take turns, a step each, so
+// a sender with many large rooms delays another sender by one step. It is safe for
 // concurrent use.
 type steps struct {
 	mu      sync.Mutex
@@ -17,8 +17,8 @@ type steps struct {
 
 func newSteps(atOnce int) steps { return steps{free: atOnce, waiting: map[string][]chan struct{}{}} }
 
-// await returns a channel that is closed when the step may run. The caller then calls end
-// or, to give up at any time, leave.
+// await returns a channel that is closed when the step may run. The caller calls end after
+// the step, or leave to give up before the step runs.
 func (s *steps) await(sender string) (ready chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

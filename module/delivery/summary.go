@@ -45,8 +45,8 @@ func (d *Delivery) summarizeOnce(ctx context.Context) {
 	d.summary, d.summaryAt = summary, began
 }
 
-// oldest returns for how long notifications have waited. While the queue cannot be read,
-// those of the last summary count as waiting.
+// oldest returns for how long the oldest notifications have waited. While the queue cannot
+// be read, it assumes that the notifications of the last summary still wait.
 func oldest(s module.QueueSummary, at time.Time) time.Duration {
 	if s.Notifications == 0 {
 		return 0
@@ -57,7 +57,7 @@ func oldest(s module.QueueSummary, at time.Time) time.Duration {
 	return s.Oldest
 }
 
-// byGateway adds up the apps of each gateway.
+// byGateway adds up the notifications for all apps of each gateway.
 func byGateway(gates map[string]int) map[string]int {
 	all := make(map[string]int, len(gates))
 	for gate, notifications := range gates {
