@@ -163,7 +163,7 @@ type Push struct {
 	features []pushrule.Feature
 	log      *zap.Logger
 
-	hasNotifications bool // for Owns
+	hasNotifications bool // see [Push.Owns]
 }
 
 // Options are the optional arguments of [New]. If the host's parts need the module, pass
@@ -314,7 +314,7 @@ func (p *Push) Run(ctx context.Context) {
 // OpenTelemetry trace.TracerProvider.
 var Module = fx.Module("push",
 	fx.Provide(DefaultConfig),
-	fx.Provide(newBuilder), // for Delivery
+	fx.Provide(newBuilder), // [Delivery] needs the builder, too
 	fx.Provide(fx.Private,
 		fx.Annotate((*builder).groups, fx.ParamTags("", "", "", "", `optional:"true"`, `optional:"true"`)),
 		fx.Annotate(func(
@@ -409,7 +409,7 @@ func run(lc fx.Lifecycle, b *builder, p *Push) error {
 	return nil
 }
 
-// hostParts come from the host's container, or from the arguments of [New].
+// hostParts are what the host provides: in its container, or as arguments of [New].
 type hostParts struct {
 	fx.In
 
@@ -477,9 +477,10 @@ func (b *builder) ruleStore() (module.RuleStore, error)       { return rulestore
 func (b *builder) pusherStore() (module.PusherStore, error)   { return pusherstore.New(b.redis()) }
 func (b *builder) pushkeyIndex() (module.PushkeyIndex, error) { return pusherstore.NewIndex(b.redis()) }
 
-// redis returns the arguments for parts on Redis, and records that such parts exist:
-// parts that the host replaces are not built. [builder.finish] reports a missing client,
-// since an error here would contain the container's whole chain.
+// redis returns the arguments of constructors of parts on Redis. It records that such a
+// part exists, because the host may replace all of them. [builder.finish] reports a
+// missing client: an error here would list all constructors that the container was
+// calling.
 func (b *builder) redis() (redis.UniversalClient, rediscommit.Config, rediscommit.Options) {
 	b.onRedis = true
 	client := b.host.Client
@@ -538,7 +539,7 @@ func (b *builder) service(
 	})
 }
 
-// ownGroups are the module's route groups; [RouteGroups] also contains the host's.
+// ownGroups are the module's route groups, without the host's in [RouteGroups].
 type ownGroups []handlers.RouteGroup
 
 // groups omits GET /notifications without unread or events.
@@ -570,7 +571,7 @@ type parts struct {
 }
 
 func (b *builder) push(p parts) *Push {
-	notifier, _ := notifierOf(p.Delivery) // without delivery, its calls return the error
+	notifier, _ := notifierOf(p.Delivery) // without delivery, each call of notifier returns the error
 	push := &Push{
 		Rules: p.Rules, Pushers: p.Pushers, Host: p.Host, Sync: p.Sync, Health: p.Health, Notifier: notifier, Unread: p.Unread,
 		Stores: p.Stores, Clock: b.servers.Clock(), Groups: p.Groups,
@@ -604,8 +605,9 @@ func (noNotifier) Notify(context.Context, module.Event, string, module.Decisions
 
 func (noNotifier) UpdateBadges(context.Context, ...mxid.UserID) error { return errNoDelivery }
 
-// notifierOf returns a Notifier and an error. Without delivery, the calls of the Notifier
-// return this error, and an fx host with a Notifier gets it at start.
+// notifierOf returns a Notifier and an error. Without delivery, each call of the
+// Notifier returns the error. An fx host that asks for a Notifier gets the error at
+// start.
 func notifierOf(d *delivery.Delivery) (module.Notifier, error) {
 	if d == nil {
 		return noNotifier{}, errNoDelivery
@@ -618,7 +620,8 @@ func (b *builder) deliveryQueue() (module.DeliveryQueue, error) {
 	return redisqueue.New(client, shared, options)
 }
 
-// gateway returns a client that connects only to allowed addresses.
+// gateway returns the gateway of hosts without their own. It connects to allowed
+// addresses only.
 func (b *builder) gateway() module.Gateway {
 	guard := dialguard.New(b.host.Config.PusherPolicy.AllowedPrefixes...)
 	client, transport := guard.Client(b.host.Config.Delivery.MaxPerGateway), guard.Transport(b.host.Config.Delivery.MaxPerGateway)

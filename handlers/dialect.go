@@ -45,7 +45,7 @@ func (d Dialect) pusherForm() pusher.Form {
 	return pusher.Specification
 }
 
-// required is the member that a PUT rule body must have, for the error text.
+// required names the member that a PUT rule body must have. It is for the error text.
 func (d Dialect) required() string {
 	if d == R0 {
 		return "rule"

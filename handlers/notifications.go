@@ -92,7 +92,7 @@ func unreadQuery(c echo.Context) (q module.UnreadQuery, err error) {
 	}
 	q.Limit, err = strconv.Atoi(values.Get("limit"))
 	if errors.Is(err, strconv.ErrRange) && !strings.HasPrefix(values.Get("limit"), "-") {
-		err = nil // the maximum; as any number above 500
+		err = nil // Atoi returned the largest int, which means 500 like any greater number
 	}
 	if err != nil || q.Limit <= 0 {
 		return q, errLimit
@@ -121,7 +121,8 @@ func (n *notificationRoutes) eventsOf(ctx context.Context, who Requester, all []
 }
 
 // appendNotification appends a notification with its members in the order of the
-// specification. No profile tag is known, because all pushers share the notification.
+// specification. The profile tag is empty: it belongs to a pusher, and the notification
+// to all pushers.
 func appendNotification(dst []byte, n module.UnreadNotification, event string) []byte {
 	dst = pushrule.AppendActions(strictjson.AppendMember(append(dst, '{'), "actions"), n.Actions)
 	dst = append(strictjson.AppendMember(dst, "event"), event...)

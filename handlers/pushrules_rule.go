@@ -50,7 +50,7 @@ func (p *pushRuleRoutes) putRule(d Dialect) endpoint {
 		if err != nil {
 			return answer{}, err
 		}
-		if pushrule.ValidateID(id) != nil { // invalid with any body
+		if pushrule.ValidateID(id) != nil { // Put refuses the ID, whatever the body
 			return emptyObject, p.rules.Put(ctx, r.who.User, kind, id, pushrule.Draft{}, pushrule.Position{})
 		}
 		parameters, err := query(r.Context)

@@ -28,7 +28,7 @@ func pathParam(c echo.Context, name string) (string, error) {
 	return decoded, nil
 }
 
-// pathRule does not check the kind.
+// pathRule returns the kind and the rule ID in the path. The kind may be unknown.
 func pathRule(c echo.Context) (kind pushrule.Kind, id string, err error) {
 	segment, err := pathParam(c, "kind")
 	if err != nil {
@@ -38,7 +38,7 @@ func pathRule(c echo.Context) (kind pushrule.Kind, id string, err error) {
 	return pushrule.Kind(segment), id, err
 }
 
-// pathKnownRule is for endpoints that refuse an unknown kind first.
+// pathKnownRule is pathRule for endpoints that refuse an unknown kind.
 func pathKnownRule(c echo.Context) (kind pushrule.Kind, id string, err error) {
 	kind, id, err = pathRule(c)
 	if err == nil && !kind.Valid() {
@@ -57,7 +57,7 @@ func query(c echo.Context) (url.Values, error) {
 
 type body struct {
 	text string
-	err  error // returned by parse, since errors in the path come first
+	err  error // request.parse returns it, after the checks of the path
 }
 
 // readBody reads the body of a PUT or POST within the limits of size and depth.
@@ -65,8 +65,8 @@ func (s *Server) readBody(c echo.Context) body {
 	if method := c.Request().Method; method != http.MethodPut && method != http.MethodPost {
 		return body{}
 	}
-	// With echo's response, net/http would not learn that the limit is exceeded and
-	// the connection must be closed.
+	// MaxBytesReader needs net/http's own writer: with echo's, it cannot make the server
+	// close the connection after too many bytes.
 	sent, err := readAll(http.MaxBytesReader(c.Response().Writer, c.Request().Body, s.cfg.MaxBodyBytes), c.Request().ContentLength)
 	var tooLarge *http.MaxBytesError
 	switch {

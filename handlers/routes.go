@@ -88,7 +88,7 @@ type tree struct {
 }
 
 type shape struct {
-	segments []string // a segment with a colon at the start matches everything
+	segments []string // a segment that begins with a colon is a parameter: it matches any text
 	allow    string   // for the Allow header
 }
 
@@ -100,7 +100,7 @@ func (s *Server) tree(g *echo.Group, pattern string, auth []echo.MiddlewareFunc)
 	unserved := s.observe(op, t.unserved)
 	op.Name = g.RouteNotFound(pattern, unserved).Path
 	if t.root == pattern {
-		g.Any(pattern, unserved) // otherwise a route of the host could serve other methods
+		g.Any(pattern, unserved) // otherwise a wildcard route of the host could match other methods
 	}
 	t.notFound = s.observe(op, func(_ context.Context, c echo.Context) (refused, err error) {
 		return s.refuse(c, Requester{}, errUnrecognized)
@@ -132,8 +132,8 @@ func (t *tree) onlyServed(next echo.HandlerFunc) echo.HandlerFunc {
 	}
 }
 
-// otherMethod is the label of all methods without a route in metrics. Clients could invent
-// any number of names.
+// otherMethod is the label in metrics for all methods without a route, because clients
+// can invent any number of methods.
 const otherMethod = "OTHER"
 
 // unserved answers requests without a route: 405 for another method of a served path

@@ -83,8 +83,8 @@ func (s *Server) observe(op *observe.Operation, handle func(context.Context, ech
 	}
 }
 
-// refuse answers an error, and logs it if it is the server's and the client has not hung
-// up. Failed is the error of writing the answer.
+// refuse answers a request with an error. It logs a server error, unless the client has
+// hung up. Failed is the error of writing the answer.
 func (s *Server) refuse(c echo.Context, who Requester, err error) (refused, failed error) {
 	status, body := ErrorReply(err)
 	gone := observe.Outcome{Err: err}.CallerGone(c.Request().Context())

@@ -82,7 +82,7 @@ func (e encoder) fieldCodec() rediscommit.Codec[pusher.List, fields] {
 	return codec
 }
 
-// sizedCodec is fieldCodec with the size of the other pushers.
+// sizedCodec is fieldCodec whose snapshots include the size of the other pushers.
 func (e encoder) sizedCodec() rediscommit.Codec[pusher.List, fields] {
 	codec := e.fieldCodec()
 	codec.Read = rediscommit.Query[snapshot]{Script: askSized, Read: readSized}

@@ -25,7 +25,7 @@ const name = "pushkey index" // in errors
 // concurrent use, does no I/O in the background, and needs no closing.
 type Index struct {
 	claims     *rediscommit.Store[pusher.Claims, string]
-	pending    *rediscommit.Writer // without durability: without a mark or with one too many, nothing is lost
+	pending    *rediscommit.Writer // without durability: a lost or outdated mark loses no pusher
 	pendingKey string              // of the sorted set of pending pushkeys
 }
 
@@ -51,8 +51,8 @@ func (x *Index) Load(ctx context.Context, key pusher.Digest) (pusher.Claims, err
 }
 
 // LoadAfter calls do and then loads the claims to a pushkey. On a single server, the
-// load travels with the last command of do, if that is sent with the context of do by a
-// store on the same client.
+// load is sent in the pipeline of the last command of do, without a round trip of its
+// own. For this, do must use its context and a store on the same client.
 func (x *Index) LoadAfter(ctx context.Context, key pusher.Digest, do func(context.Context) error) (pusher.Claims, error) {
 	now, err := x.claims.LoadAfter(ctx, stored.Keys{}.Claims(key), do)
 	return now.Value, err

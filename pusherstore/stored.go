@@ -137,8 +137,8 @@ type comparison struct {
 
 const anyCount = -1
 
-// comparison requires the same revision and number of fields, or the same hash if it
-// has no revision.
+// comparison requires the same revision and number of fields. For a hash without a
+// revision, it requires all fields and values.
 func (c change) comparison() comparison {
 	if revision, found := c.old[stored.RevisionField]; found {
 		return comparison{len(c.old), fields{stored.RevisionField: revision}}

@@ -53,8 +53,8 @@ type Update[V, R any] struct {
 type Access[V, R any] struct {
 	Read func(ctx context.Context, key string) (Snapshot[V, R], error)
 
-	// Cached returns a snapshot that may be stale. A change starts from it instead of a
-	// read; if it is stale, its write is not done. Nil without a cache.
+	// Cached returns a snapshot that may be stale. A change first edits this snapshot
+	// instead of reading; if the snapshot is stale, Write is refused. Nil without a cache.
 	Cached func(key string) (Snapshot[V, R], bool)
 
 	// Same reports whether storing next would change nothing.
@@ -89,8 +89,8 @@ const (
 	// Written means that the value is stored.
 	Written Mode = iota
 
-	// Confirmed means that a write of this change succeeded. An unchanged value is
-	// written, too, because the store may not have confirmed it.
+	// Confirmed means that a write of this change succeeded. An unchanged value is written
+	// again, because its earlier write may be unconfirmed.
 	Confirmed
 )
 
@@ -127,11 +127,11 @@ type pendingWrite struct {
 	number int64
 	base   stored.Revision // the revision that the write replaces
 
-	// refused means that the store rejected the write, because its cached snapshot was
-	// stale. Such a write takes no effect, unless the client sent it twice and the first
-	// one did; then the next read finds it in the revision. So
-	// [stored.Revision.MayHaveDropped] is not asked: it counts the writers since the
-	// stale base, and all of them may have come before this write.
+	// refused means that the store rejected the write, because base was a stale revision
+	// from the cache. If the client sent the write twice, the first sending may have taken
+	// effect; the next read then finds the write in the revision.
+	// [stored.Revision.MayHaveDropped] does not suit a refused write: it counts all
+	// writers since the stale base, also those before the write.
 	refused bool
 }
 
@@ -273,9 +273,10 @@ func (c *Committer[V, R]) prepare(s Snapshot[V, R], ch *change[V, R]) (p prepare
 	return p, nil
 }
 
-// NextRevision returns the revision for a write that the caller makes itself. Base is the
-// replaced revision; of several, the one with the greatest version. After that write,
-// earlier prepared writes fail.
+// NextRevision returns the revision for a write that the caller makes without the
+// committer. Base is the replaced revision. If the write replaces several, base is the
+// one with the greatest version. The write makes all writes fail that were prepared
+// before it.
 func (c *Committer[V, R]) NextRevision(base stored.Revision) stored.Revision {
 	now := c.now()
 	return base.Next(versionAfter(base, now), stored.Write{Writer: c.writer, Attempt: c.writes.Add(1)})

@@ -8,7 +8,7 @@ import (
 
 // keyLocks is a set of named locks that admit callers in order of arrival. A revision
 // remembers only the last write of each writer, so a committer must make its changes
-// one by one: a second write would hide whether a first one with a lost reply took
+// one by one: a second write would hide whether a first write with a lost reply took
 // effect.
 type keyLocks struct {
 	mu    sync.Mutex

@@ -19,7 +19,7 @@ func (a Advice) String() string {
 	return "the Redis client " + a.Fault + ": " + a.Remedy
 }
 
-// The limits leave time for a second try within 5 s, the default for an operation.
+// These limits leave time for a second try within 5 s, the default OperationTimeout.
 const (
 	maxTry         = 2500 * time.Millisecond
 	maxDials       = 2
@@ -43,7 +43,8 @@ func Advise(client redis.UniversalClient) []Advice {
 // sentinelAddr is the address in the options of go-redis's NewFailoverClient.
 const sentinelAddr = "FailoverClient"
 
-// A client of a single server may dial it more often, since it knows no other.
+// adviseNode limits dials only for a sentinel client: a client of a single server has
+// no other server to turn to.
 func adviseNode(o *redis.Options) []Advice {
 	found := adviseLimits(o)
 	if o.Addr == sentinelAddr {
@@ -55,8 +56,8 @@ func adviseNode(o *redis.Options) []Advice {
 	return found
 }
 
-// The retries of a cluster client are bounded by MaxRedirects; MaxRetries is off by
-// default.
+// adviseCluster does not check MaxRetries, because MaxRedirects bounds the retries of a
+// cluster client.
 func adviseCluster(o *redis.ClusterOptions) []Advice {
 	found := adviseLimits(&redis.Options{
 		ContextTimeoutEnabled: o.ContextTimeoutEnabled,
@@ -80,8 +81,8 @@ func (a *advices) addIf(hurts bool, option, fault, remedy string) {
 	}
 }
 
-// In options that go-redis has filled in, zero or less means no limit, and an unset
-// WriteTimeout equals ReadTimeout.
+// adviseLimits gets options in which go-redis has set the defaults: zero or less means
+// no limit, and an unset WriteTimeout equals ReadTimeout.
 func adviseLimits(o *redis.Options) (found advices) {
 	found.addIf(!o.ContextTimeoutEnabled, "ContextTimeoutEnabled", "ignores deadlines", "set ContextTimeoutEnabled to true")
 	addLimit := func(option string, limit time.Duration, what, remedy string) {

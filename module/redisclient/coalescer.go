@@ -72,8 +72,8 @@ func (c *coalescer) send(ctx context.Context, node *redis.Client, commands []*se
 	c.pipelines.send(ctx, c.kind, node, batch)
 }
 
-// leave sets the error of commands for which their caller no longer waits. Another call may
-// still send them.
+// leave sets the error of commands whose caller no longer waits. Another call may still
+// send them.
 func (c *coalescer) leave(commands []*sent, err error) {
 	if c.kind.isDurable() {
 		err = fmt.Errorf("other changes wait for their durability: %w", err)
@@ -103,7 +103,7 @@ func (c *coalescer) queueOf(node *redis.Client) *queue {
 }
 
 type queue struct {
-	slots  int // how many batches may be on their way, besides late ones
+	slots  int // how many batches may be on their way, besides late batches
 	limit  int // of batches
 	recall func()
 

@@ -131,7 +131,8 @@ func (d Durability) MaxWait() time.Duration {
 }
 
 // Check asks every master for the guarantee. An error means that a master can never
-// give it, or did not reply; a shortage means that it cannot at the moment.
+// give it, or did not reply; a shortage means that a master cannot give it at the
+// moment.
 func (d Durability) Check(ctx context.Context, client redis.UniversalClient) (shortages []string, err error) {
 	if !d.IsRequired() {
 		return nil, nil

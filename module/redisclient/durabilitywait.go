@@ -11,7 +11,7 @@ import (
 	"github.com/pushfx/pushfx/module/commit"
 )
 
-// durabilityWait waits for the preceding writes on its connection.
+// durabilityWait is WAIT, WAITAOF or both, behind writes on the same connection.
 type durabilityWait struct {
 	required Durability
 	deadline time.Time // for both waits together, if there are two

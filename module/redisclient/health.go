@@ -33,7 +33,7 @@ type survey struct {
 	misfits  []error // servers of the wrong kind
 	evicting []error // masters that evict keys
 	denied   []error // masters that refuse INFO
-	err      error   // why masters may be missing here
+	err      error   // the error of finding the masters
 }
 
 // surveyTimeout bounds a survey: half of it is for finding the masters, for which a

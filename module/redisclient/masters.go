@@ -17,7 +17,8 @@ func (p *Pipelines) add(node *redis.Client) {
 	p.created[node.Options().Addr] = node
 }
 
-// masterOf returns nil for a client that does not show its nodes.
+// masterOf returns the client of the master that serves a key, or nil if the host's
+// client does not show its nodes.
 func (p *Pipelines) masterOf(ctx context.Context, key string) (*redis.Client, error) {
 	switch c := p.client.(type) {
 	case *redis.Client:

@@ -45,10 +45,10 @@ func (e *SettingError) Error() string { return e.Advice.String() }
 // NewMonitor returns a monitor of the servers behind client. It does no I/O. If client
 // is nil, the monitor is always healthy and its clock is the host's.
 //
-// At start, [Monitor.Check] reports to the observer each [SettingError], each shortage of
-// durability, and masters that refuse INFO, so that evictions are unknown. Later, the
-// observer receives masters that evict keys. It always receives the reports of
-// [NewClock].
+// At start, [Monitor.Check] reports to the observer each [SettingError], each shortage
+// of durability, and masters that refuse INFO, so that evictions are unknown. Later,
+// [Monitor.Run] reports masters that evict keys. The reports of [NewClock] go to the
+// observer, too.
 func NewMonitor(client redis.UniversalClient, cfg Config, durability durabilityCheck, observer observe.Observer) *Monitor {
 	return &Monitor{
 		client: client, cfg: cfg, durability: durability, observer: observer, interval: time.Minute,
@@ -102,8 +102,8 @@ func (m *Monitor) Run(ctx context.Context) {
 	running.Wait()
 }
 
-// watchEvictions asks the masters every minute, and reports evictions that differ from
-// the last result.
+// watchEvictions asks the masters every minute, and reports masters that evict keys,
+// unless the last report was the same.
 func (m *Monitor) watchEvictions(ctx context.Context) {
 	last := ""
 	for retry.Sleep(ctx, m.interval) == nil {

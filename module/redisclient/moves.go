@@ -18,12 +18,12 @@ import (
 // does not know of the move and replies that the key is missing. The target has the key
 // but does not serve it. Creating the value again would replace the user's stored value.
 //
-// A reply that a key is missing counts at once if it comes from the master that the
-// cluster's shape names, and no other master had keys of the slot when it was last
-// asked. A move that begins later cannot hide a key, because its source knows of it,
-// and the source's successor is another master than the shape names. The shape is asked
-// for again after shapeAge. So one danger is left: within that time, a slot's move
-// begins, and a person fails its master over to a replica and back.
+// A reply that a key is missing is final if two things hold: it comes from the master
+// that owns the slot according to the cluster's [shape], and no other master had keys
+// of the slot when last asked. A move that begins later cannot hide a key, because its
+// source knows of it, and a replica that replaces the source is not the owner in the
+// shape. A shape is used for shapeAge. So one danger is left: within shapeAge, a slot's
+// move begins, and a person fails its master over to a replica and back.
 //
 // It is safe for concurrent use.
 type moves struct {
@@ -43,9 +43,8 @@ func newMoves(client redis.UniversalClient) *moves {
 const (
 	shapeAge = time.Second
 
-	// aloneAge is how long the knowledge lasts that no other master has keys of a slot,
-	// while the cluster keeps its shape. It bounds the effect of a move that a person
-	// forces to end in the middle.
+	// aloneAge is how long aloneSlots are used while the cluster keeps its shape. It
+	// bounds the effect of a move that a person ends by force.
 	aloneAge = time.Minute
 
 	// searchTimeout leaves a request time to try again.
@@ -94,7 +93,8 @@ func (m *moves) shape(ctx context.Context, since time.Time) (*shape, error) {
 	if l == nil || l.began.Before(since) {
 		l = &lookup{began: time.Now(), done: make(chan struct{})}
 		m.latest = l
-		// It is for all callers, so it does not end with one of them.
+		// The lookup serves all callers, so the end of a single caller's context must not end
+		// it.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), searchTimeout)
 		go func() {
 			defer cancel()
@@ -129,8 +129,9 @@ func (m *moves) resetAlone(s *shape) {
 	}
 }
 
-// isAlone reports whether no other master has keys of a slot. It asks for a whole block of
-// slots and remembers the answer, so that the next slots of the block cost nothing.
+// isAlone reports whether no other master has keys of a slot. It asks about a whole
+// block of slots and remembers the replies, so the other slots of the block cost no
+// request.
 func (m *moves) isAlone(ctx context.Context, s *shape, slot int) bool {
 	m.mu.Lock()
 	found, since := m.alone.version == s.version && m.alone.slots[slot], m.alone.since
@@ -218,9 +219,9 @@ func (s *shape) search(ctx context.Context, key string) error {
 
 const maxSlotKeys = 10_000
 
-// askForKey asks a master for a key, whether or not it owns the slot. The owner and the
-// target of a move reply to EXISTS; the source of a move replies ASK for a missing key.
-// Other masters refuse, but CLUSTER GETKEYSINSLOT shows their keys.
+// askForKey asks a master for a key, whether or not the master owns the slot. The owner
+// and the target of a move reply to EXISTS; the source of a move replies ASK for a
+// missing key. Other masters refuse, but CLUSTER GETKEYSINSLOT shows their keys.
 func askForKey(ctx context.Context, client *redis.Client, key string) (serves, holds bool, err error) {
 	var exists *redis.IntCmd
 	_, _ = client.Pipelined(ctx, func(p redis.Pipeliner) error { // each command has its own error

@@ -61,9 +61,9 @@ type Sender interface {
 type Command struct {
 	Key string // any of the keys
 
-	// Queue queues the commands. It is called for each sending, perhaps with another
-	// caller's context. Check then returns their error, which must be or wrap the error
-	// from Redis, or [ErrReplied].
+	// Queue queues the commands. It is called each time they are sent, perhaps with
+	// another caller's context. Check then returns their error, which must be or wrap the
+	// error from Redis, or [ErrReplied].
 	Queue func(ctx context.Context, to Sender) (check func() error)
 
 	IsSingle bool // Queue sends one command
@@ -100,21 +100,22 @@ func (k Kind) isDurable() bool { return k.Durability.IsRequired() }
 // sent is a command that is being sent.
 type sent struct {
 	*Command
-	redirect     *redis.Client // the node that it was redirected to; nil if it is found by key
+	redirect     *redis.Client // the node of a redirection; nil means the master of the key
 	asking       bool          // the slot is moving to that node
-	shared       bool          // its pipeline may have ended with another caller's context
-	withoutReply int           // sendings
+	shared       bool          // its last pipeline was shared: another caller's context may have ended it
+	withoutReply int           // how often it was sent without getting a reply
 	left         error         // the caller's context has ended, but the command may still be sent
 
-	// The caller that sends the pipeline sets these, so they are not read after left:
+	// The caller that sends the pipeline sets these fields. Once left is set, the
+	// command's own caller does not read them.
 
 	check  func() error
 	err    error
 	waited time.Duration
 }
 
-// Do sends commands of one kind and returns the error of each. Until ctx ends, it repeats
-// the commands that another sending can help, for example after their slot has moved.
+// Do sends commands of one kind and returns the error of each. Until ctx ends, it sends
+// a failed command again if that can help, for example after the slot has moved.
 func (p *Pipelines) Do(ctx context.Context, k Kind, commands ...*Command) []error {
 	rider := p.carryRider(ctx, commands)
 	all, open := make([]sent, len(commands)), make([]*sent, len(commands))
@@ -152,8 +153,8 @@ func (p *Pipelines) Elsewhere(ctx context.Context, commands ...*Command) []error
 	if !p.isCluster() {
 		return errs
 	}
-	// The answer for a block's first key is for all slots of the block. So the keys of a
-	// block follow one another, while blocks do not wait for each other.
+	// One request answers for all slots of a block. So the keys of a block are checked one
+	// by one, and blocks concurrently.
 	blocks := map[int][]int{}
 	for i, c := range commands {
 		block := SlotOf(c.Key) / slotBlock
@@ -237,8 +238,8 @@ func (p *Pipelines) coalescerOf(k Kind) *coalescer {
 	defer p.mu.Unlock()
 	c, found := p.durable[k.Durability]
 	if !found {
-		// While a replica is down, all changes wait. Other commands use the other half
-		// of the connections.
+		// While a replica is down, all durable changes wait, and so hold connections. Half of
+		// the connections are left for other commands.
 		c = &coalescer{pipelines: p, kind: k, slots: func(node *redis.Client) int { return max(1, node.Options().PoolSize/2) }}
 		p.durable[k.Durability] = c
 	}
@@ -292,7 +293,7 @@ func (p *Pipelines) clientRepeats() bool {
 	return isSingle && c.Options().MaxRetries > 0
 }
 
-// mayRepeat prepares a failed command for another sending, if that can help.
+// mayRepeat reports whether to send a failed command again, and prepares it.
 func (p *Pipelines) mayRepeat(ctx context.Context, k Kind, s *sent) bool {
 	if lacksReply(s.err) {
 		return p.repeats(ctx, k, s)
@@ -319,10 +320,10 @@ func (p *Pipelines) mayRepeat(ctx context.Context, k Kind, s *sent) bool {
 	return false
 }
 
-// repeats reports whether a command without a reply is sent again. Any command is, once,
-// if another caller's context may have ended its pipeline. Unless the client repeats
-// commands, reads are, too, and writes that were not sent. Whether another write was done
-// is for its caller to find out.
+// repeats reports whether a command without a reply is sent again. Any command is sent
+// once more if another caller's context may have ended its pipeline. Unless the client
+// itself repeats commands, reads and unsent writes are sent again, too. For any other
+// write, the caller must find out whether it was done.
 func (p *Pipelines) repeats(ctx context.Context, k Kind, s *sent) bool {
 	s.redirect, s.asking = nil, false
 	s.withoutReply++

@@ -21,8 +21,9 @@ type Rider struct {
 
 type riderKey struct{}
 
-// WithRider returns a context for a sequence of commands, each sent alone by the same
-// client. Each carries the rider. The first one calls newRead for the rider's command.
+// WithRider returns a context for commands that are sent one after the other by the
+// same client. Each of them carries the rider. NewRead makes the rider's command, and
+// is called for the first of them.
 func (p *Pipelines) WithRider(ctx context.Context, newRead func() *Command) (context.Context, *Rider) {
 	r := &Rider{client: p.client, newRead: newRead}
 	return context.WithValue(ctx, riderKey{}, r), r
@@ -38,7 +39,8 @@ func (r *Rider) Replied() (replied bool, err error) {
 }
 
 // carryRider puts the rider of a context, if any, behind a single command, and returns
-// it. On a cluster it does nothing, because the rider's key may be on another node.
+// the rider. On a cluster it does nothing, because the rider's key may be on another
+// node.
 func (p *Pipelines) carryRider(ctx context.Context, commands []*Command) *Rider {
 	r, found := ctx.Value(riderKey{}).(*Rider)
 	if !found || len(commands) != 1 || r.client != p.client || p.isCluster() {

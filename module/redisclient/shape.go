@@ -28,7 +28,7 @@ type master struct {
 	addresses  []string // at least one
 	isReplaced bool     // declared failed, without slots
 
-	list  string   // its reply to CLUSTER NODES, empty for none
+	list  string   // its reply to CLUSTER NODES; empty without a reply
 	line  []string // the fields about itself
 	slots []slotRange
 	open  []int // slots that it exports or imports
@@ -38,7 +38,8 @@ type slotRange struct{ first, last int }
 
 func (m *master) serves(slot int) bool { return m.servesAll(slot, slot) }
 
-// servesAll may miss slots that are in more than one range.
+// servesAll reports whether a single range of the master's slots contains first to
+// last. It is false for slots in adjacent ranges.
 func (m *master) servesAll(first, last int) bool {
 	return slices.ContainsFunc(m.slots, func(r slotRange) bool { return r.first <= first && last <= r.last })
 }
@@ -123,8 +124,8 @@ func (s *shape) isOpen(slot int) bool {
 	return slices.ContainsFunc(s.masters, func(m *master) bool { return slices.Contains(m.open, slot) })
 }
 
-// isServedBy reports whether a node is the only one that serves a slot. It is false for a
-// nil node, and unless all masters have replied.
+// isServedBy reports whether a node is the only one that serves a slot. It is false for
+// a nil node, and if a master has not replied.
 func (s *shape) isServedBy(slot int, node *redis.Client) bool {
 	var serving []*master
 	for _, m := range s.masters {

@@ -57,14 +57,16 @@ func ReadTextField(field string) (target, id string) {
 	return field[:at], field[at:]
 }
 
-// Aside is the key to which a host renames a shard's key of another type.
+// Aside is the new name of a shard's key whose Redis type is wrong: a host renames such
+// a key.
 func (k Keys) Aside(shard int, name string) string { return k.shard(shard, asideMark+name) }
 
 // ShardTrouble is the key of the hash of backlogs whose delivery failed.
 func (k Keys) ShardTrouble(shard int) string { return k.shard(shard, troubleSuffix) }
 
-// ShardBytes is the key of the hash with the bytes of waiting texts, by user, and by room
-// for events with many recipients. [FanOutEntries] and [FanOutBytes] are all of these.
+// ShardBytes is the key of the hash with the bytes of waiting texts. A field is a user
+// or, for events with many recipients, a room. The fields [FanOutEntries] and
+// [FanOutBytes] have the number and the bytes of all texts of such events.
 func (k Keys) ShardBytes(shard int) string { return k.shard(shard, bytesSuffix) }
 
 // ShardSummary is the key of the string that summarizes a shard with many backlogs. It

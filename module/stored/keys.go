@@ -31,12 +31,12 @@
 //
 // # Form
 //
-// Each value says its form, and this package reads one form of each. An event, a hash
-// and claims say it in their revision, as the member "form". The form described here is 1,
-// without that member; a form that hosts of form 1 can read and write is form 1 too, and
-// may add members to the event, and to the pushers in a hash. Development versions before
-// form 1 have "commit" in place of a revision. The form of all keys of delivery is in
-// delivery:format.
+// Each value names its form, the version of its layout. This package reads one form of
+// each kind of value. Events, hashes and claims name the form in the member "form" of
+// their revision. The form described here is form 1, which has no such member. Later
+// versions of form 1 may add members to events and to the pushers in a hash, because
+// hosts keep unknown members there. Development versions before form 1 have "commit" in
+// place of a revision. The form of all keys of delivery is in delivery:format.
 //
 // Values of another form give a [fault.OtherVersionError]: only the version that
 // wrote them changes or removes them.

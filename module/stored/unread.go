@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// unreadDigest begins the digest in the list at [Keys.Unread]: the form of its texts, and
-// the kind.
+// unreadDigest is the prefix of the digest in the list at [Keys.Unread]: "1" is the
+// form of the texts, "D" marks a digest.
 const unreadDigest = "1D"
 
 // UnreadDigest returns the item that follows a record in the list at [Keys.Unread]. A

@@ -13,7 +13,8 @@ type cache[V, R any] struct {
 	entries bounded.Map[string, cached[V, R]] // by Redis key
 }
 
-// cached is the entry of a Redis key. It has only the value that was used last.
+// cached is the entry of a Redis key. If the Redis key holds several values, the entry
+// has the value that was used last.
 type cached[V, R any] struct {
 	key      string // of the value
 	bytes    int

@@ -110,7 +110,7 @@ func (r *read[T]) result(err error) (value T, _ error) {
 // Swap is an encoded update.
 type Swap[V, R any] struct {
 	Args   []any                 // for the codec's script
-	Staged *StagedSwap           // the way for large values, nil for none
+	Staged *StagedSwap           // the same update for a large value, or nil
 	Now    commit.Snapshot[V, R] // the snapshot after the update
 }
 

@@ -46,8 +46,8 @@ func SuffixOf(text string, revision stored.Revision) (s Suffix, found bool) {
 // Args returns the arguments for [HasSuffix].
 func (s Suffix) Args() []any { return []any{s.At, s.limit(), s.Text} }
 
-// limit is the offset of the byte after the suffix, which a script reads, too. If the
-// stored string has this byte, the script reads more than the suffix, and they differ.
+// limit is the last offset that a script reads: one byte behind the suffix. A longer
+// string has this byte, so it differs from the suffix.
 func (s Suffix) limit() int { return s.At + len(s.Text) }
 
 // stagedLife is the expiry of a staged string, longer than its script may take to
@@ -60,8 +60,9 @@ func HasSuffix(arg int) string {
 	return fmt.Sprintf("redis.call('GETRANGE', KEYS[1], ARGV[%d], ARGV[%d]) == ARGV[%d]", arg, arg+1, arg+2)
 }
 
-// KEYS: the string, the staged string. ARGV: the old suffix, the channel, the message
-// or an empty string. It fails if there is no staged string.
+// stagedSwapScript renames the staged string if the old string is still stored; it
+// fails without a staged string. KEYS: the string, the staged string. ARGV: the old
+// suffix, the channel, the message or an empty string.
 var stagedSwapScript = redisclient.NewScript(`
 if not (` + HasSuffix(1) + `) then
 	redis.call('DEL', KEYS[2])

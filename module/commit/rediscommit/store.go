@@ -87,9 +87,9 @@ func (s *Store[V, R]) Load(ctx context.Context, key string) (commit.Snapshot[V, 
 	return s.load(ctx, s.cfg.KeyPrefix+key)
 }
 
-// LoadAfter calls do and then loads a key. Except on a cluster, the load travels behind
-// the last command that do sends with its context, so it takes no extra round trip.
-// Errors: those of do and of Load.
+// LoadAfter calls do and then loads a key. Except on a cluster, the load is sent in the
+// pipeline of the last command of do, without a round trip of its own. For this, do
+// must use its context. Errors: those of do and of Load.
 func (s *Store[V, R]) LoadAfter(ctx context.Context, key string, do func(context.Context) error) (commit.Snapshot[V, R], error) {
 	full := s.cfg.KeyPrefix + key
 	cached, found := s.cache.get(s.codec.redisKey(full), full)
@@ -106,11 +106,11 @@ func (s *Store[V, R]) LoadAfter(ctx context.Context, key string, do func(context
 		return commit.Snapshot[V, R]{}, err
 	}
 	switch replied, err := rider.Replied(); {
-	case replied && found: // whether the cached snapshot is still stored
+	case replied && found: // the reply says whether the cached snapshot is still stored
 		if same, err := current.result(err); err == nil && same {
 			return cached, nil
 		}
-	case replied: // with the whole value
+	case replied: // the reply is the whole value
 		if now, err := whole.result(err); err == nil {
 			s.countWhole(full, now)
 			return now, nil
@@ -242,7 +242,8 @@ func (s *Store[V, R]) remember(key string, now commit.Snapshot[V, R]) {
 	s.cache.put(s.codec.redisKey(key), cached[V, R]{key, s.codec.Bytes(now), now})
 }
 
-// countWhole remembers a snapshot that was read as a whole.
+// countWhole caches a snapshot that was read as a whole, and reports the read to the
+// observer.
 func (s *Store[V, R]) countWhole(key string, now commit.Snapshot[V, R]) {
 	s.count(observe.WholeRead)
 	s.remember(key, now)
