@@ -78,9 +78,9 @@ type Config struct {
 	// DefaultRules are the host's own. Stored sets get and lose such rules with
 	// [module.HostService.RefreshDefaults]. Users' settings stay, even while a feature is
 	// off, but are lost with a rule that leaves DefaultRules. All hosts of a Redis must
-	// have the same: otherwise the last refresh decides, and a new user gets the
-	// rules of the host that creates the set. The start does not compare hosts, so that
-	// features can be turned on host by host. Default: none.
+	// have the same Features and DefaultRules: otherwise the last refresh decides, and a
+	// new user gets the rules of the host that creates the set. The start does not compare
+	// hosts, so that features can be turned on host by host. Default: none.
 	Features     []pushrule.Feature
 	DefaultRules []pushrule.DefaultRule
 }
@@ -166,8 +166,9 @@ type Push struct {
 	hasNotifications bool // see [Push.Owns]
 }
 
-// Options are the optional arguments of [New]. If the host's parts need the module, pass
-// a struct and set its fields later; see the example.
+// Options are the optional arguments of [New]. If the host's parts need the [Push],
+// pass a struct of the host's interfaces, and set its fields after New; see the
+// example.
 type Options struct {
 	Log       *zap.Logger             // nil means no logs
 	Accounts  module.Accounts         // reports which devices are logged in

@@ -76,7 +76,7 @@ func (m *pusherImport) accept(ctx context.Context, pushers []pusher.Pusher) erro
 }
 
 func (m *pusherImport) addWithinLimits(p pusher.Pusher) error {
-	p.Claim = pusher.KeepOthers.Claim(int64(m.policy.MaxSharers)) // for the size: the final claim has as many digits
+	p.Claim = pusher.KeepOthers.Claim(int64(m.policy.MaxSharers)) // counts in the pusher's size; the final claim has as many digits
 	grown := m.list
 	grown.Set(p)
 	if err := m.policy.CheckGrowth(m.list.Size(), grown.Size()); err != nil {

@@ -80,7 +80,7 @@ func (q *listenerQueue) miss() {
 }
 
 // take returns the next call of the listener. A call for missed changes replaces the
-// calls for all waiting ones.
+// calls for all waiting changes.
 func (q *listenerQueue) take() (call func(context.Context), found bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

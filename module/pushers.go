@@ -92,7 +92,7 @@ func (s *pusherService) isNew(list pusher.List, p pusher.Pusher, others pusher.O
 func (s *pusherService) checkGrowth(list pusher.List, p pusher.Pusher, others pusher.Others) error {
 	before := list.Size()
 	p.SetAt = s.pushkeys.time().UnixMicro()
-	p.Claim = others.Claim(p.SetAt) // for the size: the final claim has as many digits
+	p.Claim = others.Claim(p.SetAt) // counts in the pusher's size; the final claim has as many digits
 	list.Set(p)
 	return s.policy.CheckGrowth(before, list.Size())
 }

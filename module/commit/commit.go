@@ -309,8 +309,8 @@ func mayHaveTakenEffect(err error) bool {
 }
 
 // maxStep bounds, in microseconds, the growth of a version while the clock is behind
-// it. The step is random, so that a change hardly ever reuses a version that the store
-// has lost.
+// the version. The step is random, so that a change hardly ever reuses a version that
+// the store has lost.
 const maxStep = 1000
 
 func versionAfter(r stored.Revision, now time.Time) int64 {

@@ -12,7 +12,7 @@ import (
 // with a bracket; see [pusher.Key.Field].
 const RevisionField = revisionMember
 
-// CommitField is in the hashes of versions before form 1.
+// CommitField is a field of the hashes of development versions before form 1.
 const CommitField = commitMember
 
 // Hash is the content of a user's hash of pushers.
