@@ -15,10 +15,10 @@ import (
 // not block or panic, and must be safe for concurrent use. An implementation embeds
 // another Observer, in the end [None], for the methods that it does not define.
 type Observer interface {
-	// Begin is called at the start of an operation. Each operation is always the same
-	// pointer and never changed, so it can be a map key. The operation uses the returned
-	// context, and calls the returned function once at its end. The given context is for
-	// [Outcome.CallerGone].
+	// Begin is called at the start of an operation. An operation always has the
+	// same pointer and is never changed, so the pointer can be a map key. The operation uses
+	// the returned context, and calls the returned function once at its end. An observer
+	// passes ctx to [Outcome.CallerGone].
 	Begin(ctx context.Context, op *Operation) (context.Context, func(Outcome))
 
 	// BeginPost is called at the start of a request to a push gateway. Gateway is the
@@ -128,9 +128,9 @@ const (
 	// Its label is the cause as package delivery names it.
 	NotificationLate
 
-	// HandoverFailed is a call of Notify with a valid event that failed, DeliveryFailed a
-	// failure of delivery's background work, such as to look for what is due. Their label is
-	// the reason as package delivery names it.
+	// HandoverFailed is a failed call of Notify with a valid event. DeliveryFailed is a
+	// failure of delivery's background work, such as a look for due backlogs. Their label
+	// is the reason as package delivery names it.
 	HandoverFailed
 	DeliveryFailed
 
@@ -177,8 +177,8 @@ type Span int
 
 // The spans.
 const (
-	// DurabilityWait is the time of a change with its wait for replicas or disk; ok is
-	// false if they were not in time.
+	// DurabilityWait is the time of a change, including the wait for replicas or disk. Ok is
+	// false if replicas or disk were too slow.
 	DurabilityWait Span = iota
 
 	// ChangeLag is the time from a change of push rules, on any host, until a listener is

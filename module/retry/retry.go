@@ -26,7 +26,7 @@ func Sleep(ctx context.Context, d time.Duration) error {
 func Jitter(d time.Duration) time.Duration { return d/2 + rand.N(d) }
 
 // Repeat calls do until ctx ends. The waits between calls double from shortest to
-// longest, and start again after a call that worked for a while.
+// longest, and start again at shortest when do returns true.
 func Repeat(ctx context.Context, shortest, longest time.Duration, do func() (worked bool)) {
 	for wait := shortest; ; wait = min(2*wait, longest) {
 		if do() {

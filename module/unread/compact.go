@@ -13,14 +13,14 @@ import (
 )
 
 const (
-	// fewOps is the number of operations up to which a list is left alone.
+	// fewOps is the number of operations up to which a list is not compacted.
 	fewOps = 16
 
 	// MaxOps is the number of operations above which the next append compacts a list.
 	MaxOps = 64
 
-	// stuckOps is far above any list that can be compacted. Longer lists are unreadable, so
-	// they are rarely read.
+	// stuckOps is far above the length of any readable list. A longer list is probably
+	// unreadable, so the service rarely tries to compact it.
 	stuckOps = 1024
 
 	maxLoaded = 500 // lists that are in memory at once

@@ -75,7 +75,7 @@ func (s *Service) badge(record fold.Record) (counts module.Counts) {
 }
 
 // AreRead implements [module.Unread]. An event without a place, or of a user whose list
-// cannot be read, is not read.
+// cannot be loaded, counts as unread.
 func (s *Service) AreRead(ctx context.Context, events []module.UserEvent) []bool {
 	ctx, end := s.observer.Begin(ctx, s.areRead)
 	rooms, byUser := map[mxid.UserID][]string{}, map[mxid.UserID][]int{}
@@ -101,8 +101,8 @@ func (s *Service) AreRead(ctx context.Context, events []module.UserEvent) []bool
 	return are
 }
 
-// recentTime is how long after an operation [Service.Retain] leaves a room alone: its join may
-// be newer than the list of rooms.
+// recentTime is how long after its newest operation a room is kept by [Service.Retain]: the
+// user may have joined it after the host has made the list of rooms.
 const recentTime = time.Minute
 
 // Retain implements [module.UnreadService].
@@ -141,8 +141,8 @@ func (s *Service) load(ctx context.Context, user mxid.UserID, rooms ...string) (
 	return record, err
 }
 
-// foldAll calls do for each user once, and compacts long lists. Rooms has the rooms that
-// are needed; none means all.
+// foldAll calls do for each user once, and compacts long lists. Rooms has the needed
+// rooms of each user; no rooms means all.
 func (s *Service) foldAll(ctx context.Context, users []mxid.UserID, rooms map[mxid.UserID][]string, do func(mxid.UserID, fold.Record, error)) {
 	for some := range slices.Chunk(users, maxLoaded) {
 		long, unreadable := map[mxid.UserID][]string{}, 0

@@ -139,8 +139,8 @@ func (s *Service) Forget(ctx context.Context, room string, position int64, users
 	return s.appendToAll(ctx, all)
 }
 
-// appendToAll is append without the errors of unreadable lists: one of them must not stop
-// an event for all others.
+// appendToAll is append without the errors of unreadable lists: an unreadable list of one
+// user must not stop an event for all other users.
 func (s *Service) appendToAll(ctx context.Context, texts []module.UserText) error {
 	for _, err := range s.append(ctx, texts) {
 		if err != nil && !isUnreadable(err) {
@@ -150,7 +150,7 @@ func (s *Service) appendToAll(ctx context.Context, texts []module.UserText) erro
 	return nil
 }
 
-// append returns the error of each text. It compacts lists that have become long.
+// append appends each text, and returns its error. It compacts lists that have become long.
 func (s *Service) append(ctx context.Context, texts []module.UserText) []error {
 	errs := make([]error, len(texts))
 	if len(texts) == 0 {

@@ -7,7 +7,7 @@ import (
 	"github.com/pushfx/pushfx/module"
 )
 
-// Verdict is the meaning of an answer, or of none.
+// Verdict is the meaning of an answer, or of a missing answer.
 type Verdict int
 
 // The verdicts.
@@ -37,9 +37,8 @@ const (
 )
 
 // Judge returns the meaning of an answer. The specification only defines status 200.
-// Of known gateways, ntfy's 507 is about one pushkey, its 429 about one or all, and
-// sygnal's 502 may be about anything. Any 2xx delivers: a repeated notification would
-// ring again.
+// From ntfy, 507 concerns one pushkey, and 429 one or all; a 502 from sygnal may concern
+// anything. Any 2xx counts as delivered, because a repeated notification would ring again.
 func Judge(answer module.GatewayAnswer, class Class, pushkey string) Verdict {
 	switch class {
 	case ClassBlocked:
@@ -86,7 +85,7 @@ func RetryIn(v Verdict, answer module.GatewayAnswer, attempts int, failingFor ti
 		return min(max(answer.RetryAfter, minRetryAfter), MaxWait)
 	}
 	longest := maxWait
-	isAboutPusher := answer.Status >= 400 && answer.Status < 500 // like 404, while others of the gateway are served
+	isAboutPusher := answer.Status >= 400 && answer.Status < 500 // for example 404; the gateway may serve other pushers
 	if v == Busy || isAboutPusher || failingFor > aloneAfter {
 		longest = maxWaitAlone
 	}

@@ -34,8 +34,8 @@ type To struct {
 	Target   *Target
 }
 
-// textEnd separates the parts of a text, the tweaks and the other members. It does not
-// occur in JSON.
+// textEnd separates the tweaks from the other members in a stored text. It does not occur
+// in JSON.
 const textEnd = "\x00"
 
 // countsBytes is reserved for counts, which [Body] adds.
@@ -108,7 +108,8 @@ const (
 
 // Body returns the body of a request (Matrix specification, Push Gateway API,
 // "POST /_matrix/push/v1/notify"). It has only the ids if the notification has no text,
-// if the pusher asks for that, or if a change of the pusher made the body too large.
+// if the pusher's format is event_id_only, or if a change of the pusher made the body too
+// large.
 func Body(n module.Notification, m Meta, d *Target, counts *module.Counts, l Limits) []byte {
 	tweaks, members, isWhole := strings.Cut(n.Text, textEnd)
 	body := appendBody(n, m, d, counts, tweaks, members)

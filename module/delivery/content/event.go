@@ -46,8 +46,8 @@ var errNoPlace = fault.New(fault.InvalidParam, "An event's position is not negat
 // "Opaque identifiers").
 const maxIDBytes = 255
 
-// ReadEvent reads an event. Of is false if it is redacted or has expired.
-func ReadEvent(e module.Event, cfg Limits, now time.Time) (ev *Event, of bool, err error) {
+// ReadEvent reads an event. Ok is false if it is redacted or has expired.
+func ReadEvent(e module.Event, cfg Limits, now time.Time) (ev *Event, ok bool, err error) {
 	if len(e.JSON) > cfg.MaxEventBytes {
 		return nil, false, fault.New(fault.InvalidParam, "The event is too large.")
 	}
@@ -114,16 +114,16 @@ func (ev *Event) read(text string) (redacted bool) {
 }
 
 // isHigh reports whether a notification should wake the device. As in other homeservers,
-// alerts do, and encrypted events may be alerts.
+// this is so for a sound, a highlight, and an encrypted event, which may need one.
 func (ev *Event) isHigh(result match.Result) bool {
 	return ev.kind == "m.room.encrypted" || ev.IsCall() || result.Highlight() || result.Sound() != ""
 }
 
-// The bounds of an outcome's tweaks. Users write them, and many may write them for one
-// event.
+// The bounds of the tweaks of an outcome. Users choose them, and an event may have other
+// tweaks for each user.
 const (
 	maxTweaks = 1 << 10
-	maxTweak  = maxTweaks / 4 // bytes of a single tweak; without effect up to maxTweaks in all
+	maxTweak  = maxTweaks / 4 // bytes of a single tweak, if all tweaks exceed maxTweaks
 )
 
 // tweaksOf returns the tweaks of actions as an object. The last value of a name counts; a

@@ -7,7 +7,7 @@ import (
 	"github.com/pushfx/pushfx/module/strictjson"
 )
 
-// storedEvent is the stored form of an event, as far as its notifications need it.
+// storedEvent is the stored form of an event, with what its notifications need.
 type storedEvent struct {
 	ID         string          `json:"e"`
 	Room       string          `json:"r"`
@@ -24,8 +24,8 @@ type storedEvent struct {
 	Content    json.RawMessage `json:"c"`
 }
 
-// Text returns the stored form. Like a notification, it leaves out the content, then the
-// names, above the limits.
+// Text returns the stored form. Above the limits, it leaves out the content, then also the
+// names, as [Event.Notification] does.
 func (ev *Event) Text(l Limits) string {
 	most := ev.most
 	if l.Content != FullContent || len(ev.content) > l.MaxNotificationBytes {

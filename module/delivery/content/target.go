@@ -130,8 +130,8 @@ func (d *Target) readData(data string) {
 	d.data = string(append(rest, '}'))
 }
 
-// Sent returns the stored form of the counts that a pusher got last. A pusher that is set
-// again gets its counts again.
+// Sent returns the stored form of the counts that a pusher got last. The form changes when
+// the pusher is set again, so that the pusher gets its counts again.
 func (d *Target) Sent(c module.Counts) string { return fmt.Sprint(d.SetAt, c.Unread, c.MissedCalls) }
 
 // pushkeySeconds is when the pusher was last set, 0 if unknown.

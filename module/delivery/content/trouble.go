@@ -7,12 +7,12 @@ import (
 	"github.com/pushfx/pushfx/module"
 )
 
-// A notification that always fails must not stop its pusher. But the pusher's own route may
-// fail for hours, or at random, so only the pusher's later notifications can show that the
-// first one is at fault.
+// A notification that always fails must not stop its pusher. But a gateway may also fail
+// for hours, or at random. Only a later notification of the same pusher that succeeds shows
+// that the first one is at fault.
 const (
 	failRound  = 8             // failures of the first notification between trials of later ones
-	dropTrials = 2             // successful trials, before the first one's last round
+	dropTrials = 2             // successful trials before the last round of the first notification
 	roomRounds = 3 * failRound // failures after which a trial may overtake within a room
 )
 
@@ -26,9 +26,9 @@ type Trouble struct {
 	Class      Class  `json:"e,omitempty"`
 	Gate       string `json:"g,omitempty"`
 
-	ID      string `json:"i,omitempty"` // the first notification, for the next four fields
+	ID      string `json:"i,omitempty"` // of the first notification; the next four fields are about it
 	Fails   int    `json:"f,omitempty"` // its failures while its gateway was open
-	Trials  int    `json:"t,omitempty"` // rounds after which a later notification was taken
+	Trials  int    `json:"t,omitempty"` // rounds after which a later notification was delivered
 	IDOnly  bool   `json:"o,omitempty"` // send it as event_id_only
 	Ahead   bool   `json:"h,omitempty"` // try a later notification
 	Delayed string `json:"d,omitempty"` // the notification that module.Attention delayed
@@ -52,8 +52,8 @@ func ReadTrouble(stored module.Trouble) (t Trouble) {
 	return t
 }
 
-// IsAlone reports whether the pusher waits for a reason that is no other pusher's: by
-// module.Attention, or after an answer about its pushkey.
+// IsAlone reports whether the reason of the wait concerns only this pusher: a delay by
+// module.Attention, or an answer about its pushkey.
 func (t Trouble) IsAlone() bool {
 	if t.Attempts == 0 {
 		return t.Delayed != ""
@@ -91,7 +91,7 @@ const (
 )
 
 // After returns the trouble after a failure, and the next action. After every eighth
-// failure of the first notification, later ones are tried. When that succeeded in two
+// failure of the first notification, later ones are tried. When this succeeded in two
 // rounds, the first one is sent as event_id_only for a round, then dropped.
 func (t Trouble) After(f Failure) (Trouble, Step) {
 	t = t.of(f.ID)

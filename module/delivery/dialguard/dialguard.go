@@ -1,8 +1,8 @@
 // Package dialguard refuses connections to addresses that are not public; its API may
 // change at any time. Users choose the URLs of push gateways, and a name may resolve to
 // another address each time. So a [Guard] checks the address of each connection before
-// any data is sent. With a proxy it sees only the proxy's
-// address, so the proxy has to guard.
+// any data is sent. If a host connects through a proxy, the guard sees only the address of
+// the proxy, so the proxy must check addresses.
 package dialguard
 
 import (
@@ -53,7 +53,7 @@ const (
 	requestTimeout = 60 * time.Second // push gateways wait for their provider
 	idleTimeout    = 90 * time.Second
 	maxHeaderBytes = 16 << 10
-	maxIdleConns   = 1000 // to all gateways; at least the concurrency
+	maxIdleConns   = 1000 // to all gateways; or the concurrency, if that is more
 )
 
 // Client returns a client with a [Guard.Transport] that takes at most 60 s for a request

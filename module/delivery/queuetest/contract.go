@@ -370,7 +370,6 @@ func postponed(t *testing.T, newQueue hosts, shard int) {
 	}
 }
 
-// none is no trouble.
 var none = module.Trouble{}
 
 // putOff leaves a backlog with one notification that is due in an hour.
@@ -760,7 +759,8 @@ func dropped(t *testing.T, newQueue hosts, shard int) {
 	}
 }
 
-// sentLast: what a pusher got last outlives its backlog, but not the pusher.
+// sentLast: the counts that a pusher got last are kept when its backlog is empty, and
+// removed when its backlog is dropped.
 func sentLast(t *testing.T, newQueue hosts, shard int) {
 	q, other := newQueue(t), newQueue(t)
 	want := func(text string) {
@@ -972,7 +972,7 @@ func manyGates(t *testing.T, newQueue hosts, shard int) {
 	}
 }
 
-// closedGate: a host that tries a closed gate neither hurries nor is late for its backlogs.
+// closedGate: the due backlogs of a closed gate count neither as more work nor as late.
 func closedGate(t *testing.T, newQueue hosts, shard int) {
 	q := newQueue(t)
 	for n := range 20 {

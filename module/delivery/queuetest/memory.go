@@ -24,7 +24,7 @@ type Memory struct {
 	token  int64
 	calls  int
 
-	// Fail may be nil. Its error makes an operation fail.
+	// Fail is called before each operation, unless it is nil. Its error fails the operation.
 	Fail func(operation string) error
 }
 
@@ -38,7 +38,7 @@ type memoryShard struct {
 
 func isFanOut(target string) bool { return module.Target{Name: target}.IsFanOut() }
 
-// release no longer counts the bytes of an entry.
+// release subtracts the bytes of an entry from the counts.
 func (s *memoryShard) release(target string, e memoryEntry) {
 	s.bytes[e.user] -= e.counted
 	if isFanOut(target) {
@@ -52,7 +52,7 @@ type memoryBacklog struct {
 	token   int64 // 0 without a claim
 	due     time.Time
 	trouble module.Trouble
-	from    int // of a backlog of large events
+	from    int // in a fan-out, the first recipient of the first event that is not yet added
 }
 
 type memoryEntry struct {
@@ -360,7 +360,7 @@ func (b *memoryBacklog) view(shard int, name string) module.Backlog {
 	}
 }
 
-// of returns a claimed backlog; the queue is locked if there is no error.
+// of returns a claimed backlog; without an error, the caller unlocks the queue.
 func (m *Memory) of(ctx context.Context, operation string, c module.Claim) (*memoryBacklog, error) {
 	if err := m.begin(ctx, operation); err != nil {
 		return nil, err

@@ -45,9 +45,9 @@ func typeOf(kind stored.KeyKind) string {
 	return ""
 }
 
-// putAside renames those of a shard's keys that have another type than hosts give them, so
-// that the shard goes on. The next looks list its backlogs again. Pushctl check names the
-// renamed keys.
+// putAside renames the keys of a shard that have a wrong type, so that hosts can use the
+// shard. The next looks list the backlogs of the shard again. The command "pushctl check"
+// shows the renamed keys.
 func (q *Queue) putAside(ctx context.Context, names []string) (done bool) {
 	var keys []string
 	var types []any
@@ -72,8 +72,8 @@ func (q *Queue) putAside(ctx context.Context, names []string) (done bool) {
 	return err == nil
 }
 
-// unlisted has the shards whose backlogs must be listed again, each with the cursor of the
-// next ones. It is safe for concurrent use.
+// unlisted has the shards whose backlogs must be listed again, each with the cursor of
+// the scan. It is safe for concurrent use.
 type unlisted struct {
 	mu      sync.Mutex
 	cursors map[int]uint64
@@ -88,7 +88,7 @@ func (u *unlisted) begin(shard int) {
 	u.cursors[shard] = 0
 }
 
-// take returns any shard, and removes it.
+// take removes and returns any of the shards.
 func (u *unlisted) take() (shard int, cursor uint64, found bool) {
 	u.mu.Lock()
 	defer u.mu.Unlock()

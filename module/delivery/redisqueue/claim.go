@@ -19,11 +19,12 @@ import (
 )
 
 // maxGates is how many gates of a shard a look reads. The next look reads the next ones,
-// so that many closed gates hide none.
+// so that many closed gates do not hide an open one.
 const maxGates = 256
 
-// minClaims is how many backlogs of a gate in a shard a look claims, if it may. Lua passes
-// about 3,900 pairs of values to a command, hence maxClaims.
+// The limit of a look is divided by the number of due gates, and bounded by minClaims and
+// maxClaims: so many backlogs of a gate in a shard may be claimed. Lua passes at most about
+// 3,900 pairs of values to a command.
 const (
 	minClaims = 4
 	maxClaims = 1000

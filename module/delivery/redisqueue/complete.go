@@ -14,7 +14,7 @@ import (
 	"github.com/pushfx/pushfx/module/redisclient"
 )
 
-// completeDelay is how long a completion waits for others to share a round trip. If the
+// completeDelay is how long a completion waits for further ones, to share a round trip. If the
 // host crashes in this time, the notification is sent again.
 const completeDelay = 2 * time.Millisecond
 
@@ -84,7 +84,8 @@ func (q *Queue) sendCompletions() {
 	}
 }
 
-// sendOnce sends completions, and returns the rest: a script has each backlog once.
+// sendOnce sends one completion of each backlog, up to maxCompletions of a shard, and
+// returns the rest: a script can change a backlog only once.
 func (q *Queue) sendOnce(all []*completion) (rest []*completion) {
 	seen, groups := map[module.Target]bool{}, map[int][]*completion{}
 	for _, one := range all {

@@ -19,7 +19,7 @@ import (
 	"github.com/pushfx/pushfx/module/stored"
 )
 
-// Enqueue implements [module.DeliveryQueue]. A batch is one script.
+// Enqueue implements [module.DeliveryQueue]. A batch is one call of a script.
 func (q *Queue) Enqueue(ctx context.Context, batches []module.DeliveryBatch) []module.Result[module.Enqueued] {
 	results := make([]module.Result[module.Enqueued], len(batches))
 	var open []*batch
@@ -62,7 +62,7 @@ type batch struct {
 	module.DeliveryBatch
 	result *module.Result[module.Enqueued]
 	order  []int    // of the additions, by gate: the script lists those of a gate at once
-	heads  []string // of the additions' entries
+	heads  []string // the first 33 bytes of the additions' entries
 	gates  []string // whose keys the script needs
 	nonce  string
 	lease  int64
@@ -168,7 +168,8 @@ func microseconds(d time.Duration) int64 {
 	return d.Microseconds()/2*2 + 2*rand.Int64N(500)
 }
 
-// enqueued reads the reply of enqueueScript. With errMoreGates, the batch was not added.
+// enqueued reads the reply of enqueueScript. It returns errMoreGates if the
+// batch was not added, because the script needs the keys of more gates.
 func (b *batch) enqueued(reply *redis.Cmd) (e module.Enqueued, err error) {
 	values, err := reply.Slice()
 	if err != nil || len(values) == 0 {

@@ -108,7 +108,8 @@ func (q *Queue) read(ctx context.Context, commands ...*redisclient.Command) (err
 	return err
 }
 
-// run makes calls of scripts. It puts keys of another type aside, and repeats their calls.
+// run calls scripts. If a key has a wrong type, it renames the key with putAside, and
+// repeats the call.
 func (q *Queue) run(ctx context.Context, calls ...*redisclient.Call) []error {
 	return q.runBy(ctx, q.writer.Do, calls...)
 }

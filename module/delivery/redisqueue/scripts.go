@@ -3,17 +3,17 @@ package redisqueue
 import "github.com/pushfx/pushfx/module/redisclient"
 
 // The keys of a script are declared, and in one slot. Scripts are idempotent, because the
-// client repeats them after a lost answer. Redis hashes every byte that a script gets, so
-// a script gets a text once, and none that is stored.
+// client repeats them after a lost answer. Redis hashes every byte that a script
+// handles. So a script gets each new text only once, and reads no stored text.
 //
 // The score of a backlog in the sorted set of its gate is a time in microseconds. An even
 // score is the token of a claim, and the time when it lapses. An odd score is the due
-// time of an unclaimed backlog. The score of a gate is at or before the earliest of these,
-// so a completion leaves it alone, and a look at the gate corrects it.
+// time of an unclaimed backlog. The score of a gate is at or before the earliest score of
+// its backlogs: a completion need not change it, and the next look corrects it.
 //
 // If the key of gates, backlogs, first notifications or texts has another type, the script
-// fails, the host puts the key aside, and repeats the script; see [Queue.run]. Until then
-// the script has changed nothing, or nothing that a repetition does not replace.
+// fails, the host puts the key aside, and repeats the script; see [Queue.run]. Until it
+// fails, the script has changed nothing, or only what a repetition replaces.
 
 var (
 	enqueue  = redisclient.NewScript(enqueueScript)
@@ -60,7 +60,7 @@ local function split(record)
 end
 local function join(gate, entry) return string.format('%03d', #gate) .. gate .. entry end
 local function isFanOut(target) return string.sub(target, 1, 7) == 'fanout-' end
--- count adds to a count of bytes, and returns it. One that is no number begins again.
+-- count adds to a count of bytes, and returns it. A count that is no number begins again.
 local function count(bytes, field, by)
 	local n = redis.pcall('HINCRBY', bytes, field, by)
 	if type(n) == 'table' then
@@ -125,7 +125,7 @@ local function again(nonce, token)
 	end
 	return reply
 end
--- isFull tells whether a room's fan-out must not have more.
+-- isFull reports whether a room's fan-out has no place for the event.
 local function isFull(ahead)
 	local bytes, room = #ARGV[texts + 1], string.sub(ARGV[additions + 3], 26, 33)
 	local ofRoom = count(KEYS[6], room, 0) + bytes
@@ -180,8 +180,8 @@ end
 local function keep(i, k)
 	if ARGV[k + 2] ~= '0' then kept = pair(kept, ARGV[targets + i] .. string.sub(ARGV[k + 3], 2, 17), ARGV[texts + ARGV[k + 2]]) end
 end
--- entryOf returns an entry, and keeps its text. That of a backlog that begins counts for
--- no user.
+-- entryOf returns an entry, and keeps its text. The text of an entry that begins a backlog
+-- counts for no user.
 local function entryOf(i, k, begins)
 	local counted, isKept = '000000', true
 	if isFanOut(ARGV[targets + i]) or not begins and ARGV[k + 2] ~= '0' then
@@ -206,8 +206,8 @@ local function begin(i, k)
 	put(gate, target, isClaimed and token or now + 1 + ARGV[k + 5])
 	return isClaimed and tonumber(token) or 0
 end
--- wake changes the due time and the gate of an unclaimed backlog, if it must. The first entry
--- is given if it has changed.
+-- wake changes the due time and the gate of an unclaimed backlog, if necessary. With
+-- isNewEntry, it also stores the first entry.
 local function wake(i, k, gate, score, entry, isNewEntry)
 	local target, to = ARGV[targets + i], ARGV[7 + ARGV[k + 1]]
 	local isClaimed = score and score % 2 == 0
@@ -225,9 +225,9 @@ local function wake(i, k, gate, score, entry, isNewEntry)
 	if to ~= gate or isNewEntry then set = pair(set, target, join(to, entry)) end
 	if to ~= gate or at ~= score then put(to, target, at) end
 end
--- trim chooses what is least important: counts, then what has low priority, then the
--- oldest of the room with most. It drops what of that is old enough. The first two may be
--- in flight: one is not in the list.
+-- trim chooses the least important entries: counts, then what has low priority, then the
+-- oldest of the room with most. It drops those that are old enough, except the first two,
+-- which may be in flight: the first one is not in the list.
 local function trim(target, more)
 	local entries = redis.call('LRANGE', more, 0, -1)
 	local left, rooms, dropped = #entries + 1 - longest, {}, 0
@@ -306,8 +306,8 @@ end
 list()
 if kept then redis.call('HSET', KEYS[4], unpack(kept)) end
 if set then redis.call('HSET', KEYS[3], unpack(set)) end
-for i = 1, long and #long or 0, 2 do reply[2] = reply[2] + trim(long[i], long[i + 1]) end -- and texts, which must be there
--- Only now: if Redis refuses a command before this, the next try adds the rest.
+for i = 1, long and #long or 0, 2 do reply[2] = reply[2] + trim(long[i], long[i + 1]) end -- after HSET, since trim deletes texts
+-- SET and HSET come last: if Redis refuses an earlier command, the next try adds the rest.
 if not expanded then
 	redis.call('SET', KEYS[1], ARGV[1] .. ' ' .. token, 'PX', ARGV[2])
 else

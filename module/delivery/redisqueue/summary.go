@@ -21,7 +21,7 @@ import (
 const (
 	summarySample = 64 // backlogs of a shard that are read
 	summaryGates  = 32
-	summaryUsers  = 3                // whose notifications wait at a gate, for QueueSummary.Oldest
+	summaryUsers  = 3                // QueueSummary.Oldest is how long so many users have waited at a gate
 	summaryLasts  = 14 * time.Second // shorter than the time between two calls of a host
 	summaryShares = 16               // backlogs of a shard above which hosts share a summary
 )
@@ -80,12 +80,12 @@ type shardSample struct {
 	backlogs int64
 	targets  []string
 	records  []string
-	refused  error // by Redis, which takes no writes
+	refused  error // the error of Redis, if it refuses writes
 
 	summary shardSummary
 }
 
-// shardSummary is what hosts share, as JSON.
+// shardSummary is the summary of a shard, which hosts share as JSON.
 type shardSummary struct {
 	Notifications int                `json:"n"`
 	Gates         map[string]int     `json:"g"`
@@ -123,7 +123,7 @@ func (r refusal) Error() string { return string(r) }
 // RedisError marks an error of Redis, as in go-redis.
 func (refusal) RedisError() {}
 
-// addUp adds up the summaries of shards. All pushers of a user are in one of them.
+// addUp adds up the summaries of shards. All pushers of a user are in one shard.
 func addUp(shards []*shardSample) module.QueueSummary {
 	all, ages := module.QueueSummary{Gates: map[string]int{}}, map[string][]int64{}
 	for _, s := range shards {
@@ -140,7 +140,7 @@ func addUp(shards []*shardSample) module.QueueSummary {
 	}
 	for gate, of := range ages {
 		need := summaryUsers
-		if gate == module.FanOut { // one event, of many users
+		if gate == module.FanOut { // its events are for many users
 			need = 1
 		}
 		if len(of) >= need {

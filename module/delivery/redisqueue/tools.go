@@ -30,7 +30,7 @@ func (q *Queue) Backlogs(ctx context.Context, shard int, visit func(module.Backl
 	})
 }
 
-// scanAll calls visit for some fields of a hash after the other, until visit wants no more.
+// scanAll reads a hash in pages, and calls visit for each page until more is false.
 func (q *Queue) scanAll(ctx context.Context, key string, visit func(fields, values []string) (more bool, err error)) error {
 	for cursor := uint64(0); ; {
 		fields, values, next, err := q.scan(ctx, key, cursor)
@@ -96,8 +96,8 @@ type reading struct {
 	trouble string
 }
 
-// readBacklogs reads backlogs in two round trips: the records have the gates, by which the
-// backlogs are listed.
+// readBacklogs reads backlogs in two round trips: first the records, which name the gates,
+// then the due times that the gates have.
 func (q *Queue) readBacklogs(ctx context.Context, shard int, targets []string) (all []reading, err error) {
 	first, trouble := q.keys.ShardFirst(shard), q.keys.ShardTrouble(shard)
 	var records, troubles *redis.SliceCmd
@@ -147,7 +147,7 @@ func (r reading) backlog() module.Backlog {
 type Gate struct {
 	Name     string
 	Backlogs int
-	Due      int       // backlogs at the time of the call
+	Due      int       // due backlogs at the time of the call
 	Earliest time.Time // due time of a backlog, or end of a claim
 }
 
@@ -205,8 +205,8 @@ func (q *Queue) Retry(ctx context.Context, shard int, gate string, targets []str
 	return q.number(ctx, retry, []string{q.keys.ShardGates(shard), q.keys.Due(shard, gate)}, args...)
 }
 
-// Hasten makes those backlogs of a gate due that would wait for longer than the longest
-// wait, and returns their number.
+// Hasten makes backlogs of a gate due that would otherwise be due only after longest, and
+// returns their number.
 func (q *Queue) Hasten(ctx context.Context, shard int, gate string, longest time.Duration) (hastened int, err error) {
 	keys := []string{q.keys.ShardGates(shard), q.keys.Due(shard, gate)}
 	for {

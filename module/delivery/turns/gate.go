@@ -18,9 +18,9 @@ const (
 	closeUsers    = 3               // with failures
 	maxProbeDelay = 5 * time.Second
 	tryEvery      = time.Second // interval of probes by users without failures
-	maxClosedLine = 64          // of such users
-	probeClaims   = 4           // backlogs of which one is the probe
-	rampFirst     = 64          // requests in the first second after an outage; it doubles
+	maxClosedLine = 64          // requests that may wait at a closed gate
+	probeClaims   = 4           // backlogs that a host claims for one probe
+	rampFirst     = 64          // requests in the first second after an outage; doubles each second
 	rampSeconds   = 6
 	blockedLasts  = time.Hour
 )
@@ -31,7 +31,7 @@ type class int
 
 const (
 	known   class = iota // the gate has answered the user
-	unknown              // one request of each user
+	unknown              // the gate has not answered the user yet; one request of each user
 	hangs                // a request of the user hung at the gate, and none was answered since
 	classes
 )
@@ -40,17 +40,17 @@ type gate struct {
 	young     [classes]int     // requests in flight that do not hang
 	lines     [classes][]*Turn // oldest first
 	isStarved bool             // it waits for a place of the host
-	isSilent  bool             // a request hangs, and none was answered since
+	isSilent  bool             // no request was answered yet, or since one hung
 	usedAt    time.Time
 	answers   answers
 
 	limit     int           // of young
-	busy      time.Duration // of the answers since settledAt
+	busy      time.Duration // sum of the durations of the answers since settledAt
 	settledAt time.Time
 	cutAt     time.Time // when the limit was halved last
 
 	answered time.Time // the last success
-	failedAt time.Time // the first failure since
+	failedAt time.Time // the first failure after the last success
 	failing  users     // users with failures since the last success
 
 	closedAt  time.Time // zero if it is open
@@ -59,12 +59,12 @@ type gate struct {
 	probeAt   time.Time
 	triedAt   time.Time // the last probe by a user without failures
 	opened    time.Time
-	wasClosed time.Time // when it closed, before it opened
+	wasClosed time.Time // start of the last closure, which ended at opened
 	ramp      int       // requests in the second that began at rampAt
 	rampAt    time.Time
 }
 
-// users is a bounded set of users. When it is full, it has everybody.
+// users is a bounded set of users. When it is full, has returns true for every user.
 type users map[uint64]struct{}
 
 const maxFailing = 1000
@@ -103,10 +103,10 @@ func (g *gate) rampLimit(now time.Time) int {
 	return rampFirst << seconds
 }
 
-// takes notes an accepted request: it opens the gate, and adapts its limit. Each answer
-// raises the limit by one, so it can double in a round trip. It is at most newGate more
-// than twice the requests in flight of late, by Little's law: the answers in a second,
-// times the seconds that each has taken.
+// takes notes an accepted request, which opens the gate and raises its limit by one: so the
+// limit can double in a round trip. The limit is at most newGate more than twice the mean
+// number of requests in flight, which follows from Little's law: the answers in a second,
+// times the seconds of an answer.
 func (g *gate) takes(now time.Time, took time.Duration, most int) {
 	if !g.closedAt.IsZero() {
 		g.wasClosed, g.opened = g.closedAt, now
@@ -152,8 +152,8 @@ func (g *gate) closeIfSilent(now time.Time) {
 	}
 }
 
-// throttle closes a gate that fails for several users. It is probed after maxProbeDelay
-// at the latest: only the pusher waits as long as the gateway asks.
+// throttle closes a gate that fails for several users. The gate is probed after
+// maxProbeDelay at the latest: only the pusher waits as long as the gateway asks.
 func (g *gate) throttle(now time.Time, user uint64, wait time.Duration) {
 	g.fails(now, user)
 	if len(g.failing) >= closeUsers && g.closedAt.IsZero() {
@@ -182,7 +182,7 @@ func (g *gate) close(now time.Time, probeIn time.Duration) {
 }
 
 func (g *gate) beginProbe(now time.Time) {
-	g.probeAt = now.Add(maxProbeDelay) // another one, if this one hangs
+	g.probeAt = now.Add(maxProbeDelay) // the next probe, if this one hangs
 }
 
 func (g *gate) endProbe(now time.Time, r Result) {
@@ -197,8 +197,8 @@ func (g *gate) endProbe(now time.Time, r Result) {
 	}
 }
 
-// A host is cut off if it failed to reach this many gates of as many users lately, and
-// reached none.
+// A host is cut off if it lately failed to reach unreachedGates gates, in requests of
+// closeUsers users, and no gate has accepted a request.
 const (
 	unreachedGates = 3
 	unreachedLasts = 3 * closeAfter // how long a failure counts

@@ -3,7 +3,7 @@ package turns
 import "time"
 
 // The rejection limit. It counts users, because one user may invent many pushers with
-// pushkeys that are rejected. It belongs to the gate, and is forgotten with it.
+// pushkeys that are rejected. Each gate has its own count.
 const (
 	rejectWindow = 10 * time.Minute
 	rejectUsers  = 5 // with rejected pushkeys
@@ -23,7 +23,7 @@ func (a *answers) add(user uint64) {
 	a.hung.remove(user)
 }
 
-// at begins a new window, if it is time.
+// at returns the answers at a time, after it has begun a new window if one is due.
 func (a *answers) at(now time.Time) *answers {
 	passed := now.Sub(a.began)
 	if passed < rejectWindow {

@@ -2,8 +2,8 @@
 // bounds the requests of each user and gateway, so that none delays others. It has no
 // I/O and no clock, and is not safe for concurrent use.
 //
-// A gate is a gateway and an app, which fail together. Places belong to users, because
-// pushers, gateways and apps can be invented.
+// A gate is a gateway and an app, which fail together. Limits count users, because a
+// user can invent any number of pushers, gateways and apps.
 package turns
 
 import (
@@ -16,12 +16,12 @@ import (
 
 // The bounds of a user.
 const (
-	maxUser        = 4 // requests that do not hang, and requests in the lines of gates
-	maxUserAll     = 16
-	maxUserWaiting = 16
+	maxUser        = 4  // requests in flight that do not hang; also requests in the lines of gates
+	maxUserAll     = 16 // requests in flight
+	maxUserWaiting = 16 // requests that wait for a place
 
-	// hangAfter is when a request without an answer hangs. From then on it does not count
-	// at its gate, but still for its user.
+	// hangAfter is the time after which a request without an answer hangs. It no longer
+	// counts for its gate then, but still for its user.
 	hangAfter = 2 * time.Second
 )
 
@@ -34,8 +34,8 @@ const (
 	longDelay  = 10 * time.Minute
 )
 
-// Above these numbers of requests within a second, delays grow in proportion, which bounds
-// the load on the queue.
+// If more requests than these are put off within a second, their delays grow in proportion,
+// which bounds the load on the queue.
 const (
 	manyOfUser = 8
 	manyOfAll  = 1000
@@ -43,7 +43,7 @@ const (
 
 // Config bounds a [Scheduler].
 type Config struct {
-	MaxInFlight int            // half of them hang, or are to gates that do not answer
+	MaxInFlight int            // half for requests that hang or may hang; see [Scheduler.hasPlace]
 	MaxPerGate  int            // to one gate
 	Random      func() float64 // from 0 to 1
 }
@@ -59,7 +59,7 @@ type Scheduler struct {
 
 	young   *list.List // requests in flight that do not hang, oldest first
 	silent  int        // number of young requests at gates that do not answer
-	hanging int        // requests in flight
+	hanging int        // requests in flight that hang
 	hangers int        // users with hanging requests
 	waiting int        // requests
 	lines   map[*gate]struct{}
@@ -75,7 +75,7 @@ type Scheduler struct {
 type Turn struct {
 	User, Gate string
 
-	// Ready is closed when the request has its place. It is nil if it had one at once.
+	// Ready is closed when the request has its place. It is nil if the place was free at once.
 	Ready <-chan struct{}
 
 	ready   chan struct{}
@@ -94,7 +94,7 @@ const (
 	waiting state = iota // for other requests of its user
 	inLine               // of its gate
 	young                // in flight
-	hanging              // in flight
+	hanging              // in flight for hangAfter or longer
 	ended
 )
 
@@ -163,8 +163,8 @@ func (s *Scheduler) isHeld(gate string) bool {
 }
 
 // Admit gives a request its turn, which the caller must [Scheduler.End]. The turn may
-// wait for its place; see [Turn.Ready]. If turn is nil, the request is put off for delay;
-// at a closed gate, that is 0, and [Scheduler.Claimable] says when the next one may try.
+// wait for its place; see [Turn.Ready]. If turn is nil, the request is put off for delay.
+// At a closed gate, delay is 0, and [Scheduler.Claimable] returns 0 until the next probe.
 func (s *Scheduler) Admit(now time.Time, userName, gateName string) (turn *Turn, delay time.Duration) {
 	s.sweep(now)
 	s.age(now)
@@ -205,7 +205,8 @@ func (s *Scheduler) PutOff(t *Turn) time.Duration {
 	return 0
 }
 
-// passes reports whether a gate is open for a request, or the request tries the gate.
+// passes reports whether a gate admits a request, and whether the request is a probe of a
+// closed gate.
 func (s *Scheduler) passes(g *gate, userName, name string, now time.Time) (isProbe, passes bool) {
 	switch {
 	case s.isHeld(name):
@@ -220,7 +221,7 @@ func (s *Scheduler) passes(g *gate, userName, name string, now time.Time) (isPro
 		g.triedAt = now
 		return true, true
 	}
-	return false, g.waiting() < maxClosedLine // the probe may open the gate
+	return false, g.waiting() < maxClosedLine // the request waits: the probe may open the gate
 }
 
 // Claimable returns how many backlogs of a gate to claim, and whether the gate is closed.
@@ -249,8 +250,8 @@ func (s *Scheduler) putOff(load float64) time.Duration {
 	return min(time.Duration(float64(shortDelay)*random*max(1, load)), longDelay)
 }
 
-// advance moves a user's waiting requests to the lines of their gates, so that no user has
-// more than a few in them, and serves these lines.
+// advance moves a user's waiting requests to the lines of their gates, and serves these
+// lines. No user has more than maxUser requests in lines.
 func (s *Scheduler) advance(u *user, now time.Time) {
 	for len(u.waiting) > 0 && u.inLine < maxUser && len(u.young) < maxUser && u.inFlight() < maxUserAll {
 		t := u.waiting[0]
@@ -332,7 +333,7 @@ func (s *Scheduler) mayBegin(t *Turn, c class) bool {
 		return false
 	}
 	if c == unknown && slices.ContainsFunc(u.young, func(other *Turn) bool { return other.gate == t.gate }) {
-		return false // until it is answered, or hangs
+		return false // until the user's first request to the gate is answered, or hangs
 	}
 	if len(u.hanging) < max(1, s.cfg.MaxInFlight/2/max(1, s.hangers)) {
 		return true
@@ -432,7 +433,7 @@ const (
 	Unused                  // nothing was sent
 )
 
-// End ends a turn. Wait is for Throttled.
+// End ends a turn. Wait is how long a gateway asks to wait, for Throttled.
 func (s *Scheduler) End(now time.Time, t *Turn, r Result, wait time.Duration) {
 	s.age(now)
 	if s.leave(t) {
@@ -499,8 +500,8 @@ func (s *Scheduler) note(t *Turn, r Result, wait time.Duration, now time.Time) {
 	}
 }
 
-// fails notes a failure at the gate, except of a user whose requests hang again and again:
-// the gate stays as it is for others.
+// fails notes a failure at the gate. Requests of class hangs do not count: a user whose
+// requests hang must not close the gate for other users.
 func (s *Scheduler) fails(t *Turn, now time.Time) {
 	if t.class != hangs {
 		t.gate.fails(now, s.hash(t.User))

@@ -18,7 +18,7 @@ var _ observe.Observer = (*Tracing)(nil)
 
 // Tracing is an [observe.Observer] that creates spans: one for each request of a client
 // and each call of delivery, and below it one for each operation of a store. A request to
-// a push gateway has a span if that of its Notify was sampled. All spans belong to the
+// a push gateway has a span if the span of Notify was sampled. All spans belong to the
 // trace in the context.
 //
 // Attributes follow the semantic conventions for HTTP servers and databases, and contain

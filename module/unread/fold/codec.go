@@ -165,7 +165,8 @@ func withChecksum(rest string) string {
 	return string(append(b, rest...))
 }
 
-// cutChecksum returns the rest of a record's text behind a right checksum.
+// cutChecksum returns the rest of a record's text after the checksum; ok is false if the
+// checksum is wrong.
 func cutChecksum(text string) (rest string, ok bool) {
 	if len(text) < header+checksum {
 		return "", false
@@ -320,7 +321,7 @@ func (in *reader) number() int64 {
 	return int64(n)
 }
 
-// length reads a number of things that have at least size bytes each.
+// length reads the number of items that follow, each of at least size bytes.
 func (in *reader) length(size int) int {
 	n := in.uvarint()
 	if n > uint64(len(in.rest)/size) {
@@ -351,8 +352,8 @@ func (in *reader) room(r *Room, actions []string) {
 	r.packed = p
 }
 
-// packed are the notifications of a room in their encoded form. To count, which is most of
-// the work, they need not be decoded.
+// packed are the notifications of a room in their encoded form. Counting, the
+// most frequent use, need not decode them.
 type packed struct {
 	text     string
 	n        int

@@ -78,9 +78,9 @@ type Room struct {
 	unread  []Notification // by position
 
 	isSorted bool
-	redacted map[int64]bool // not in a record
+	redacted map[int64]bool // positions; a record has none
 
-	packed *packed // takes the place of unread, until that is needed
+	packed *packed // the encoded form of unread, until unread is needed
 }
 
 // Record is the fold of operations. It is not safe for concurrent use.
@@ -277,8 +277,8 @@ func (r *Room) limitMarks(limit int) {
 	}
 }
 
-// byPosition puts the first of several notifications with one position first. The other
-// fields make the order independent of the order of operations.
+// byPosition orders by position. Notifications with the same position are ordered by time,
+// then by the other fields, so that the order of operations has no effect.
 func byPosition(a, b Notification) int {
 	return cmp.Or(
 		cmp.Compare(a.Position, b.Position), cmp.Compare(a.Time, b.Time), highlightFirst(a, b),

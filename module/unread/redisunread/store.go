@@ -103,7 +103,7 @@ func (s *Store) Append(ctx context.Context, texts []module.UserText) []module.Re
 		pushes[i] = push{key: key, text: texts[i].Text}
 		return pushes[i].command(), err
 	}, func(i int, err error) {
-		if lengths[i].Err = err; err == nil { // otherwise the push may still be on its way
+		if lengths[i].Err = err; err == nil { // after an error, the push may still be running
 			lengths[i].Value = pushes[i].length
 		}
 	})
@@ -162,7 +162,7 @@ func (s *Store) Load(ctx context.Context, users []mxid.UserID) map[mxid.UserID]m
 }
 
 // replace replaces the first texts of a list, if they are still the same. It also replies
-// 1 if it has replaced them already, since it is sent again after a lost reply. Redis
+// 1 if it has replaced them already, since a client repeats it after a lost reply. Redis
 // hashes each byte of a text that is in Lua. So the script does not read an old record:
 // it compares the digest that follows the record. Within the script, the list is never
 // empty: while its slot moves, Redis refuses to create a missing key, and keeps what the
@@ -190,7 +190,7 @@ return 1`)
 // Replace replaces the first texts of lists; see [module.UnreadStore].
 func (s *Store) Replace(ctx context.Context, all []module.UnreadReplacement) []module.Result[bool] {
 	done := make([]module.Result[bool], len(all))
-	// A replacement may get lost.
+	// A replacement need not be durable: a lost one is made again.
 	send := func(ctx context.Context, _ []int, commands []*redisclient.Command) []error {
 		return s.writer.Do(ctx, commands...)
 	}
