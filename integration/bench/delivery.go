@@ -23,17 +23,17 @@ import (
 	"github.com/pushfx/pushfx/module/pusher"
 )
 
-// deliveryUsers is the number of notified users. Each has a pusher.
+// deliveryUsers is the number of notified users. Each user has a pusher.
 const deliveryUsers = 1000
 
 // delivery is a host that hands events over, and a gateway.
 type delivery struct {
-	rounds        int // delivery and the bare client send once in each
+	rounds        int // rounds of a measurement; delivery and the bare client both send in each round
 	notifications int // per round
-	events        int // so far
+	events        int // number of events so far
 
 	*servers
-	push      *pushfx.Push // hands over, and sends nothing
+	push      *pushfx.Push // hands events over, and sends no notifications
 	decisions module.Decisions
 	gateway   *gateway
 }
@@ -72,7 +72,7 @@ func runDelivery(ctx context.Context, args []string) (err error) {
 	}))
 }
 
-// newPush returns the module with delivery. It sends only while its Run runs.
+// newPush returns the module with delivery, which sends only while Push.Run runs.
 func newPush(ctx context.Context, client redis.UniversalClient) (*pushfx.Push, error) {
 	config := pushfx.DefaultConfig()
 	config.PusherPolicy.AllowHTTP = true
@@ -96,9 +96,8 @@ func runSender(ctx context.Context, args []string) error {
 	return err
 }
 
-// postBare is the process of a bare client. It does the least that sending needs: it posts
-// its input over kept connections, each request with a deadline, and reads the answers. The
-// arguments are the URL and the number of requests.
+// postBare is the process of a bare client, which does the minimum of work: it posts its input over reused connections,
+// each request with a deadline, and reads the answers. The arguments are the URL and the number of requests.
 func postBare(ctx context.Context, args []string) error {
 	body, err := io.ReadAll(os.Stdin)
 	if err != nil {
@@ -157,7 +156,7 @@ func message(n int) module.Event {
 	)}
 }
 
-// decide decides for all users. Its result fits all messages.
+// decide evaluates the push rules of all users. Its result is valid for all messages.
 func (d *delivery) decide(ctx context.Context) (err error) {
 	members := make([]match.Member, deliveryUsers)
 	for i := range members {
@@ -205,7 +204,7 @@ func (g *gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	g.arrivals <- arrival{string(body), at}
 }
 
-// wait waits until n notifications have arrived, and returns the last.
+// wait waits until n notifications have arrived, and returns the last notification.
 func (g *gateway) wait(ctx context.Context, n int) (last arrival, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
@@ -219,11 +218,11 @@ func (g *gateway) wait(ctx context.Context, n int) (last arrival, err error) {
 	return last, nil
 }
 
-// deliveryRound has CPU times per notification: of Redis to hand it over and to send it, and
-// of the processes of the sender and the bare client.
+// deliveryRound has CPU times per notification: of Redis while a host hands it over, of Redis while a host sends it,
+// and of the processes of the sender and the bare client.
 type deliveryRound struct{ handOver, send, sender, bare time.Duration }
 
-// measureCPU measures events for a number of users each.
+// measureCPU measures CPU times with events that each notify a number of users.
 func (d *delivery) measureCPU(ctx context.Context, users int, redisGoal string) error {
 	rounds := make([]deliveryRound, d.rounds)
 	for i := range rounds {
@@ -242,8 +241,7 @@ func (d *delivery) measureCPU(ctx context.Context, users int, redisGoal string) 
 	return nil
 }
 
-// round hands events over, and then starts a host that sends them, so that its process only
-// sends. Then the bare client sends as much.
+// round hands events over, and then starts a host that only sends them. Then the bare client sends as many requests.
 func (d *delivery) round(ctx context.Context, users int) (r deliveryRound, err error) {
 	const callers = 16
 	events := d.notifications / users
@@ -303,9 +301,9 @@ func (d *delivery) whileSending(ctx context.Context, do func(ctx context.Context
 	return do(ctx)
 }
 
-// measureDirect hands over events for a number of users each, and waits for their arrival
-// before it hands over more. So no backlog forms, and the host claims most notifications in
-// the same round trip and sends them itself.
+// measureDirect hands over events that each notify a number of users, and waits for the arrival before it hands over
+// more. So no backlog forms: the host claims most notifications in the round trip that hands them over, and sends them
+// itself.
 func (d *delivery) measureDirect(ctx context.Context, users int, goal string) error {
 	atOnce := max(1, 64/users) // events
 	rounds := d.notifications / users / atOnce
@@ -331,8 +329,8 @@ func (d *delivery) measureDirect(ctx context.Context, users int, goal string) er
 	return nil
 }
 
-// measureLatency sends one notification after the other. It measures each from the beginning
-// of Notify to its arrival, and a bare POST of the same body.
+// measureLatency sends one notification after the other. It measures the time from the call of Notify to the arrival,
+// and the time of a bare POST with the same body.
 func (d *delivery) measureLatency(ctx context.Context) error {
 	const notifications = 1000
 	var sent, bare []time.Duration
@@ -356,7 +354,7 @@ func (d *delivery) measureLatency(ctx context.Context) error {
 		}
 		bare = append(bare, theirs.at.Sub(began))
 	}
-	sent = sent[1:] // the first waits until the host has started
+	sent = sent[1:] // the first notification waits until the host has started
 	for _, percent := range []int{50, 99} {
 		ours, theirs := quantile(sent, float64(percent)/100), quantile(bare, float64(percent)/100)
 		fmt.Printf("| from Notify to the gateway, one at a time, p%d | %s | %s | %.1f | %s |\n",

@@ -16,9 +16,9 @@ import (
 // floorGreeting precedes the address of the floor.
 const floorGreeting = "floor listens on "
 
-// serveFloor is the process of the floor: a bare echo with one handler for each kind of
-// access to Redis that an endpoint needs at least. It knows no users and checks nothing. It
-// serves until ctx ends. The argument is the address of the Redis.
+// serveFloor is the process of the floor: a bare echo server with one handler for each kind of access to Redis that an
+// endpoint needs at least. It knows no users and checks nothing. It serves until ctx ends. The argument is the address
+// of the Redis.
 func serveFloor(ctx context.Context, args []string) error {
 	f := &floor{redis.NewClient(&redis.Options{Addr: args[0], ContextTimeoutEnabled: true})}
 	defer f.client.Close()
@@ -40,11 +40,11 @@ func serveFloor(ctx context.Context, args []string) error {
 	return nil
 }
 
-// access reads or changes a key. It gets the body of the request.
+// access reads or changes a key. Body is the body of the request.
 type access func(ctx context.Context, key, field string, body []byte) (read []byte, err error)
 
-// serve takes the key, the field and the length of its answer from the query. The answer is
-// as long as the endpoint's.
+// serve returns a handler that takes the key, the field and the length of its answer from the query. The length is that
+// of the endpoint's answer.
 func serve(do access) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		body, err := io.ReadAll(c.Request().Body)

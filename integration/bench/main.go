@@ -5,9 +5,9 @@
 //	go run ./integration/bench delivery # with an HTTP client
 //	go run ./integration/bench unread   # with a Redis client
 //
-// Each starts its servers on free ports of 127.0.0.1, loads them in turn, prints a table, and
-// explains its flags with -h. The important figure is the ratio of CPU times: other programs
-// on the machine change it less than rates and latencies.
+// Each command starts its servers on free ports of 127.0.0.1, loads them in turn, prints a table, and explains its
+// flags with -h. The important figure is the ratio of CPU times: other programs on the machine change this ratio less
+// than rates and latencies.
 package main
 
 import (
@@ -29,7 +29,7 @@ import (
 )
 
 func main() {
-	logging.Disable() // the Redis client returns its errors anyway
+	logging.Disable() // the Redis client also returns its errors
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	err := run(ctx, os.Args[1:])
 	stop()
@@ -39,7 +39,7 @@ func main() {
 	}
 }
 
-// run runs the scenario of the first argument. Scenarios start the other names as processes.
+// run runs the scenario that the first argument names. The other names are for the processes that scenarios start.
 func run(ctx context.Context, args []string) error {
 	scenarios := map[string]func(context.Context, []string) error{
 		"speed": runSpeed, "delivery": runDelivery, "unread": runUnread,
@@ -63,8 +63,7 @@ func sideBySide(ctx context.Context, n int, do func(ctx context.Context, i int) 
 	return group.Wait()
 }
 
-// quantile returns a quantile of the values. Part is from 0 for the least to 1 for the
-// greatest value.
+// quantile returns a quantile of the values. Part is between 0 (the least value) and 1 (the greatest value).
 func quantile[T ~int64 | ~float64](values []T, part float64) T {
 	sorted := slices.Sorted(slices.Values(values))
 	return sorted[int(part*float64(len(sorted)-1))]

@@ -9,17 +9,16 @@ import (
 	"github.com/pushfx/pushfx/module/stored"
 )
 
-// operation is a kind of request to the demo host. Its request to the floor makes Redis do
-// the same.
+// operation is a kind of request to the demo host, with a request to the floor that causes the same work in Redis.
 type operation struct {
 	name  string
-	rules int     // of the user, without the defaults
+	rules int     // number of the user's rules without the defaults
 	goal  float64 // CPU time of the floor divided by the demo host's; 0: no goal
 
 	method, path string
 	body         func(user string, n int) string // nil: no body
 
-	floor string // the floor's path, for the same method
+	floor string // path of the request to the floor, which has the same method
 }
 
 const prefix = "/_matrix/client/v3"
@@ -59,17 +58,17 @@ var newPusher = operation{"POST pushers/set, new", 0, .4, "POST", "/pushers/set"
 
 func roomID(n int) string { return fmt.Sprintf("!room%d:example.org", n) }
 
-// enabled begins with false, because rules are enabled at first.
+// enabled returns the body of request n. The first request disables, because rules are enabled at first.
 func enabled(_ string, n int) string { return fmt.Sprintf(`{"enabled":%t}`, n%2 != 0) }
 
 func actions(_ string, n int) string {
 	return fmt.Sprintf(`{"actions":["notify",{"set_tweak":"sound","value":"%d"}]}`, n)
 }
 
-// addition sets a user's pusher n+3. Requests -3 to -1 come before the measurement.
+// addition returns the body that sets a user's pusher n+3. The requests -3 to -1 are made before the measurement.
 func addition(user string, n int) string { return pusherBody(fmt.Sprint(user, "-", n+3), n) }
 
-// renewal sets a user's first pusher with another name.
+// renewal returns the body that gives a user's first pusher another name.
 func renewal(user string, n int) string { return pusherBody(user+"-0", n) }
 
 func pusherBody(pushkey string, n int) string {
@@ -92,7 +91,7 @@ func (o operation) request(user string, n int) []byte {
 	return makeRequest(o.method, prefix+o.path, "demo-"+user, o.content(user, n))
 }
 
-// floorRequest returns the same request to the floor, for an answer of as many bytes.
+// floorRequest returns the corresponding request to the floor, for an answer of the given size.
 func (o operation) floorRequest(user string, n int, bytes int64) []byte {
 	key, field := stored.Keys{}.Rules(userID(user)), ""
 	if strings.HasPrefix(o.floor, "/h") {

@@ -18,7 +18,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// patience bounds the end of a process.
+// patience is the longest wait for the end of a process.
 const patience = 15 * time.Second
 
 // servers are a Redis that saves nothing, and the processes that use it.
@@ -35,8 +35,7 @@ type process struct {
 	cmd     *exec.Cmd
 }
 
-// startRedis starts the program in REDIS_SERVER, as the tests do. Close the result even after
-// an error.
+// startRedis starts the program in REDIS_SERVER, as the tests do. The caller closes the result even after an error.
 func startRedis(ctx context.Context) (*servers, error) {
 	s := new(servers)
 	free, err := net.Listen("tcp", "127.0.0.1:0")
@@ -58,8 +57,7 @@ func startRedis(ctx context.Context) (*servers, error) {
 	return s, s.redis.Ping(ctx).Err()
 }
 
-// startDemo starts a demo host without limits on the Redis. It builds the host if program is
-// empty.
+// startDemo starts a demo host without rate limits on the Redis. It builds the host if program is empty.
 func (s *servers) startDemo(ctx context.Context, program string) (*process, error) {
 	if program == "" {
 		const demo = "github.com/pushfx/pushfx/integration/homeserver"
@@ -74,12 +72,12 @@ func (s *servers) startDemo(ctx context.Context, program string) (*process, erro
 
 // self returns a command that runs this program with other arguments.
 func self(args ...string) *exec.Cmd {
-	program, _ := os.Executable() // an empty name fails at the start
+	program, _ := os.Executable() // without a name, the start fails
 	return exec.Command(program, args...)
 }
 
-// start starts a process. If greeting is not empty, it waits until the process prints the
-// greeting, followed by its address.
+// start starts a process. If greeting is not empty, start waits until the process prints the greeting, followed by the
+// address where it listens.
 func (s *servers) start(cmd *exec.Cmd, greeting string) (*process, error) {
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()
@@ -105,7 +103,7 @@ func (s *servers) start(cmd *exec.Cmd, greeting string) (*process, error) {
 }
 
 func (p *process) stop() {
-	_ = p.cmd.Process.Signal(syscall.SIGTERM) // it may have ended
+	_ = p.cmd.Process.Signal(syscall.SIGTERM) // the process may have ended
 	p.wait()
 }
 

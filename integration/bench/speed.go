@@ -15,8 +15,8 @@ type speed struct {
 	phase       time.Duration // of each load
 	rounds      int           // loads of each host
 	connections int
-	only        string // beginning of the measured operations' names
-	against     string // program of a demo host to compare with instead of the floor
+	only        string // prefix of the names of the measured operations
+	against     string // path of another demo host, to compare with instead of the floor
 
 	*servers
 	demo, floor *process
@@ -78,9 +78,8 @@ func (s *speed) measure(ctx context.Context) error {
 	return nil
 }
 
-// fillUsers writes the users' rules to Redis, and sets three pushers for users with the
-// default rules. It returns the number of users: few if they have many rules, so that the
-// host can cache all of them.
+// fillUsers writes the users' rules to Redis, and sets three pushers for each user with the default rules. It returns
+// the number of users, which is small for large rule sets, so that the host can cache all sets.
 func (s *speed) fillUsers(ctx context.Context, rules int) (users int, err error) {
 	if users = 1000; rules > 0 {
 		users = max(32, s.connections)
@@ -116,9 +115,9 @@ func event(user string, rooms int) (string, error) {
 	return e.Text(stored.Revision{}.Next(1, stored.Write{Writer: "BENCH", Attempt: 1})), err
 }
 
-// turns returns the next user of a connection, and how many requests the connection has made
-// for that user. Connections share no user. The number makes each change differ from the
-// previous one, since an equal change would be a read.
+// turns returns the next user of a connection, and the number of requests that the connection has made for this user.
+// Connections share no user. The number makes each change differ from the previous one: the host answers an equal
+// change without a write.
 func (s *speed) turns(users int) func(connection int) (user string, n int) {
 	each, made := users/s.connections, make([]int, s.connections)
 	return func(connection int) (string, int) {

@@ -33,7 +33,7 @@ type unreadBench struct {
 	*servers
 	client  *redis.Client
 	service *unread.Service
-	result  match.Result // notifies
+	result  match.Result // the result of a rule that notifies
 }
 
 func runUnread(ctx context.Context, args []string) (err error) {
@@ -80,8 +80,8 @@ type unreadWork struct {
 	name    string
 	floor   string // the bare command of the ratio: GET or RPUSH
 	goal    string
-	single  bool // one caller and one call a round
-	per     int  // users of a call
+	single  bool // whether a round is one call by one caller
+	per     int  // number of users in a call
 	prepare func(ctx context.Context) error
 	call    func(ctx context.Context, n int64) error // n is the number of the call, from 1
 }
@@ -192,7 +192,7 @@ func (b *unreadBench) print(w unreadWork, floors, all []outcome) {
 		ms(medianOf(all, func(o outcome) time.Duration { return o.p99 })))
 }
 
-// works returns the rows.
+// works returns the rows of the table.
 func (b *unreadBench) works() []unreadWork {
 	user := func(n int64) mxid.UserID { return mxid.UserID(fmt.Sprintf("@user%d:example.org", n%1000)) }
 	all := []unreadWork{
@@ -264,7 +264,7 @@ func (b *unreadBench) badges() unreadWork {
 
 func benchRoom(n int) string { return fmt.Sprintf("!room%014d:example.org", n) }
 
-// fill gives users a list: a record of rooms with unread notifications each, and operations.
+// fill gives each user a list: a record of rooms with unread notifications in each room, and operations.
 func (b *unreadBench) fill(ctx context.Context, users int, user func(int) mxid.UserID, rooms, unread, operations int) error {
 	now := time.Now().UnixMilli()
 	var texts []string

@@ -12,8 +12,8 @@ import (
 	"github.com/pushfx/pushfx/module"
 )
 
-// account serves logout, password change and deactivation. It ends a session before it calls
-// the module, so that no later request of the session can set a pusher.
+// account serves logout, password change and deactivation. It ends a session before it calls the module, so that a
+// concurrent request of the session cannot set a pusher afterwards.
 type account struct {
 	sessions *sessions.Sessions
 	limits   *limits
@@ -112,8 +112,8 @@ func (a *account) deactivate(c echo.Context) error {
 	return c.JSON(http.StatusOK, map[string]string{"id_server_unbind_result": "no-support"})
 }
 
-// toTheEnd returns the caller, and a context that outlives the client's connection: the token
-// is no longer valid, so the client could not try again. Each step has its own deadline.
+// toTheEnd returns the caller, and a context that does not end when the client disconnects: the client cannot repeat
+// the request, because its token is no longer valid. Each step has its own deadline.
 func toTheEnd(c echo.Context) (context.Context, sessions.Caller) {
 	ctx := c.Request().Context()
 	return context.WithoutCancel(ctx), sessions.CallerFrom(ctx)

@@ -10,7 +10,7 @@ import (
 	"github.com/pushfx/pushfx/module/mxid"
 )
 
-// accountData serves the list of ignored users. It refuses to store other types.
+// accountData serves the list of ignored users. It refuses to store other types of account data.
 type accountData struct{ store *sessions.Store }
 
 func newAccountData(store *sessions.Store) *accountData { return &accountData{store} }
@@ -52,7 +52,7 @@ func (a *accountData) putIgnored(c echo.Context) error {
 	return c.JSON(http.StatusOK, emptyObject)
 }
 
-// getOther answers 404 for each other type, because none can be set.
+// getOther answers 404 for every other type of account data, because the host stores none.
 func (a *accountData) getOther(c echo.Context) error {
 	if _, err := pathParam(c, "type"); err != nil || c.Request().Method != http.MethodGet {
 		return echo.ErrNotFound

@@ -15,7 +15,7 @@ import (
 	"github.com/pushfx/pushfx/module"
 )
 
-// homeserver is the whole host: its own parts and the module.
+// homeserver returns the whole host: its own parts and the module.
 func homeserver(cfg config, log *zap.Logger, stdout io.Writer) fx.Option {
 	return fx.Options(
 		fx.NopLogger,

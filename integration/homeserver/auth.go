@@ -10,9 +10,9 @@ import (
 	"github.com/pushfx/pushfx/integration/homeserver/sessions"
 )
 
-// newAuth returns the middleware that authenticates requests. It puts the caller into the
-// context, for the module and the host's own endpoints. A valid request counts for the rate
-// limit of its user, a refused one for the limit of its address.
+// newAuth returns the middleware that authenticates requests. It puts the caller into the context, for the module and
+// the host's own endpoints. A valid request counts for the rate limit of its user, an invalid one for the limit of its
+// address.
 func newAuth(users *sessions.Sessions, limits *limits) echo.MiddlewareFunc {
 	return func(next echo.HandlerFunc) echo.HandlerFunc {
 		limited := limits.users(next)

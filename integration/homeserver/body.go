@@ -15,8 +15,8 @@ import (
 // maxBodyBytes limits the request bodies of the host's own endpoints.
 const maxBodyBytes = 64 << 10
 
-// readBody reads the body of a request. It unwraps echo's response, so that net/http closes
-// the connection after a body that is too large.
+// readBody reads the body of a request. It unwraps echo's response: net/http closes the connection after a body that is
+// too large only if it gets its own response.
 func readBody(c echo.Context, limit int64) ([]byte, error) {
 	body, err := io.ReadAll(http.MaxBytesReader(c.Response().Writer, c.Request().Body, limit))
 	var tooLarge *http.MaxBytesError
@@ -65,8 +65,8 @@ func missing(field string) error {
 	return badRequest("M_MISSING_PARAM", "Missing field: "+field)
 }
 
-// pathParam returns a path parameter, decoded once: echo returns it encoded only if the URL
-// has a raw path. An empty parameter, or one with an unencoded slash, is 404.
+// pathParam returns a decoded path parameter: echo decodes it only if the URL has no raw path. An empty parameter, or
+// one with an unencoded slash, is 404.
 func pathParam(c echo.Context, name string) (string, error) {
 	value := c.Param(name)
 	if value == "" || strings.Contains(value, "/") {

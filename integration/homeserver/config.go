@@ -29,14 +29,14 @@ type config struct {
 	userRate     uint             // requests per second; 0: unlimited
 	passwordRate uint             // passwords per second; 0: unlimited
 	connections  uint             // clients' connections at a time; 0: unlimited
-	drain        time.Duration    // longest wait of a stop: for requests, then for notifications
+	drain        time.Duration    // longest wait at the stop for requests, and then again for notifications
 	trouble      receiver.Trouble // of the host's own push gateway
 	redis        redisurl.Servers
 	module       pushfx.Config
 	logLevel     zapcore.Level
 }
 
-// flagValues has the values of all flags: those that need no conversion in config.
+// flagValues has the values of the flags. The values in config need no conversion.
 type flagValues struct {
 	config
 	redisFlags            redisurl.Flags
@@ -100,7 +100,7 @@ func writeUsage(w io.Writer) {
 	flags.PrintDefaults()
 }
 
-// parseFlags returns [flag.ErrHelp] for -h.
+// parseFlags parses the command line. It returns [flag.ErrHelp] for -h.
 func parseFlags(args []string) (config, error) {
 	var values flagValues
 	flags := newFlags(&values)
@@ -147,7 +147,7 @@ func (v flagValues) read() (c config, err error) {
 	return c, nil
 }
 
-// moduleConfig checks the values that belong to the module.
+// moduleConfig checks the flags of the module and returns its configuration.
 func (v flagValues) moduleConfig() (pushfx.Config, error) {
 	c := pushfx.DefaultConfig()
 	c.Redis.KeyPrefix = v.keyPrefix
@@ -179,11 +179,11 @@ func (v flagValues) moduleConfig() (pushfx.Config, error) {
 	return c, nil
 }
 
-// demoShards is enough for a few hosts, and little work for the embedded Redis.
+// demoShards is the number of delivery shards: enough for a few hosts, and little work for the embedded Redis.
 const demoShards = 16
 
-// The default and the limit of -drain. Each operation of the module ends within 5 s, so the
-// default interrupts none. The module allows a DrainTimeout of at most a minute.
+// The default and the maximum of -drain. Each operation of the module ends within 5 s, so the default interrupts no
+// operation. The module allows a DrainTimeout of at most a minute.
 const (
 	defaultDrain = 6 * time.Second
 	maxDrain     = time.Minute

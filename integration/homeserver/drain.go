@@ -11,13 +11,13 @@ import (
 	"github.com/labstack/echo/v4"
 )
 
-// maxSilence is how long a stop waits for idle connections. A client that sent no request for
-// so long will hardly send one just when its connection closes.
+// maxSilence is the longest wait for idle connections at the stop. A client that was silent for so long is unlikely to
+// send a request just when its connection closes.
 const maxSilence = time.Second
 
-// drain makes clients leave before the host stops: each answer closes its connection. Closing
-// all connections at once would lose requests that the host has not read. The kernel still
-// resets connections that the host has not accepted; a balancer that asks /readyz opens none.
+// drain makes clients leave before the host stops: each answer closes its connection. If the host closed all
+// connections at once, requests that it has not read would be lost. The kernel still resets connections that the host
+// has not accepted; a load balancer that asks /readyz opens no more connections.
 type drain struct {
 	limit time.Duration // for running requests
 

@@ -20,7 +20,7 @@ const explainAtOnce = 1
 // of Matrix.
 type explainer struct {
 	host    module.HostService
-	running chan struct{} // a semaphore of explainAtOnce
+	running chan struct{} // semaphore with explainAtOnce places
 }
 
 func newExplainer(host module.HostService) *explainer {
@@ -34,7 +34,7 @@ type explainRequest struct {
 		DisplayName string `json:"display_name"`
 		MemberCount int    `json:"member_count"`
 		Power       *power `json:"power"`
-	} `json:"facts"` // all are optional; a missing fact is unknown
+	} `json:"facts"` // optional; a missing fact is unknown
 }
 
 // power has the power levels of an event's sender and of members, and the levels that

@@ -20,10 +20,10 @@ import (
 
 const (
 	maxFilterBytes = 16 << 10
-	filterIDBytes  = 12 // of the hash
+	filterIDBytes  = 12 // bytes of the hash in an id
 )
 
-// filter is the part of a filter that this host obeys (Matrix specification, "Filtering").
+// filter has the members of a filter that this host obeys (Matrix specification, "Filtering").
 type filter struct {
 	AccountData struct {
 		Types    *[]string `json:"types"`
@@ -107,8 +107,7 @@ func (f *filters) get(c echo.Context) error {
 	return c.JSONBlob(http.StatusOK, text)
 }
 
-// named returns the filter of a sync, given as id or as JSON. Without a filter the sync gets
-// all types.
+// named returns the filter of a sync, which the client names by id or gives as JSON. The default allows all types.
 func (f *filters) named(ctx context.Context, user mxid.UserID, name string) (named filter, err error) {
 	if name == "" {
 		return filter{}, nil

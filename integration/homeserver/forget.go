@@ -16,8 +16,8 @@ import (
 
 const forgetEvery = time.Minute
 
-// forgetting removes what the module stores for deactivated users. It repeats failed calls,
-// also those of hosts that died.
+// forgetting removes what the module stores for deactivated users. It repeats failed calls, also calls of hosts that
+// died.
 type forgetting struct {
 	sessions *sessions.Sessions
 	host     module.HostService
@@ -35,7 +35,7 @@ func (f *forgetting) user(ctx context.Context, user mxid.UserID) error {
 	return f.sessions.Forgotten(ctx, user)
 }
 
-// all forgets every user that still waits for it.
+// all removes the stored data of every deactivated user that still has some.
 func (f *forgetting) all(ctx context.Context) error {
 	users, err := f.sessions.ToForget(ctx)
 	for _, user := range users {
@@ -44,7 +44,7 @@ func (f *forgetting) all(ctx context.Context) error {
 	return err
 }
 
-// run forgets the waiting users at once and then every minute.
+// run calls all at once and then every minute.
 func (f *forgetting) run(ctx context.Context) {
 	every := time.NewTicker(forgetEvery)
 	defer every.Stop()

@@ -15,9 +15,9 @@ import (
 )
 
 const (
-	maxArrivals     = 100              // new pages get them
-	maxArrivalBytes = 1 << 20          // of all that new pages get
-	aliveEvery      = 15 * time.Second // a comment on a silent stream, so that proxies keep it open
+	maxArrivals     = 100              // the last arrivals, for new pages
+	maxArrivalBytes = 1 << 20          // bytes of these arrivals
+	aliveEvery      = 15 * time.Second // interval of comments on a silent stream, so that proxies keep it open
 )
 
 // gateway is the host's own push gateway. It prints each notification and streams it to the
@@ -29,9 +29,9 @@ type gateway struct {
 
 	mu       sync.Mutex
 	trouble  receiver.Trouble
-	arrivals []string // as events of the stream, the oldest first
+	arrivals []string // the last arrivals as events of the stream, the oldest first
 	size     int      // bytes of arrivals
-	count    int      // of all arrivals
+	count    int      // number of all arrivals so far
 	changed  chan struct{}
 }
 
@@ -48,7 +48,7 @@ type arrival struct {
 	At           int64                      `json:"at"`     // milliseconds since 1970
 	Status       int                        `json:"status"` // of the answer, 0 for none
 	Devices      []arrivalDevice            `json:"devices"`
-	Notification map[string]json.RawMessage `json:"notification"` // as it was sent, without its devices
+	Notification map[string]json.RawMessage `json:"notification"` // as the homeserver sent it, without the devices
 }
 
 type arrivalDevice struct {
@@ -85,8 +85,8 @@ func (g *gateway) announce() {
 	g.changed = make(chan struct{})
 }
 
-// since returns the arrivals after the first n, and the status of the next answer. At the
-// next arrival or new status, the gateway closes changed.
+// since returns the arrivals after the first n, the number of all arrivals, and the status of the next answer. The
+// gateway closes changed at the next arrival or new status.
 func (g *gateway) since(n int) (news []string, count, status int, changed <-chan struct{}) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -98,8 +98,8 @@ func (g *gateway) since(n int) (news []string, count, status int, changed <-chan
 	return append(news, g.arrivals[len(g.arrivals)-missed:]...), g.count, status, g.changed
 }
 
-// setStatus serves PUT /_demo/gateway: it sets the status of all later answers. Homeservers
-// retry after any status but 200.
+// setStatus serves PUT /_demo/gateway, which sets the status of all later answers. Homeservers retry after any status
+// but 200.
 func (g *gateway) setStatus(c echo.Context) error {
 	var request struct {
 		Status int `json:"status"`

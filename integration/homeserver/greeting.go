@@ -10,7 +10,7 @@ import (
 	"github.com/pushfx/pushfx/module/pushrule"
 )
 
-// greet prints a link to the page, and curl commands that work unchanged in their order.
+// greet prints a link to the page, and curl commands that a user can run unchanged, in their order.
 func greet(w io.Writer, cfg config, listening *servers) {
 	operators := ""
 	if listening.operators != nil {

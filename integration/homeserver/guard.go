@@ -11,10 +11,9 @@ import (
 	"github.com/pushfx/pushfx/integration/gateway/receiver"
 )
 
-// guard keeps web pages of other sites from using the demo's page, endpoints and push gateway
-// through a visitor's browser. Programs other than browsers send no Origin header, so they
-// pass. Other paths belong to Matrix, which lets pages of any origin call them
-// (Matrix specification, "Web Browser Clients").
+// guard keeps web pages of other sites from using the demo's page, endpoints and push gateway through a visitor's
+// browser. Programs other than browsers send no Origin header, so guard lets them pass. Other paths belong to Matrix,
+// which lets pages of any origin call them (Matrix specification, "Web Browser Clients").
 type guard struct {
 	listen  string // the host name in -listen
 	baseURL *url.URL
@@ -59,9 +58,9 @@ func (g *guard) check(r *http.Request) error {
 	return nil
 }
 
-// hasName reports whether a Host header names this host. An attacker's name that resolves to
-// this machine would make the attacker's page one of the same origin (DNS rebinding). An
-// address or localhost cannot be such a name.
+// hasName reports whether a Host header names this host. If an attacker's domain resolved to this machine, the browser
+// would treat the attacker's page and this host as one origin (DNS rebinding). An address or localhost cannot be an
+// attacker's domain.
 func (g *guard) hasName(host string) bool {
 	name := strings.ToLower(strings.TrimSuffix((&url.URL{Host: host}).Hostname(), "."))
 	if name == "" {
@@ -73,8 +72,8 @@ func (g *guard) hasName(host string) bool {
 	return strings.EqualFold(name, g.listen) || strings.EqualFold(name, g.baseURL.Hostname())
 }
 
-// isForeign reports whether a browser sends the request for a page of another origin. Behind
-// a proxy, the Host header may differ from the address in the browser, which is the base URL.
+// isForeign reports whether a browser sends the request for a page of another origin. Behind a proxy, the browser's
+// address may differ from the Host header; the base URL is that address.
 func (g *guard) isForeign(r *http.Request) bool {
 	if site := r.Header.Get("Sec-Fetch-Site"); site != "" && site != "same-origin" && site != "none" {
 		return true

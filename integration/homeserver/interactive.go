@@ -9,10 +9,9 @@ import (
 	"github.com/pushfx/pushfx/integration/homeserver/sessions"
 )
 
-// authenticated asks for the caller's password (Matrix specification, "User-Interactive
-// Authentication API"). It answers a request without a password with the challenge; done is
-// then false. One request completes the only stage, so the host stores no authentication
-// session and accepts any session name.
+// authenticated checks the caller's password (Matrix specification, "User-Interactive Authentication API"). It answers
+// a request without a password with the challenge, and done is false. The only stage needs one request, so the host
+// stores no authentication session and accepts any session name.
 func (a *account) authenticated(c echo.Context, auth *passwordLogin) (done bool, err error) {
 	if auth == nil || auth.Type == "" { // the client asks for the state of its session
 		return false, c.JSON(http.StatusUnauthorized, challenge())

@@ -13,18 +13,18 @@ import (
 )
 
 const (
-	// requestBurst is the burst in seconds of the rate. Starting clients need it.
+	// requestBurst times the rate is the number of requests that a client can make at once, as starting clients do.
 	requestBurst = 2
 
-	// passwordBurst is how many passwords can be tried before the rate applies.
+	// passwordBurst is the number of passwords that can be tried at once.
 	passwordBurst = 10
 
 	// forgotten is the idle time after which a limiter forgets a client.
 	forgotten = 3 * time.Minute
 )
 
-// limits has the rate limits of this instance. Each user has one. Each address has one
-// for requests without a valid token. Tries of passwords count for both user and address.
+// limits has the rate limits of this instance: for the requests of each user, for the requests without a valid token of
+// each address, and for the passwords of each user and address.
 type limits struct {
 	users     echo.MiddlewareFunc
 	addresses echo.MiddlewareFunc
@@ -60,8 +60,7 @@ func limitRequests(perSecond int, client func(echo.Context) string) echo.Middlew
 	})
 }
 
-// stranger refuses a request without a valid token. The request counts for the limit of its
-// address.
+// stranger refuses a request without a valid token, and counts it for the limit of its address.
 func (l *limits) stranger(c echo.Context, err error) error {
 	return l.addresses(func(echo.Context) error { return err })(c)
 }
@@ -80,9 +79,8 @@ func (l *limits) password(c echo.Context, user mxid.UserID) error {
 	return nil
 }
 
-// addressOf returns the client's address. Behind a proxy, set echo's IPExtractor; else this
-// is the proxy's address. Real hosts should limit a whole IPv6 network, since one customer
-// has so many addresses.
+// addressOf returns the client's address. Behind a proxy, set echo's IPExtractor; otherwise this is the proxy's
+// address. Real hosts should limit whole IPv6 networks, since one customer has many addresses.
 func addressOf(c echo.Context) string {
 	host, _, _ := net.SplitHostPort(c.Request().RemoteAddr)
 	return host

@@ -19,7 +19,7 @@ const passwordType = "m.login.password"
 
 const randomDeviceChars = 10
 
-// login serves the login. There is no registration: the first login creates the user.
+// login serves POST /login. There is no registration: the first login creates the user.
 type login struct {
 	sessions *sessions.Sessions
 	limits   *limits
@@ -75,8 +75,8 @@ func (l *login) post(c echo.Context) error {
 	return c.JSON(http.StatusOK, map[string]any{"user_id": user, "access_token": token, "device_id": device})
 }
 
-// removeLeftPushers removes the pushers of devices without a session. A logout leaves them if
-// Redis fails after it has ended the session.
+// removeLeftPushers removes the pushers of devices without a session. They exist if Redis failed during a logout, after
+// the session had ended.
 func (l *login) removeLeftPushers(ctx context.Context, user mxid.UserID) error {
 	devices, err := l.sessions.Devices(ctx, user)
 	if err != nil {
@@ -85,9 +85,8 @@ func (l *login) removeLeftPushers(ctx context.Context, user mxid.UserID) error {
 	return l.host.RetainDevicePushers(ctx, user, devices...)
 }
 
-// logFailed logs that a call of the module failed in a login, logout or sync. The client gets
-// no error: the host has done its own part, and the token may already be invalid. The next
-// login, sync or read of the rules repeats the module's part.
+// logFailed logs that a call of the module failed in a login, logout or sync. The client gets no error: the host has
+// done its own part, and the token may already be invalid. The next login, sync or read of the rules repeats the call.
 func logFailed(log *zap.Logger, at string, user mxid.UserID, err error) {
 	if err != nil {
 		log.Warn("push: a call failed", zap.String("at", at), zap.String("user_id", string(user)), zap.String("error", fault.Details(err)))

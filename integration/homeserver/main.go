@@ -35,7 +35,7 @@ const (
 )
 
 func main() {
-	// The Redis client would write to stderr and not to zap. It returns its errors anyway.
+	// The Redis client would log its errors to stderr and not to zap. It also returns them.
 	logging.Disable()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // a second signal ends the process at once
@@ -91,15 +91,15 @@ func serve(ctx context.Context, cfg config, stdout, stderr io.Writer) (err error
 	}
 }
 
-// start does not stop halfway when ctx ends: the app starts completely and then stops.
+// start starts the app completely even if ctx ends; the app then stops.
 func start(ctx context.Context, app *fx.App) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), app.StartTimeout())
 	defer cancel()
-	// The container's errors name each constructor on the way; the cause is enough.
+	// The container's errors name every constructor in the chain; the cause is enough.
 	return dig.RootCause(app.Start(ctx))
 }
 
-// stop also works after ctx has ended.
+// stop stops the app, also after ctx has ended.
 func stop(ctx context.Context, app *fx.App) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), app.StopTimeout())
 	defer cancel()

@@ -13,8 +13,8 @@ import (
 	"go.uber.org/zap"
 )
 
-// statusGone is the logged status when a client closed its connection before the answer, as
-// in the logs of nginx. It is no failure of the server.
+// statusGone is the status in the log if a client closed its connection before the answer, as in the logs of nginx. The
+// server has not failed.
 const statusGone = 499
 
 func clientIsGone(c echo.Context) bool {
@@ -60,7 +60,7 @@ func beginning(path string) string {
 // OPTIONS before all other handlers (Matrix specification, "Web Browser Clients"). The demo's
 // own paths serve one origin only; see [guard].
 func allowBrowsers() echo.MiddlewareFunc {
-	allowed := map[string][]string{ // with canonical names; all answers share the values
+	allowed := map[string][]string{ // canonical header names; all answers share the values
 		echo.HeaderAccessControlAllowOrigin:  {"*"},
 		echo.HeaderAccessControlAllowMethods: {"GET, POST, PUT, DELETE, OPTIONS"},
 		echo.HeaderAccessControlAllowHeaders: {"X-Requested-With, Content-Type, Authorization"},

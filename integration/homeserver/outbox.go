@@ -25,7 +25,7 @@ import (
 
 const (
 	outboxEvery = time.Minute      // how often a host scans the outbox
-	outboxAge   = 10 * time.Second // the host that wrote a younger row may still hand it over
+	outboxAge   = 10 * time.Second // a younger row may still be handed over by the host that wrote it
 )
 
 // outbox stores each event until some host has handed it over to the module. All hosts share
@@ -42,8 +42,8 @@ type outbox struct {
 	done     chan string // rows to delete
 }
 
-// maxDone is how many rows can wait to be deleted. Further rows are handed over again, which
-// does nothing.
+// maxDone is the number of rows that can wait for their deletion. A row beyond it stays and is handed over again, which
+// has no effect.
 const maxDone = 1000
 
 func newOutbox(
@@ -54,25 +54,24 @@ func newOutbox(
 	return &outbox{client, redis.KeyPrefix + "demo:outbox", redis.OperationTimeout, users, rooms, notifier, unread, waker, make(chan string, maxDone)}
 }
 
-// row is an event to hand over. A host with rooms would write it in the transaction that
-// stores the event.
+// row is an event to hand over. A host with a database would write the row in the transaction that stores the event.
 type row struct {
 	ID      string // event id
 	Room    string
 	Event   module.Event
 	Members []mxid.UserID
-	Others  []mxid.UserID // see the event without being notified
+	Others  []mxid.UserID // users that see the event without being notified
 	Sender  mxid.UserID
-	Reads   mxid.UserID // has joined or left with the event, and so has read the room; empty for none
+	Reads   mxid.UserID // the user who joined or left by this event, and so has read the room; empty: none
 	Power   *power      // nil: unknown
 }
 
-// writeRow adds the time of Redis, since the clocks of hosts differ.
+// writeRow stores a row with the time of Redis, since the clocks of hosts differ.
 var writeRow = redis.NewScript(`return redis.call('HSET', KEYS[1], ARGV[1], redis.call('TIME')[1] .. ' ' .. ARGV[2])`)
 
 var readRows = redis.NewScript(`return {redis.call('TIME')[1], redis.call('HGETALL', KEYS[1])}`)
 
-// commit stores an event. After it returns nil, some host hands the event over.
+// commit stores an event's row. After it has returned nil, this or another host hands the event over.
 func (o *outbox) commit(ctx context.Context, r row) error {
 	ctx, cancel := context.WithTimeout(ctx, o.timeout)
 	defer cancel()
@@ -86,8 +85,8 @@ func (o *outbox) commit(ctx context.Context, r row) error {
 	return nil
 }
 
-// send stores an event and hands it over. Meanwhile it reads which members ignore the
-// sender, to save a round trip.
+// send stores an event's row and hands the event over. At the same time it reads which members ignore the sender, to
+// save a round trip.
 func (o *outbox) send(ctx context.Context, r row) error {
 	var members []match.Member
 	var failed error
@@ -101,7 +100,7 @@ func (o *outbox) send(ctx context.Context, r row) error {
 	return o.handedOver(r, o.notify(ctx, r, members))
 }
 
-// sendAgain hands over an event of an earlier time, unless it was redacted since then.
+// sendAgain hands over an event that an earlier try may not have handed over, unless the event was redacted since then.
 func (o *outbox) sendAgain(ctx context.Context, r row) error {
 	if e, _, err := o.rooms.Event(ctx, r.Room, r.ID); err != nil || e.Redacted {
 		return o.handedOver(r, err)
@@ -113,8 +112,8 @@ func (o *outbox) sendAgain(ctx context.Context, r row) error {
 	return o.handedOver(r, err)
 }
 
-// handedOver returns err, the result of handing an event over. If another try cannot help,
-// run deletes the row.
+// handedOver returns err, the result of handing an event over. After success, or if another try cannot help, it passes
+// the row to run for deletion.
 func (o *outbox) handedOver(r row, err error) error {
 	if err == nil || module.IsPermanent(err) {
 		select {
@@ -133,7 +132,7 @@ func (o *outbox) notify(ctx context.Context, r row, members []match.Member) erro
 	if err := o.count(ctx, r, decisions); err != nil {
 		return err
 	}
-	changed := []mxid.UserID{r.Sender} // their badges change without a notification
+	changed := []mxid.UserID{r.Sender} // users whose badges change without a notification
 	if r.Reads != "" && r.Reads != r.Sender {
 		changed = append(changed, r.Reads)
 	}
@@ -143,10 +142,10 @@ func (o *outbox) notify(ctx context.Context, r row, members []match.Member) erro
 	all.Go(func() { updated = o.notifier.UpdateBadges(ctx, changed...) })
 	notified = o.notifier.Notify(ctx, r.Event, "", decisions)
 	all.Wait()
-	return errors.Join(shown, updated, notified) // the first one decides whether the row stays
+	return errors.Join(shown, updated, notified) // the first error decides whether the row stays
 }
 
-// count counts the event before a sync can show it.
+// count adds the event to the unread counts before a sync can show it.
 func (o *outbox) count(ctx context.Context, r row, decisions module.Decisions) error {
 	at := module.Place{Room: r.Room, Position: r.Event.Position, Thread: r.Event.Thread, Sender: r.Sender}
 	if err := o.unread.Add(ctx, at, decisions); err != nil || r.Reads == "" {
@@ -167,7 +166,7 @@ func (o *outbox) read(ctx context.Context, user mxid.UserID, room, thread string
 	return o.notifier.UpdateBadges(ctx, user)
 }
 
-// show lets syncs deliver the event.
+// show makes the event visible to syncs.
 func (o *outbox) show(ctx context.Context, r row) error {
 	users := append(slices.Clone(r.Members), r.Others...)
 	slices.Sort(users)
@@ -184,8 +183,8 @@ func (o *outbox) showTo(ctx context.Context, room string, e rooms.Event, users [
 	return nil
 }
 
-// toDecide returns the members that do not ignore the sender. The demo has no remote users,
-// no users of application services, and no members that have left.
+// toDecide returns the members whose push rules are evaluated: the members that do not ignore the sender. The demo has
+// no remote users, no users of application services, and no members that have left.
 func (o *outbox) toDecide(ctx context.Context, r row) (members []match.Member, err error) {
 	var event struct {
 		Sender mxid.UserID `json:"sender"`
@@ -200,7 +199,7 @@ func (o *outbox) toDecide(ctx context.Context, r row) (members []match.Member, e
 	return members, err
 }
 
-// redact takes the content from an event and shows the redaction to the members of the room.
+// redact removes the content of an event and shows the redaction to the members of the room.
 func (o *outbox) redact(ctx context.Context, room string, e, redaction rooms.Event) error {
 	if err := o.rooms.Redact(ctx, room, e, redaction.JSON); err != nil {
 		return err
@@ -248,8 +247,8 @@ func (o *outbox) olderThan(ctx context.Context, age time.Duration) (rows []row, 
 	return rows, nil
 }
 
-// deleteRows deletes the rows of events that were handed over. If that fails, the events are
-// handed over again, which does nothing.
+// deleteRows deletes the rows of events that were handed over. If the deletion fails, the events are handed over again,
+// which has no effect.
 func (o *outbox) deleteRows(ctx context.Context, ids ...string) {
 	for len(o.done) > 0 {
 		ids = append(ids, <-o.done)
@@ -262,7 +261,7 @@ func (o *outbox) deleteRows(ctx context.Context, ids ...string) {
 	_ = o.client.HDel(ctx, o.key, ids...).Err()
 }
 
-// run scans the outbox at once and then every minute, and deletes rows.
+// run scans the outbox at once and then every minute, and deletes the rows in done.
 func (o *outbox) run(ctx context.Context, log *zap.Logger) {
 	every := time.NewTicker(outboxEvery)
 	defer every.Stop()

@@ -21,7 +21,7 @@ var (
 	pageScript string
 )
 
-// pageHTML is the page for trying the host in a browser, in one piece.
+// pageHTML is the demo's page with its style and script, as one file.
 var pageHTML = strings.NewReplacer("PAGE_CSS", pageStyle, "PAGE_JS", pageScript).Replace(pageFrame)
 
 // pagePolicy allows only the page's own script and style, and requests to this host. With
@@ -45,8 +45,8 @@ func page(c echo.Context) error {
 	return c.HTML(http.StatusOK, pageHTML)
 }
 
-// mountDemo adds the endpoints of the page, which Matrix does not have and which need a token, and
-// the push gateway, to which homeservers post without one.
+// mountDemo adds the page's own endpoints, which need a token, and the push gateway, to which homeservers post without
+// a token. Matrix has none of these endpoints.
 func mountDemo(
 	e *echo.Echo, auth echo.MiddlewareFunc, x *explainer, s *sending, p *pusherStates, g *gateway, listening *servers,
 ) {

@@ -33,7 +33,7 @@ const (
 	isOK       = "ok"
 	isSending  = "sending"
 	isWaiting  = "waiting"
-	isDisabled = "disabled" // or of a kind that gets no notifications
+	isDisabled = "disabled" // disabled, or of a kind that gets no notifications
 )
 
 // pusherState is a pusher with its backlog. Times are in milliseconds.
@@ -46,8 +46,8 @@ type pusherState struct {
 	Gateway string `json:"gateway,omitempty"`
 	State   string `json:"state"`
 
-	Backlog   int    `json:"backlog"`              // notifications
-	Failing   int64  `json:"failing_ms,omitempty"` // since the first failure in a row
+	Backlog   int    `json:"backlog"`              // number of notifications
+	Failing   int64  `json:"failing_ms,omitempty"` // time since the first failure after the last success
 	NextTry   int64  `json:"next_try_ms,omitempty"`
 	Attempts  int    `json:"attempts,omitempty"`
 	LastError string `json:"last_error,omitempty"` // the status of the last answer, or why there was none
@@ -95,7 +95,7 @@ func newPusherState(user mxid.UserID, p pusher.Pusher) pusherState {
 	var data struct {
 		Format string `json:"format"`
 	}
-	_ = json.Unmarshal([]byte(p.Data), &data) // a format that is no string has no effect
+	_ = json.Unmarshal([]byte(p.Data), &data) // a format that is not a string has no effect
 	state := pusherState{
 		ID: string(p.Digest()), AppID: p.AppID, Pushkey: p.Pushkey, Device: p.DeviceDisplayName, Format: data.Format, State: isOK,
 	}

@@ -57,7 +57,7 @@ func (r *receipts) post(c echo.Context) error {
 			return err
 		}
 	}
-	if kind == fullyRead || thread == e.ID { // the root is in the main timeline
+	if kind == fullyRead || thread == e.ID { // the root of a thread is in the main timeline
 		return c.JSON(http.StatusOK, emptyObject)
 	}
 	ctx, user := c.Request().Context(), callerOf(c).User

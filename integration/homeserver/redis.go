@@ -5,8 +5,8 @@ import (
 	"go.uber.org/fx"
 )
 
-// newRedis returns the module's Redis client. At the start it checks that the mode fits the
-// servers.
+// newRedis returns the module's Redis client. When the host starts, it checks that the servers have the mode of
+// -redis-mode.
 func newRedis(lc fx.Lifecycle, cfg config) redis.UniversalClient {
 	client := cfg.redis.Client()
 	lc.Append(fx.StopHook(client.Close))

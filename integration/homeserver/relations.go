@@ -9,8 +9,8 @@ import (
 	"github.com/pushfx/pushfx/integration/homeserver/rooms"
 )
 
-// mountRelations mounts GET /rooms/{roomId}/relations/{eventId}, with or without a type of
-// relation and of event.
+// mountRelations mounts GET /rooms/{roomId}/relations/{eventId}, optionally followed by a relation type and an event
+// type.
 func mountRelations(e *echo.Echo, r *roomRoutes, auth echo.MiddlewareFunc) {
 	const path = "/_matrix/client/v1/rooms/:roomId/relations/:eventId"
 	for _, more := range []string{"", "/:relType", "/:relType/:eventType"} {
@@ -18,8 +18,8 @@ func mountRelations(e *echo.Echo, r *roomRoutes, auth echo.MiddlewareFunc) {
 	}
 }
 
-// relations serves the events that relate to an event, the newest first (Matrix specification,
-// "Relationships API"). The demo keeps so few that there is one page.
+// relations serves the events that relate to an event, the newest first (Matrix specification, "Relationships API").
+// The demo keeps few events, so all fit on one page.
 func (r *roomRoutes) relations(c echo.Context) error {
 	room, e, err := r.eventOf(c)
 	if err != nil {

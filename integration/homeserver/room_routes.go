@@ -19,7 +19,7 @@ import (
 	"github.com/pushfx/pushfx/module/mxid"
 )
 
-// roomRoutes serves the room endpoints of Matrix that the demo has.
+// roomRoutes serves Matrix's room endpoints, as far as the demo has them.
 type roomRoutes struct {
 	serverName string
 	host       module.HostService
@@ -46,7 +46,7 @@ func (r *roomRoutes) joined(c echo.Context) error {
 	return c.JSON(http.StatusOK, map[string][]string{"joined_rooms": list})
 }
 
-// eventOf returns the room and the event in the path. Only members find them.
+// eventOf returns the room and the event in the path. It returns an error for a user outside the room.
 func (r *roomRoutes) eventOf(c echo.Context) (room string, e rooms.Event, err error) {
 	room, err = pathParam(c, "roomId")
 	if err != nil {

@@ -13,9 +13,8 @@ import (
 	"github.com/pushfx/pushfx/handlers"
 )
 
-// newRouter returns the homeserver's router: the route groups of the module and the host
-// behind the host's authentication, and the endpoints without a token. An unknown path is 404
-// with any token or none.
+// newRouter returns the homeserver's router: the route groups of the module and the host, which need a token, and the
+// endpoints that need none. An unknown path is 404 with any token or none.
 func newRouter(
 	groups []handlers.RouteGroup, auth echo.MiddlewareFunc, login *login, known wellKnown, limits *limits, drain *drain,
 	guard *guard, push *pushfx.Push, log *zap.Logger,

@@ -22,8 +22,8 @@ import (
 // maxMembers limits the members in one request.
 const maxMembers = 1000
 
-// sending serves the demo's own endpoints, which Matrix does not have. A room needs no
-// creation: a request names the members and the content of an event.
+// sending serves the demo's own endpoints, which Matrix does not have. A room need not be created: each request names
+// the members of the room and the content of an event.
 type sending struct {
 	outbox *outbox
 	rooms  *rooms.Store
@@ -37,7 +37,7 @@ type sendRequest struct {
 	EventID  string          `json:"event_id"` // optional
 	RoomID   string          `json:"room_id"`
 	RoomName string          `json:"room_name"` // optional
-	Members  []mxid.UserID   `json:"members"`   // may include the sender, without a notification
+	Members  []mxid.UserID   `json:"members"`   // may include the sender, who gets no notification
 	Type     string          `json:"type"`
 	StateKey *string         `json:"state_key"` // for state events
 	Content  json.RawMessage `json:"content"`
@@ -83,8 +83,7 @@ func (r *sendRequest) event(sender mxid.UserID, now time.Time) (string, error) {
 	return string(text), err
 }
 
-// change returns what the event changes in its room. A membership event counts more than the
-// members of the request.
+// change returns what the event changes in its room. A membership event has precedence over the members in the request.
 func (r *sendRequest) change() rooms.Change {
 	change := rooms.Change{Members: r.Members}
 	var content struct {
@@ -119,9 +118,8 @@ func (r *sendRequest) row(e rooms.Event, sender mxid.UserID, members rooms.Membe
 	}
 }
 
-// send serves POST /_demo/send. It answers 200 when the event is handed over. Clients may
-// repeat a request with the same event_id, which keeps the first event. After a 503 the host
-// may still send the event.
+// send serves POST /_demo/send. It answers 200 when the event has been handed over. If a client repeats a request with
+// the same event_id, the first event stays. After a 503, a host may still hand the event over.
 func (s *sending) send(c echo.Context) error {
 	var request sendRequest
 	if _, err := readObject(c, maxBodyBytes, &request); err != nil {

@@ -14,19 +14,18 @@ import (
 	"golang.org/x/net/netutil"
 )
 
-// The limits of the HTTP servers. Without them an idle client would keep its connection for
-// ever.
+// The limits of the HTTP servers. Without them, idle clients would keep their connections for ever.
 const (
-	headerTimeout = 5 * time.Second  // clients send all headers at once
+	headerTimeout = 5 * time.Second  // for the headers, which clients send at once
 	readTimeout   = 15 * time.Second // headers and 64 KiB of body, over a slow network
-	writeTimeout  = time.Minute      // from the headers on: the body, the 5 s of each operation, the answer
-	idleTimeout   = 2 * time.Minute  // longer than most clients pause
+	writeTimeout  = time.Minute      // after the headers: for the body, the operations of up to 5 s each, and the answer
+	idleTimeout   = 2 * time.Minute  // longer than the pauses of most clients
 
-	maxHeaderBytes = 64 << 10 // a rule id of 10 KiB fits in, percent-encoded
+	maxHeaderBytes = 64 << 10 // enough for a percent-encoded rule id of 10 KiB
 )
 
-// stopLimit bounds the stop of the whole host: clients leave, requests end, notifications
-// end, and the rest closes its connections.
+// stopLimit is the longest time that the whole host takes to stop: clients leave, requests end, notifications end, and
+// the other parts close their connections.
 func (c config) stopLimit() time.Duration { return maxSilence + 2*c.drain + 8*time.Second }
 
 type servers struct {
@@ -35,15 +34,15 @@ type servers struct {
 	failed    chan error
 }
 
-// newServers returns servers that start and stop with the host. The container constructs them
-// last, so they start after the parts that serve requests.
+// newServers returns servers that start and stop with the host. The container constructs the servers last, so they
+// start after the parts that serve requests.
 func newServers(
 	lc fx.Lifecycle, cfg config, router *echo.Echo, operators *operators, waker *waker, drain *drain, log *zap.Logger,
 ) *servers {
 	s := &servers{failed: make(chan error, 2)}
 	if cfg.operators != "" {
 		s.operators = newServer(cfg.operators, operators.router(), cfg.drain, log, s.failed)
-		lc.Append(fx.StartStopHook(s.operators.start, s.operators.stop)) // first, so that it stops last
+		lc.Append(fx.StartStopHook(s.operators.start, s.operators.stop)) // started first, so that it stops last
 	}
 	s.clients = newServer(cfg.listen, router, cfg.drain, log, s.failed)
 	s.clients.connections = int(cfg.connections)
@@ -61,8 +60,8 @@ func newServers(
 type server struct {
 	http        *http.Server
 	listen      string        // where to listen
-	connections int           // at a time; 0 is no limit
-	drain       time.Duration // for the requests that run when the server stops
+	connections int           // open at a time; 0: unlimited
+	drain       time.Duration // longest wait at the stop for running requests
 	log         *zap.Logger
 	listener    net.Listener
 	failed      chan<- error // gets the error that ended serving
@@ -86,7 +85,7 @@ func newServer(listen string, router http.Handler, drain time.Duration, log *zap
 	}
 }
 
-// start opens the listener: when it returns, clients can connect.
+// start opens the listener. Clients can connect when it returns.
 func (s *server) start(ctx context.Context) (err error) {
 	var config net.ListenConfig
 	s.listener, err = config.Listen(ctx, "tcp", s.listen)
@@ -105,7 +104,7 @@ func (s *server) start(ctx context.Context) (err error) {
 	return nil
 }
 
-// stop lets running requests end within -drain, then cuts them off.
+// stop waits for running requests for at most -drain, then closes their connections.
 func (s *server) stop(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, s.drain)
 	defer cancel()

@@ -21,8 +21,8 @@ import (
 
 const maxSyncWait = 30 * time.Second
 
-// syncs serves GET /sync: push rules and rooms. Its token has the module's token and the
-// token of the user's stream.
+// syncs serves GET /sync: push rules and rooms. A sync token consists of the module's token and the token of the user's
+// stream.
 type syncs struct {
 	rules    module.SyncService
 	rooms    *rooms.Store
@@ -45,9 +45,9 @@ func (s *syncs) Register(g *echo.Group, _ handlers.Dialect, auth ...echo.Middlew
 	g.Any("/sync", methods{http.MethodGet: s.get}.serve, auth...)
 }
 
-// get serves GET /sync (Matrix specification, "Syncing"). A first sync gets all rules and
-// rooms at once. A later sync waits until the rules differ from its token's version, a room
-// changes, or its time is up. The host has no presence.
+// get serves GET /sync (Matrix specification, "Syncing"). A first sync gets all rules and rooms at once. A later sync
+// waits until the rules differ from the version in its token, a room changes, or the timeout ends. The host has no
+// presence.
 func (s *syncs) get(c echo.Context) error {
 	ctx := c.Request().Context()
 	who := sessions.CallerFrom(ctx)
@@ -71,9 +71,9 @@ func (s *syncs) get(c echo.Context) error {
 type syncRequest struct {
 	since   int64         // the module's token; 0 is a first sync
 	stream  string        // the token of the user's stream, empty at a first sync
-	wait    time.Duration // for a change
+	wait    time.Duration // longest wait for a change
 	deliver bool          // whether the filter allows push rules
-	limit   int           // events of a room
+	limit   int           // maximum number of events of a room
 	threads bool          // whether the filter asks for counts by thread
 }
 
@@ -124,7 +124,7 @@ func parseFullState(text string) (bool, error) {
 
 const syncTokenPrefix = "s"
 
-// tokenIn returns the parts of a sync token, zero values for an empty one.
+// tokenIn returns the parts of a sync token, and zero values for an empty token.
 func tokenIn(token string) (since int64, stream string, err error) {
 	if token == "" {
 		return 0, "", nil
@@ -138,8 +138,7 @@ func tokenIn(token string) (since int64, stream string, err error) {
 	return since, stream, nil
 }
 
-// syncToken joins the parts of a sync token. A host whose rooms cannot be read may give out a
-// token without a stream.
+// syncToken joins the parts of a sync token. If the host could not read the rooms, the token may have no stream.
 func syncToken(since int64, stream string) string {
 	if stream != "" {
 		stream = "_" + stream
@@ -147,8 +146,8 @@ func syncToken(since int64, stream string) string {
 	return syncTokenPrefix + strconv.FormatInt(since, 10) + stream
 }
 
-// allowWaiting extends the write deadline by the time that a sync waits. A test's recorder
-// has no deadline.
+// allowWaiting extends the write deadline by the time that a sync waits. The response recorder of tests has no
+// deadline.
 func allowWaiting(c echo.Context, wait time.Duration) error {
 	err := http.NewResponseController(c.Response()).SetWriteDeadline(time.Now().Add(wait + writeTimeout))
 	if errors.Is(err, http.ErrNotSupported) {
@@ -157,10 +156,10 @@ func allowWaiting(c echo.Context, wait time.Duration) error {
 	return err
 }
 
-// recheck is how often a waiting sync asks for changes that other hosts made to rooms.
+// recheck is how often a waiting sync looks for changes of rooms by other hosts.
 const recheck = time.Second
 
-// answer returns a batch as soon as it has anything new, or an empty one after the timeout.
+// answer returns a batch as soon as there is anything new, or an empty batch after the timeout.
 func (s *syncs) answer(ctx context.Context, who sessions.Caller, r syncRequest) (*syncBatch, error) {
 	if r.wait == 0 {
 		batch, _, _ := s.poll(ctx, who, r)
@@ -197,8 +196,8 @@ func (s *syncs) answer(ctx context.Context, who sessions.Caller, r syncRequest) 
 	}
 }
 
-// poll returns what is new. If nothing is, it closes changed when the rules change. What
-// cannot be read is left out and keeps its old token, so that a later sync delivers it.
+// poll returns what is new. If nothing is new, it returns a channel that closes when the rules change. It leaves out
+// data that it cannot read; the old token stays valid for this data, so that a later sync delivers it.
 func (s *syncs) poll(ctx context.Context, who sessions.Caller, r syncRequest) (batch *syncBatch, found bool, changed <-chan struct{}) {
 	update, err := s.rules.Since(ctx, who.User, r.since)
 	if ctx.Err() == nil {
@@ -217,8 +216,8 @@ func (s *syncs) poll(ctx context.Context, who sessions.Caller, r syncRequest) (b
 	return batch, found || !rooms.isEmpty(), update.Changed
 }
 
-// syncBatch is the answer to a sync. Only rooms and account data have content; clients expect
-// the other members.
+// syncBatch is the answer to a sync. Only its rooms and account data have content; the other members are there because
+// clients expect them.
 type syncBatch struct {
 	NextBatch   string                   `json:"next_batch"`
 	AccountData events[accountDataEvent] `json:"account_data"`

@@ -34,7 +34,7 @@ type roomBatch struct {
 	State     events[json.RawMessage] `json:"state"`
 	Summary   *roomSummary            `json:"summary,omitempty"`
 	Unread    *threadUnread           `json:"unread_notifications,omitempty"`
-	Threads   map[string]threadUnread `json:"unread_thread_notifications,omitempty"` // by root
+	Threads   map[string]threadUnread `json:"unread_thread_notifications,omitempty"` // by the event id of the root
 }
 
 type threadUnread struct {
@@ -52,8 +52,8 @@ type roomSummary struct {
 	Invited int `json:"m.invited_member_count"`
 }
 
-// readRooms returns the user's rooms that changed since a token, with their new events, and
-// the next token. A token that is empty or too old gets all rooms with their newest events.
+// readRooms returns the user's rooms that changed since a token, with their new events, and the next token. For an
+// empty token, or one that is too old, it returns all rooms with their newest events.
 func (s *syncs) readRooms(ctx context.Context, user mxid.UserID, r syncRequest) (batch roomsBatch, token string, err error) {
 	batch = newRoomsBatch()
 	changes, err := s.rooms.Since(ctx, user, r.stream)
@@ -105,7 +105,7 @@ type receiptContent struct {
 	Thread string `json:"thread_id,omitempty"`
 }
 
-// addReceipts adds the user's own receipts to rooms. Those of other users are not delivered.
+// addReceipts adds the user's own receipts to the rooms. The host does not deliver other users' receipts.
 func (s *syncs) addReceipts(ctx context.Context, user mxid.UserID, joined map[string]*roomBatch) error {
 	if len(joined) == 0 {
 		return nil
@@ -125,8 +125,8 @@ func (s *syncs) addReceipts(ctx context.Context, user mxid.UserID, joined map[st
 	return nil
 }
 
-// addCounts adds the unread counts to rooms, after their events were chosen. If the counts
-// cannot be read, they are left out, and clients keep the last ones.
+// addCounts adds the unread counts to the rooms, after their events were chosen. If it cannot read the counts, it
+// leaves them out, and clients keep the last counts.
 func (s *syncs) addCounts(ctx context.Context, user mxid.UserID, byThread bool, joined map[string]*roomBatch) {
 	if len(joined) == 0 {
 		return

@@ -14,8 +14,7 @@ var errTooManyWait = &matrixError{
 	status: http.StatusTooManyRequests, errcode: "M_LIMIT_EXCEEDED", text: "Too many syncs of this user are waiting.",
 }
 
-// waker wakes waiting syncs when a session ends and when the host stops. The module wakes
-// them when rules change.
+// waker wakes waiting syncs when a session ends and when the host stops. The module wakes syncs when rules change.
 type waker struct {
 	mu      sync.Mutex
 	waiting map[mxid.UserID]map[chan struct{}]bool
@@ -33,8 +32,8 @@ func newWaker() *waker {
 	}
 }
 
-// wait returns a channel that receives when the user's syncs must wake. A sync calls wait
-// before it polls, so that it misses nothing, and leave at its end.
+// wait returns a channel that receives a value when the user's syncs must wake. A sync calls wait before it polls, so
+// that it misses nothing, and leave at its end.
 func (w *waker) wait(user mxid.UserID) (woken <-chan struct{}, leave func(), err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -67,8 +67,8 @@ func app(listen, redisAddr string) fx.Option {
 // sessions maps access tokens to handlers.Requester.
 type sessions struct{ sync.Map }
 
-// login logs a user in with a new device. If the module fails, the login succeeds: the
-// first read of the rules creates them, too.
+// login logs a user in with a new device. If the module fails, the login still succeeds: the user's first read of the
+// rules also creates the default rules.
 func (s *sessions) login(push module.HostService, log *zap.Logger) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		who := handlers.Requester{User: mxid.UserID("@" + c.FormValue("user") + ":localhost"), Device: rand.Text()[:10]}
@@ -84,8 +84,8 @@ func (s *sessions) login(push module.HostService, log *zap.Logger) echo.HandlerF
 	}
 }
 
-// logout ends the session and then removes the pushers of its device, even if the client
-// hangs up: it cannot try again, since its token is no longer valid.
+// logout ends the session and then removes the pushers of its device, even if the client disconnects: the client cannot
+// try again, since its token is no longer valid.
 func (s *sessions) logout(push module.HostService, log *zap.Logger) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		who, _ := handlers.RequesterFrom(c.Request().Context())
@@ -97,7 +97,7 @@ func (s *sessions) logout(push module.HostService, log *zap.Logger) echo.Handler
 	}
 }
 
-// requireUser is the middleware that tells the module which user and device make a request.
+// requireUser is the middleware that gives the module the user and device of a request.
 func (s *sessions) requireUser(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		session, found := s.Load(tokenOf(c))
@@ -113,7 +113,8 @@ func tokenOf(c echo.Context) string {
 	return strings.TrimPrefix(c.Request().Header.Get(echo.HeaderAuthorization), "Bearer ")
 }
 
-// LoggedIn implements [module.Accounts]. Without a device it is about the user; all are active.
+// LoggedIn implements [module.Accounts]. Without a device, it reports whether the user is active, as all users are
+// here.
 func (s *sessions) LoggedIn(_ context.Context, user mxid.UserID, device string) (bool, error) { //nolint:unparam // the interface has an error
 	found := device == ""
 	s.Range(func(_, session any) bool {

@@ -16,8 +16,8 @@ import (
 	"github.com/pushfx/pushfx/module/stored"
 )
 
-// An archive has the users' values, byte for byte: a gzip file of JSON objects, a header and
-// one for each value. The checksum of gzip shows that a file is damaged or incomplete.
+// An archive contains the users' values, byte for byte. It is a gzip file of JSON objects: a header, and an object for
+// each value. The checksum of gzip shows whether the file is damaged or incomplete.
 
 const archiveFormat = 1
 
@@ -32,7 +32,7 @@ type archiveHeader struct {
 type record struct {
 	user   mxid.UserID
 	event  *string           // nil for a hash
-	fields map[string]string // of a hash, with its revision
+	fields map[string]string // the fields of a hash, including its revision
 }
 
 func (r record) key(keys stored.Keys) string {
@@ -89,7 +89,7 @@ type line struct {
 	User    mxid.UserID       `json:"user"`
 	Event   *string           `json:"push_rules,omitempty"`
 	Pushers map[string]string `json:"pushers,omitempty"`
-	Base64  bool              `json:"base64,omitempty"` // all texts, since one is not UTF-8
+	Base64  bool              `json:"base64,omitempty"` // whether all texts are base64, because one of them is not UTF-8
 }
 
 func (r record) line() line {
@@ -126,8 +126,8 @@ func newArchive(to io.Writer, b *backend) (*archive, error) {
 	return a, writeJSON(a.zip, archiveHeader{archiveFormat, time.Now().UTC().Format(time.RFC3339), b.servers.String(), b.keys.Prefix})
 }
 
-// createArchive begins an archive in a new file that only its owner can read. It fails if the
-// file or a link exists.
+// createArchive begins an archive in a new file that only its owner can read. It fails if a file or link of this name
+// exists.
 func createArchive(name string, b *backend) (*archive, error) {
 	file, err := os.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -141,7 +141,7 @@ func createArchive(name string, b *backend) (*archive, error) {
 	return a, nil
 }
 
-// add adds records. They are on disk after sync.
+// add appends records to the archive; sync then writes them to disk.
 func (a *archive) add(records ...record) error {
 	for _, r := range records {
 		if err := writeJSON(a.zip, r.line()); err != nil {
@@ -154,7 +154,7 @@ func (a *archive) add(records ...record) error {
 
 func (a *archive) sync() error { return errors.Join(a.zip.Flush(), a.file.Sync()) }
 
-// end completes the archive, and closes a file.
+// end completes the archive, and closes its file, if any.
 func (a *archive) end() error {
 	err := a.zip.Close()
 	if a.file != nil {
@@ -173,7 +173,7 @@ func (e *damagedArchiveError) Error() string {
 	return fmt.Sprintf("the archive is damaged: line %d: %s", e.line, e.cause)
 }
 
-// maxLine is more than an event of 1 MiB with JSON escapes.
+// maxLine is the maximum length of a line. It is enough for an event of 1 MiB with JSON escapes.
 const maxLine = 64 << 20
 
 // readArchive calls visit for each record. Only the end of an archive shows whether it is
@@ -193,7 +193,7 @@ func readArchive(from io.Reader, visit func(number int64, r record) error) (reco
 			err = readRecord(lines.Bytes(), number, visit)
 		}
 	}
-	switch failed := lines.Err(); { // the end of a damaged file may be half a line
+	switch failed := lines.Err(); { // a damaged file may end within a line
 	case errors.Is(failed, io.ErrUnexpectedEOF) || err == nil && failed == nil && number == 1:
 		return 0, &damagedArchiveError{number, "the end is missing"}
 	case failed != nil:

@@ -35,14 +35,14 @@ type backend struct {
 }
 
 const (
-	// minReadTimeout is longer than a host's, since no client waits for pushctl.
+	// minReadTimeout is longer than the timeout of hosts, since no client waits for pushctl.
 	minReadTimeout = 2 * time.Second
 
-	// replyTimeout bounds each command or pipeline.
+	// replyTimeout is the longest wait for a command or pipeline.
 	replyTimeout = 10 * time.Second
 )
 
-// connect connects to the Redis and checks the mode of the flags.
+// connect connects to the Redis and checks that it has the mode of the flags.
 func (f *flags) connect(ctx context.Context, environment func(string) string) (*backend, error) {
 	servers, err := f.findServers(environment)
 	if err != nil {

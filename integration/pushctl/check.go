@@ -66,9 +66,9 @@ func (c *call) check(ctx context.Context) error {
 	return c.result(report, func(w io.Writer) error { return report.write(w, c.servers.String()) }, len(report.Problems) > 0)
 }
 
-// findProblems examines and counts all keys, and calls handle with the problems.
+// findProblems examines and counts all keys, and calls handle with the problems that it finds.
 func (c *call) findProblems(ctx context.Context, counts *tally, handle func(context.Context, []problem) error) error {
-	var mu sync.Mutex // locked while problems are handled
+	var mu sync.Mutex // held during calls of handle
 	u := &unconfirmed{backend: c.backend}
 	s := c.newScanner("examined")
 	shards, other, err := c.readFormat(ctx)
@@ -113,7 +113,7 @@ func (c *call) findProblems(ctx context.Context, counts *tally, handle func(cont
 	return handle(ctx, strays)
 }
 
-// handle examines the problems again, and passes the confirmed ones to the function.
+// handle examines the unconfirmed problems again, and passes the confirmed problems to the given function.
 func (u *unconfirmed) handle(ctx context.Context, handle func(context.Context, []problem) error) error {
 	confirmed, err := u.confirm(ctx)
 	if err != nil {

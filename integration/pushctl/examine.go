@@ -82,8 +82,8 @@ var (
 	otherVersion = kind{"data of another version", byHand}
 )
 
-// isUnknown reports whether a key resembles the module's keys without being one. Below a
-// prefix, any other key is unknown; without a prefix, it may belong to the host.
+// isUnknown reports whether a key is a malformed key of the module, or has the module's prefix but is no key of the
+// module. Without a prefix, other keys may belong to the host.
 func (b *backend) isUnknown(name string) bool {
 	kind := b.keys.Parse(name).Kind
 	return kind == stored.MalformedKey || kind == stored.ForeignKey && b.keys.Prefix != ""
@@ -123,8 +123,7 @@ func (b *backend) examineValue(x *examination, node *redis.Client, v value) {
 	}
 }
 
-// isMisplaced reports whether the slot of a node's key belongs to another node and is not
-// moving.
+// isMisplaced reports whether a key that a node holds belongs to another node and its slot is not moving.
 func isMisplaced(ctx context.Context, node *redis.Client, key string) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, replyTimeout)
 	defer cancel()
@@ -150,13 +149,13 @@ func isMisplaced(ctx context.Context, node *redis.Client, key string) (bool, err
 	return slices.Contains(keys, key), nil
 }
 
-// The problems of push rules; [ruleProblem] has more.
+// The problems of push rules; [ruleProblem] returns further ones.
 var (
 	unreadableEvent = kind{"unreadable push rules", byReset}
 	emptyEvent      = kind{"push rules without content", byRepair}
 )
 
-// ruleProblem returns the kind of a problem that package pushrule finds.
+// ruleProblem converts a problem of package pushrule.
 func ruleProblem(p pushrule.Problem) kind {
 	switch p {
 	case pushrule.ForeignDefault:
@@ -192,8 +191,8 @@ func (b *backend) examineEvent(x *examination, v value) {
 	b.examineExpiry(x, v)
 }
 
-// addOtherVersion adds the problem of a value of another version, which nothing here may
-// change or remove.
+// addOtherVersion adds the problem of a value that another version of the module stored. This version must not change
+// or remove the value.
 func (x *examination) addOtherVersion(v value, err error) {
 	p := problem{kind: otherVersion, subject: v.name, detail: err.Error()}
 	var other *fault.OtherVersionError
@@ -203,7 +202,7 @@ func (x *examination) addOtherVersion(v value, err error) {
 	x.problems = append(x.problems, p)
 }
 
-// examineRules returns the problems of a set of rules. One repair repairs all of them.
+// examineRules returns the problems of a rule set. All have the same repair, which repairs the whole set.
 func (b *backend) examineRules(v value, rules pushrule.Ruleset) (all []problem) {
 	for _, found := range rules.Problems(b.defaults.For(v.User)) {
 		repaired := rules

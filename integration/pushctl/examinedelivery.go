@@ -25,11 +25,11 @@ var (
 	strayText         = kind{"texts without a notification", byRepair}
 )
 
-// expiring are the kinds of delivery's keys that expire.
+// expiring has the kinds of delivery keys that expire.
 var expiring = []stored.KeyKind{stored.SeenKey, stored.SentKey, stored.ShardSummaryKey}
 
-// readFormat returns the number of shards, 0 if it is unknown. Other says that the queue is of
-// another version.
+// readFormat returns the number of shards, 0 if it is unknown. Other is an error if another version of the module wrote
+// the queue.
 func (b *backend) readFormat(ctx context.Context) (shards int, other, err error) {
 	ctx, cancel := context.WithTimeout(ctx, replyTimeout)
 	defer cancel()
@@ -44,8 +44,8 @@ func (b *backend) readFormat(ctx context.Context) (shards int, other, err error)
 	return 0, nil, fmt.Errorf("read %s: %w", b.keys.DeliveryFormat(), err)
 }
 
-// examineDelivery looks for unreadable values among the keys of delivery. Other, if any, says
-// that the queue is of another version, whose keys this version does not know.
+// examineDelivery looks for unreadable values in the delivery keys. Other is not nil if another version wrote the
+// queue; this version does not know the keys of that queue.
 func (s *scanner) examineDelivery(ctx context.Context, node *redis.Client, x *examination, names []string, other error) error {
 	var lasting []string
 	for _, name := range names {
@@ -103,7 +103,7 @@ func (s *scanner) examineDeliveryKey(ctx context.Context, node *redis.Client, x 
 	return nil
 }
 
-// scanHash calls do with the pairs of a hash, a page at a time. A pair may come twice.
+// scanHash calls do with the pairs of fields and values of a hash, a page at a time. A pair may come twice.
 func scanHash(ctx context.Context, node *redis.Client, name string, do func(pairs []string) error) error {
 	for cursor := uint64(0); ; {
 		pairs, next, err := node.HScan(ctx, name, cursor, "", pageSize).Result()
@@ -127,7 +127,7 @@ func (s *scanner) examineTexts(ctx context.Context, node *redis.Client, x *exami
 	}); err != nil {
 		return err
 	}
-	slices.Sort(fields) // so that each backlog is read once
+	slices.Sort(fields) // groups the fields of a backlog, so that it is read once
 	for part := range slices.Chunk(slices.Compact(fields), pageSize) {
 		stray, err := s.queue.StrayTexts(ctx, key.Shard, part)
 		if err != nil {
@@ -161,7 +161,7 @@ func (x *examination) examineGateways(ctx context.Context, node *redis.Client, n
 	return err
 }
 
-// entries are the entries of a key. All its unreadable ones are one problem.
+// entries are the entries of a key. All unreadable entries of a key are one problem.
 type entries struct {
 	unreadable int
 	first      string
@@ -188,7 +188,7 @@ func (e *entries) problems(name string) []problem {
 	}}
 }
 
-// examineFirst reads the first notifications of a shard.
+// examineFirst checks the record of the first notification in each backlog of a shard.
 func (s *scanner) examineFirst(ctx context.Context, node *redis.Client, x *examination, name string, key stored.Key) error {
 	var all entries
 	err := scanHash(ctx, node, name, func(pairs []string) error {
@@ -208,7 +208,7 @@ func (s *scanner) examineFirst(ctx context.Context, node *redis.Client, x *exami
 	return nil
 }
 
-// examineListed looks for backlogs that their gates do not list.
+// examineListed looks for backlogs that are missing from the list of their gate.
 func (s *scanner) examineListed(ctx context.Context, node *redis.Client, x *examination, shard int, byGate map[string][]string) error {
 	scores := map[string]*redis.FloatSliceCmd{}
 	_, err := node.Pipelined(ctx, func(p redis.Pipeliner) error {
@@ -217,7 +217,7 @@ func (s *scanner) examineListed(ctx context.Context, node *redis.Client, x *exam
 		}
 		return nil
 	})
-	var refusal redis.Error // of a key of another type, or on another master, which is a problem of its own
+	var refusal redis.Error // the key has another type or is on another master: another examination reports this
 	if err != nil && !errors.As(err, &refusal) {
 		return err
 	}
@@ -231,8 +231,7 @@ func (s *scanner) examineListed(ctx context.Context, node *redis.Client, x *exam
 	return nil
 }
 
-// lost returns the problem of a backlog that is not listed, or has lost its first
-// notification.
+// lost returns the problem of a backlog that is missing from its gate's list, or has lost its first notification.
 func (s *scanner) lost(shard int, target, gate string) problem {
 	first, due, more := s.keys.ShardFirst(shard), s.keys.Due(shard, gate), s.keys.More(shard, target)
 	return problem{
@@ -262,7 +261,7 @@ func unlessNil(err error) error {
 	return err
 }
 
-// examineMore reads the other notifications of a backlog.
+// examineMore checks the notifications of a backlog after the first one.
 func (s *scanner) examineMore(ctx context.Context, node *redis.Client, x *examination, name string, key stored.Key) error {
 	texts, err := node.LRange(ctx, name, 0, -1).Result()
 	if err != nil {
@@ -274,7 +273,7 @@ func (s *scanner) examineMore(ctx context.Context, node *redis.Client, x *examin
 		all.examine("index "+strconv.Itoa(i), key.Target, text)
 	}
 	x.problems = append(x.problems, all.problems(name)...)
-	gate := "repaired" // the host that sends it knows its gate
+	gate := "repaired" // a placeholder: the host that sends the backlog knows its gate
 	if (module.Target{Name: key.Target}).IsFanOut() {
 		gate = module.FanOut
 	}
@@ -285,10 +284,10 @@ func (s *scanner) examineMore(ctx context.Context, node *redis.Client, x *examin
 	return nil
 }
 
-// maxClockSkew is how much the clocks of a failed master and its successor may differ.
+// maxClockSkew is the maximum difference between the clocks of a failed master and its successor.
 const maxClockSkew = time.Minute
 
-// examineDue looks for a gate that no host finds, or finds too late.
+// examineDue looks for a gate that no host finds, or whose backlogs no host finds in time.
 func (s *scanner) examineDue(ctx context.Context, node *redis.Client, x *examination, name string, key stored.Key) error {
 	gates, limit := s.keys.ShardGates(key.Shard), x.now.Add(content.MaxWait+maxClockSkew).UnixMicro()
 	late, err := node.ZCount(ctx, name, fmt.Sprint("(", limit), "+inf").Result()

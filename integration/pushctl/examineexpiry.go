@@ -13,8 +13,8 @@ import (
 // expiringKey is the problem of a key that Redis will remove with its data.
 var expiringKey = kind{"key that expires", byRepair}
 
-// examineExpiry looks for the expiry of a value that should stay. The module itself lets
-// hashes without pushers and claims without users expire.
+// examineExpiry reports a value that expires and should not. Of these values, the module lets only hashes without
+// pushers and claims without users expire.
 func (b *backend) examineExpiry(x *examination, v value) {
 	if v.expiry < 0 || v.isEmpty() {
 		return
@@ -41,11 +41,10 @@ func (v *value) isEmpty() bool {
 	return false
 }
 
-// examineExpiries looks for expiries among keys without a value to read here. None of them
-// may expire.
+// examineExpiries reports keys that expire, among keys whose values are not read here. None of these keys may expire.
 func (b *backend) examineExpiries(ctx context.Context, node *redis.Client, x *examination, names []string) error {
 	answers := make([]*redis.DurationCmd, len(names))
-	_, _ = node.Pipelined(ctx, func(p redis.Pipeliner) error { // each answer has its error
+	_, _ = node.Pipelined(ctx, func(p redis.Pipeliner) error { // each reply has its own error
 		for i, name := range names {
 			answers[i] = p.PTTL(ctx, name)
 		}

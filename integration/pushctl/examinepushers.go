@@ -99,8 +99,8 @@ func (b *backend) examinePushers(ctx context.Context, node *redis.Client, x *exa
 	return nil
 }
 
-// examinePusher checks that the claims to a pusher's pushkey include the pusher's own. Text
-// has these claims, which were read after the pusher.
+// examinePusher checks that the index has the pusher's own claim to its pushkey. Text has all claims to the pushkey,
+// read after the pusher.
 func (b *backend) examinePusher(x *examination, node *redis.Client, v value, p pusher.Pusher, text string) {
 	claim := pusher.Owner{User: v.User, Claim: p.Claim.Number}
 	entry, damaged := stored.ReadEntry(text)
@@ -145,8 +145,7 @@ func (b *backend) examineClaims(ctx context.Context, node *redis.Client, x *exam
 	return nil
 }
 
-// examinePushkey compares the claims to a pushkey with its pushers. The claims were read
-// first.
+// examinePushkey compares the claims to a pushkey with the pushers of that key, which were read after the claims.
 func (b *backend) examinePushkey(x *examination, node *redis.Client, c keyClaims, lists map[mxid.UserID]module.Result[pusher.List]) {
 	existing := map[mxid.UserID]pusher.Pusher{}
 	for _, user := range c.Users() {
@@ -159,7 +158,7 @@ func (b *backend) examinePushkey(x *examination, node *redis.Client, c keyClaims
 	}
 	problems := module.ProblemsOfPushkey(c.Claims, existing, x.now)
 	for _, claim := range problems.Abandoned {
-		// The claims of unreadable pushers are unknown.
+		// It is unknown which claims an unreadable pusher has.
 		if lists[claim.User].Err != nil && claim.User.Validate() == nil {
 			continue
 		}
@@ -178,11 +177,10 @@ func (b *backend) examinePushkey(x *examination, node *redis.Client, c keyClaims
 	}
 }
 
-// readPending returns the pushkeys with claims of several users that hosts will still
-// reconcile.
+// readPending returns the pushkeys of several users that are still marked for hosts to reconcile.
 func (b *backend) readPending(ctx context.Context, claims []keyClaims) (map[pusher.Digest]bool, error) {
 	answers := map[pusher.Digest]*redis.FloatCmd{}
-	_, _ = b.client.Pipelined(ctx, func(p redis.Pipeliner) error { // each answer has its error
+	_, _ = b.client.Pipelined(ctx, func(p redis.Pipeliner) error { // each reply has its own error
 		for _, c := range claims {
 			if len(c.Users()) > 1 {
 				answers[c.Digest] = p.ZScore(ctx, b.keys.Pending(), string(c.Digest))
@@ -200,8 +198,8 @@ func (b *backend) readPending(ctx context.Context, claims []keyClaims) (map[push
 	return pending, nil
 }
 
-// overdue is the age at which a pending pushkey is a problem. Hosts reconcile every half
-// minute, and claims without a pusher after ten minutes.
+// overdue is the age at which a pending pushkey is a problem. Hosts reconcile pushkeys every half minute, and remove
+// claims without a pusher after ten minutes.
 const overdue = 15 * time.Minute
 
 // overduePushkeys returns a problem if no host reconciles pushkeys.
@@ -216,8 +214,8 @@ func (b *backend) overduePushkeys(ctx context.Context) ([]problem, error) {
 	}}, nil
 }
 
-// reconcilePushkeys reconciles like a host, until no pushkey is overdue or their number stops
-// falling. Pushkeys with data of another version stay pending.
+// reconcilePushkeys reconciles pushkeys as a host does, until no pushkey is overdue or their number no longer falls.
+// Pushkeys with data of another version stay pending.
 func (b *backend) reconcilePushkeys(ctx context.Context) error {
 	for before := 1 << 20; ; {
 		if err := b.host.ReconcilePushkeys(ctx); err != nil && !fault.IsOtherVersion(err) {

@@ -19,10 +19,10 @@ var (
 	strayEvent = kind{"large event in such a shard", byHand}
 )
 
-// strayShards collects the shards that no host looks at, because hosts have fewer shards.
+// strayShards collects the shards with numbers that hosts do not use, because they have fewer shards.
 type strayShards struct {
 	mu     sync.Mutex
-	shards int // of hosts; 0 if it is unknown
+	shards int // number of the hosts' shards; 0: unknown
 	found  map[int]bool
 }
 
@@ -63,7 +63,7 @@ func (s *strayShards) problems(ctx context.Context, b *backend) (all []problem, 
 	return all, nil
 }
 
-// moveShard moves the backlogs of pushers to the shards of their users.
+// moveShard moves the pushers' backlogs of a shard to the shards where hosts look for them.
 func (b *backend) moveShard(ctx context.Context, shard, shards int) error {
 	var backlogs []module.Backlog
 	if err := b.queue.Backlogs(ctx, shard, func(backlog module.Backlog) bool {

@@ -15,7 +15,7 @@ var (
 	longUnread       = kind{"unread counts not compacted", byHand}
 )
 
-// unreadList is what a list of unread counts holds.
+// unreadList describes the list of a user's unread counts.
 type unreadList struct {
 	Key           string `json:"key"`
 	Bytes         int    `json:"bytes"` // 0 without a stored value
@@ -31,7 +31,7 @@ func readUnread(v value) unreadList {
 	for _, item := range v.items {
 		l.Bytes += len(item)
 	}
-	texts := stored.UnreadTexts(v.items) // which may change the items
+	texts := stored.UnreadTexts(v.items) // may change the items
 	l.Operations = len(texts)
 	if len(texts) > 0 && fold.IsRecord(texts[0]) {
 		l.Operations--

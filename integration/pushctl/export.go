@@ -25,7 +25,7 @@ func exportCommand() command {
 	}
 }
 
-// export writes an archive to a file; - means stdout.
+// export writes an archive to a file, or to stdout for "-".
 func (c *call) export(ctx context.Context) error {
 	name := c.args[0]
 	if name == "-" {
@@ -53,7 +53,7 @@ func (c *call) export(ctx context.Context) error {
 	return errors.Join(os.Rename(part, name), err)
 }
 
-// exportTo writes the archive. It returns errProblems if keys were left out.
+// exportTo writes the archive. It returns errProblems if it left out keys.
 func (c *call) exportTo(ctx context.Context, a *archive) error {
 	var mu sync.Mutex
 	skipped, others := 0, 0
@@ -90,7 +90,7 @@ func (c *call) exportTo(ctx context.Context, a *archive) error {
 	return nil
 }
 
-// recordsOf returns the records in some values, and the number of keys of the wrong type.
+// recordsOf converts values to records, and returns the number of keys of the wrong type.
 func recordsOf(values []value) (records []record, others int) {
 	for _, v := range values {
 		switch {

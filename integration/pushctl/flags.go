@@ -30,7 +30,7 @@ type options struct {
 	gateway                             gatewayName
 }
 
-// redisVariable names the Redis if -redis does not.
+// redisVariable is the environment variable for the Redis, if -redis is not given.
 const redisVariable = "PUSHCTL_REDIS"
 
 func newFlags(c command) *flags {

@@ -15,10 +15,10 @@ import (
 type gatewayName struct {
 	text               string // as given
 	canonical          string // see [delivery.GatewayName]
-	hasScheme, hasPort bool   // otherwise any scheme or port matches
+	hasScheme, hasPort bool   // without a scheme or port, any matches
 }
 
-// gatewayForms is for the texts of -h. A scheme without a port has its default port.
+// gatewayForms are the accepted forms, for the texts of -h. A scheme without a port implies its default port.
 const gatewayForms = "host, host:port or scheme://host:port"
 
 func readGatewayName(text string) (gatewayName, error) {
@@ -41,12 +41,12 @@ func (g gatewayName) String() string { return printable(g.text) }
 // isAny reports whether g is the zero value.
 func (g gatewayName) isAny() bool { return g.text == "" }
 
-// matches reports whether g names a gateway, given its [delivery.GatewayName].
+// matches reports whether g names the gateway with this [delivery.GatewayName].
 func (g gatewayName) matches(gateway string) bool {
 	return g.isAny() || g.part(gateway) == g.part(g.canonical)
 }
 
-// part returns the part of a canonical name that g has.
+// part returns the parts of a gateway's canonical name that g also specifies.
 func (g gatewayName) part(name string) string {
 	if !g.hasScheme {
 		_, name, _ = strings.Cut(name, "://")
@@ -60,9 +60,8 @@ func (g gatewayName) part(name string) string {
 // maxShownGateways limits the gateways in an error: users can make up any number.
 const maxShownGateways = 5
 
-// only returns the gateway that g matches, or an empty name if it matches none. Matched has
-// the number of pushers of each matching gateway. If there are several, the error shows the
-// ones with the most pushers.
+// only returns the gateway that g matches, or an empty name if it matches none. Matched has the number of pushers of
+// each matching gateway. If several gateways match, the error shows the gateways with the most pushers.
 func (g gatewayName) only(matched map[string]int) (string, error) {
 	names := slices.SortedFunc(maps.Keys(matched), func(a, b string) int {
 		return cmp.Or(cmp.Compare(matched[b], matched[a]), cmp.Compare(a, b))

@@ -44,7 +44,7 @@ func (c *call) showGateways(ctx context.Context) error {
 // shownGateway is a push gateway for an app.
 type shownGateway struct {
 	Gateway   string    `json:"gateway"`
-	App       string    `json:"app_id,omitempty"` // empty for a held gateway without backlogs
+	App       string    `json:"app_id,omitempty"` // empty: a held gateway without backlogs
 	HeldSince time.Time `json:"held_since,omitzero"`
 	Pushers   int       `json:"pushers"`
 	Due       int       `json:"due"`
@@ -54,14 +54,14 @@ type shownGateway struct {
 	Last      string    `json:"last,omitempty"` // the status, or why there was no answer
 }
 
-// gate is what waits for a gateway and an app in all shards.
+// gate is the backlogs that wait for a gateway and an app, in all shards.
 type gate struct {
 	backlogs, due int
 	late          time.Duration
-	failing       int       // pushers
-	since         time.Time // of the first failure
+	failing       int       // number of failing pushers
+	since         time.Time // time of the first failure
 	last          string    // answer
-	isTried       bool      // and failed lately
+	isTried       bool      // whether a host lately tried the gateway without success
 	heldSince     time.Time
 }
 
@@ -69,8 +69,8 @@ type gate struct {
 // wait for the gateway, not for a host.
 func (g *gate) isClosed() bool { return g.isTried || !g.heldSince.IsZero() }
 
-// How long a failure shows that hosts try a gateway. They try a closed one every 5 s, and
-// one whose address is not public every hour.
+// The time after a failure during which hosts count as trying the gateway. They try a closed gateway every 5 s, and a
+// gateway whose address is not public every hour.
 const (
 	triedFor   = 30 * time.Second
 	blockedFor = 70 * time.Minute
@@ -119,7 +119,7 @@ func (c *call) readGates(ctx context.Context, shards int) (map[string]*gate, err
 	return all, nil
 }
 
-// fails adds a failing pusher.
+// fails counts a failing pusher.
 func (g *gate) fails(w delivery.Waiting, now time.Time) {
 	if w.Since.IsZero() {
 		return
@@ -245,8 +245,7 @@ func (c *call) openGateway(ctx context.Context) error {
 	})
 }
 
-// changeGateway changes the only gateway in found, which has the number of pushers of each
-// gateway that g matches.
+// changeGateway calls do for the only gateway in found, which has the number of pushers of each gateway that g matches.
 func (c *call) changeGateway(g gatewayName, found map[string]int, verb string, do func(name string) error) error {
 	name, err := g.only(found)
 	if err == nil && c.yes {
@@ -261,8 +260,8 @@ func (c *call) changeGateway(g gatewayName, found map[string]int, verb string, d
 // errEnough ends a scan early.
 var errEnough = errors.New("found enough")
 
-// pushersAt counts the pushers of each gateway that g matches. With a scheme, it stops at the
-// first pusher. It returns a [notFoundError] without pushers.
+// pushersAt counts the pushers of each gateway that g matches. If g has a scheme, it matches one gateway, and the scan
+// stops at the first pusher. Without any pusher, pushersAt returns a [notFoundError].
 func (c *call) pushersAt(ctx context.Context, g gatewayName) (map[string]int, error) {
 	var mu sync.Mutex
 	pushers := map[string]int{}

@@ -35,7 +35,7 @@ func importCommand() command {
 type importer struct {
 	*call
 	seed maphash.Seed
-	last map[uint64]int64 // line of the last record for each key, by hash
+	last map[uint64]int64 // line number of the last record of each key, by the key's hash
 
 	mu     sync.Mutex
 	counts map[importOutcome]int
@@ -47,7 +47,7 @@ const (
 	created importOutcome = iota
 	unchanged
 	replaced
-	kept // the stored value differs
+	kept // Redis has another value, which stays
 )
 
 var errFileChanged = errors.New("the file changed during the import")
@@ -59,7 +59,7 @@ func (c *call) importFile(ctx context.Context) error {
 		return err
 	}
 	defer file.Close()
-	// SCAN may return a key twice: its last record counts.
+	// SCAN may have returned a key twice: its last record counts.
 	records, err := readArchive(file, func(line int64, r record) error {
 		i.last[i.keyHash(r)] = line
 		if err := r.otherVersion(); err != nil {
@@ -125,10 +125,10 @@ func (i *importer) storeAll(ctx context.Context, file io.Reader, records int64) 
 type importJob struct {
 	record
 	before value
-	claims map[pusher.Digest]string // to the pushkeys of the batch
+	claims map[pusher.Digest]string // the stored claims to the pushkeys of the batch
 }
 
-// storeBatch reads the keys in one pipeline, so that unchanged records cost little.
+// storeBatch stores records. It reads all their keys in one pipeline, so that unchanged records cost little.
 func (i *importer) storeBatch(ctx context.Context, batch []record) error {
 	names := make([]string, len(batch))
 	var digests []pusher.Digest
@@ -154,12 +154,12 @@ func (i *importer) storeBatch(ctx context.Context, batch []record) error {
 	return parallel(ctx, jobs, i.store)
 }
 
-// store stores a record, unless Redis has another value that is kept.
+// store stores a record, unless Redis has another value and the flags keep it.
 func (i *importer) store(ctx context.Context, j importJob) error {
 	outcome, err := i.tryStore(ctx, j)
 	if err == nil && outcome != kept && j.event == nil {
 		if outcome != unchanged {
-			j.claims = nil // they may be outdated now
+			j.claims = nil // the claims may be outdated now
 		}
 		err = i.claim(ctx, j)
 	}
@@ -175,7 +175,7 @@ func (i *importer) store(ctx context.Context, j importJob) error {
 	return nil
 }
 
-// maxTries bounds the tries for a value that hosts keep changing.
+// maxTries is the maximum number of tries to store a value that hosts keep changing.
 const maxTries = 10
 
 var (
@@ -219,7 +219,7 @@ func (j importJob) exists() bool {
 	return h.Pushers.Len() > 0 || h.Err != nil
 }
 
-// isOfOtherVersion reports whether another version stored the value on Redis.
+// isOfOtherVersion reports whether another version of the module stored the value in Redis.
 func (j importJob) isOfOtherVersion() bool {
 	before := record{fields: j.before.fields}
 	if j.event != nil {
@@ -228,8 +228,7 @@ func (j importJob) isOfOtherVersion() bool {
 	return before.otherVersion() != nil
 }
 
-// isEqual reports whether Redis has the record, with any revision. It compares unreadable
-// events byte for byte.
+// isEqual reports whether Redis has the same value, with any revision. It compares unreadable events byte for byte.
 func (j importJob) isEqual() bool {
 	if j.event == nil {
 		return maps.Equal(stored.HashFields(j.before.fields), stored.HashFields(j.fields))
@@ -253,8 +252,8 @@ func (i *importer) replace(ctx context.Context, j importJob) (done bool, err err
 	return i.rules.Replace(ctx, j.user, nil, *j.event)
 }
 
-// claim adds the record's pushers to the index of pushkeys, unless j.claims has them. Another
-// user's later claim to a pushkey has a higher number and wins.
+// claim adds claims of the record's pushers to the index of pushkeys, unless j.claims already has them. Another user's
+// later claim to a pushkey has a higher number and wins.
 func (i *importer) claim(ctx context.Context, j importJob) error {
 	h := stored.ReadHash(j.fields)
 	for _, p := range h.Pushers.All() {

@@ -1,6 +1,5 @@
-// Command pushctl shows, checks, repairs and moves the module's data on a Redis, for
-// operators. Hosts may run: pushctl changes data by the same compare-and-set. Run it with
-// -h for its commands.
+// Command pushctl shows, checks, repairs and moves the module's data in Redis, for operators. Hosts may run at the same
+// time: pushctl changes data by the same compare-and-set. Run it with -h for its commands.
 package main
 
 import (
@@ -31,7 +30,7 @@ const (
 )
 
 func main() {
-	logging.Disable() // the errors that commands return say the same
+	logging.Disable() // commands return the same errors
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // a second signal ends the process at once
 	os.Exit(run(ctx, os.Args[1:], os.Getenv, os.Stdout, os.Stderr))
@@ -67,10 +66,10 @@ func commands() []command {
 // errProblems ends a command that succeeded but found problems.
 var errProblems = errors.New("there are problems")
 
-// notFoundError ends a command about a user or gateway that is unknown, perhaps mistyped.
+// notFoundError ends a command about an unknown user or gateway, whose name may be mistyped.
 type notFoundError string
 
-// Error says what was not found.
+// Error returns what was not found.
 func (e notFoundError) Error() string { return string(e) }
 
 // run runs a command and returns the exit status. An error is one line on stderr.
@@ -108,8 +107,8 @@ func runCommand(ctx context.Context, args []string, environment func(string) str
 	return c.call(ctx, rest, environment, stdout, stderr)
 }
 
-// findCommand finds the command whose name, of one or two words, begins the arguments. It
-// returns the rest of the arguments.
+// findCommand finds the command whose name, of one or two words, begins the arguments. It also returns the other
+// arguments.
 func findCommand(args []string) (c command, rest []string, found bool) {
 	for words := min(2, len(args)); words > 0; words-- {
 		for _, c := range commands() {

@@ -38,7 +38,7 @@ func writeTable(w io.Writer, head []string, rows [][]string) error {
 	return err
 }
 
-// writeBlocks writes the first cell of each row, and its other cells below.
+// writeBlocks writes a block for each row: the first cell, and the other cells below it.
 func writeBlocks(w io.Writer, head []string, rows [][]string) error {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	longest := 0
@@ -73,8 +73,8 @@ func wrapped(text string, width int) (lines []string) {
 	return append(lines, line)
 }
 
-// writeJSON writes a value and a line feed. It escapes the characters that [printable]
-// replaces, so that the text stays equal.
+// writeJSON writes a value and a line feed. It escapes the characters that [printable] replaces, so that a JSON parser
+// reads the original text.
 func writeJSON(w io.Writer, value any) error {
 	var text bytes.Buffer
 	encoder := json.NewEncoder(&text)
@@ -86,8 +86,8 @@ func writeJSON(w io.Writer, value any) error {
 	return err
 }
 
-// escaped escapes the unprintable characters in JSON, which has them in strings only. The
-// encoder has escaped those below a space.
+// escaped escapes the unprintable characters in JSON, where they occur only in strings. The encoder has already escaped
+// control characters below the space.
 func escaped(text []byte) []byte {
 	from := bytes.IndexFunc(text, isEscaped)
 	if from < 0 {
@@ -122,7 +122,7 @@ func (c *call) result(value any, writeText func(io.Writer) error, hasProblems bo
 	return err
 }
 
-// ago returns for how long something has been so, or "-" for a zero time.
+// ago returns the time since t as a text, or "-" for a zero time.
 func ago(t, now time.Time) string {
 	if t.IsZero() {
 		return "-"
@@ -139,7 +139,7 @@ func timeOf(microseconds int64) string {
 	return time.UnixMicro(microseconds).UTC().Format(time.RFC3339)
 }
 
-// printable replaces the characters of a user's text that a terminal would obey.
+// printable replaces the characters of a user's text that control a terminal.
 func printable(text string) string {
 	return strings.Map(func(r rune) rune {
 		if unicode.IsPrint(r) {

@@ -13,8 +13,7 @@ import (
 	"github.com/pushfx/pushfx/module/retry"
 )
 
-// kind is a kind of problem in stored data. The file that finds and repairs a kind also
-// declares it.
+// kind is a kind of problem in stored data. It is declared in the file that finds and repairs it.
 type kind struct {
 	name   string // shown to operators
 	remedy string
@@ -30,25 +29,24 @@ const (
 	byCluster = "redis-cli --cluster fix"
 )
 
-// problem is one occurrence.
+// problem is one occurrence of a kind.
 type problem struct {
 	kind
-	subject string // the user; the key, if it belongs to no user
-	detail  string // distinguishes problems of one subject; no secrets
+	subject string // the user, or the key if it belongs to no user
+	detail  string // tells problems of one subject apart; contains no secrets
 
 	key  string
-	node *redis.Client // has the key
+	node *redis.Client // the node with the key
 
 	damaged *record                     // the unreadable value, for the file of -save
-	refusal error                       // why it cannot be repaired
-	repair  func(context.Context) error // repairs it if the data has not changed; nil if only a person can
+	refusal error                       // why the problem cannot be repaired
+	repair  func(context.Context) error // repairs the problem if the data has not changed; nil: only a person can repair it
 
-	// recheck reports whether the problem still exists. If it is nil, examining the key again
-	// shows that.
+	// recheck reports whether the problem still exists. If recheck is nil, the key is examined again instead.
 	recheck func(context.Context) (bool, error)
 }
 
-// The reasons to leave a problem.
+// The reasons why a repair leaves a problem.
 var (
 	errByHand  = errors.New("needs a person")
 	errChanged = errors.New("has just changed")
@@ -76,8 +74,8 @@ func (p problem) String() string {
 	return fmt.Sprintf("%s\t%s\t%s", p.kind.name, printable(p.subject), printable(p.detail))
 }
 
-// unconfirmed has the problems that involve several keys. Keys cannot be read at one moment,
-// and a host may be changing them, so a problem counts only if a later look finds it again.
+// unconfirmed has the problems that involve several keys. Keys are not read at the same moment, and a host may be
+// changing them, so a problem counts only if a second examination finds it again.
 type unconfirmed struct {
 	*backend
 	problems []problem
@@ -87,7 +85,7 @@ type unconfirmed struct {
 const (
 	maxUnconfirmed = 5000
 
-	// confirmDelay is longer than a host takes from one key to the next.
+	// confirmDelay is longer than a host needs between its writes to two keys.
 	confirmDelay = time.Second
 )
 

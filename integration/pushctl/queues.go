@@ -64,14 +64,14 @@ func allShards(shards int) (numbers []int) {
 type shownQueues struct {
 	Backlogs int64   `json:"pushers_with_a_backlog"`
 	Due      int64   `json:"due"`
-	Closed   int64   `json:"behind_closed_gateways"` // due, at gateways that fail or are held
+	Closed   int64   `json:"behind_closed_gateways"` // due backlogs at gateways that fail or are held
 	Failing  int64   `json:"failing_pushers"`
 	FanOut   int64   `json:"large_events"`
-	Late     float64 `json:"late_seconds"` // of the backlog that has been due the longest, elsewhere
+	Late     float64 `json:"late_seconds"` // of the backlog that has been due the longest, at other gateways
 	Stalled  bool    `json:"stalled"`      // hosts do not send, or cannot keep up
 }
 
-// maxLate is the lateness at which hosts count as stalled.
+// maxLate is the lateness from which hosts count as stalled.
 const maxLate = 10 * time.Second
 
 func (c *call) showQueues(ctx context.Context) error {
@@ -188,12 +188,12 @@ func queuesShowCommand() command {
 // The states of a pusher for operators.
 const (
 	stateWell     = "well"
-	stateOff      = "not sent to" // of another kind than http, or disabled
+	stateOff      = "not sent to" // disabled, or not of the kind http
 	stateWaits    = "waits"
 	stateUnderWay = "under way"
 	stateLate     = "late" // due, but no host sends
 	stateHeld     = "gateway held"
-	stateClosed   = "gateway closed" // due when a gateway that fails works again
+	stateClosed   = "gateway closed" // waits until a failing gateway works again
 	stateGone     = "gone"           // deleted; a host will drop its backlog
 )
 
@@ -202,11 +202,11 @@ type shownQueue struct {
 	Gateway       string    `json:"gateway,omitempty"`
 	State         string    `json:"state"`
 	Notifications int       `json:"notifications"`
-	Oldest        time.Time `json:"oldest,omitzero"` // when Notify got the oldest one
+	Oldest        time.Time `json:"oldest,omitzero"` // when Notify queued the oldest notification
 	Since         time.Time `json:"failing_since,omitzero"`
 	Attempts      int       `json:"attempts"`
 	Last          string    `json:"last,omitempty"` // the status, or why there was no answer
-	Due           time.Time `json:"due,omitzero"`   // unless a host has claimed the backlog
+	Due           time.Time `json:"due,omitzero"`   // zero if a host has claimed the backlog
 	Generation    int64     `json:"generation,omitempty"`
 }
 
@@ -327,8 +327,7 @@ func writeQueues(w io.Writer, all []shownQueue, now time.Time) error {
 	return writeTable(w, head, rows)
 }
 
-// selectBacklogs returns the backlogs of a user, or of all users, at the gateways that the
-// flag names.
+// selectBacklogs returns the backlogs of a user, or of all users, at the gateways that -gateway names.
 func (c *call) selectBacklogs(ctx context.Context, user mxid.UserID) ([]backlog, error) {
 	shards, err := c.shardCount(ctx)
 	if err != nil {
@@ -346,11 +345,11 @@ func (c *call) selectBacklogs(ctx context.Context, user mxid.UserID) ([]backlog,
 // selection has the backlogs that a command changes.
 type selection struct {
 	backlogs []backlog
-	at       string // the gateway of the flag, as a part of a sentence
+	at       string // the gateway of -gateway, as a part of a sentence
 }
 
-// selected returns the backlogs that USER and -gateway name. If nothing waits, it says so. It
-// returns a [notFoundError] if the user or the gateway is unknown.
+// selected returns the backlogs that USER and -gateway name. If there are none, it writes a note. It returns a
+// [notFoundError] if the user or the gateway is unknown.
 func (c *call) selected(ctx context.Context) (s selection, err error) {
 	if len(c.args) == 0 && c.gateway.isAny() {
 		return s, errors.New("want USER or -gateway HOST (see -h)")
@@ -382,8 +381,7 @@ func (c *call) selected(ctx context.Context) (s selection, err error) {
 	return s, err
 }
 
-// checkSelection checks that a selection without backlogs has a user, and the gateway a
-// pusher.
+// checkSelection checks a selection without backlogs: the user must exist, and the gateway must have a pusher.
 func (c *call) checkSelection(ctx context.Context, user mxid.UserID) error {
 	switch {
 	case c.gateway.isAny():
@@ -449,7 +447,7 @@ func (c *call) retryQueues(ctx context.Context) error {
 	return c.report("retry %d of %d pushers%s", all, len(s.backlogs), s.at)
 }
 
-// noteHeld writes a note if backlogs have a held gateway, to which hosts send nothing.
+// noteHeld writes a note if some of the backlogs are at a held gateway, to which hosts send nothing.
 func (c *call) noteHeld(ctx context.Context, all []backlog) error {
 	held, err := c.queue.Held(ctx)
 	if err != nil {

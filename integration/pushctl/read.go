@@ -13,7 +13,7 @@ import (
 	"github.com/pushfx/pushfx/module/stored"
 )
 
-// value is a node's reply for a key of the module.
+// value is a node's reply for one of the module's keys.
 type value struct {
 	name string
 	stored.Key
@@ -21,10 +21,10 @@ type value struct {
 	text   string            // of push rules and claims
 	fields map[string]string // of a hash of pushers
 	items  []string          // of a list of unread counts
-	expiry time.Duration     // from now; negative for none
+	expiry time.Duration     // time until Redis removes the key; negative: none
 }
 
-// noExpiry is Redis' reply for a key that stays.
+// noExpiry is the reply of Redis for a key that does not expire.
 const noExpiry time.Duration = -1
 
 type valueState int
@@ -42,7 +42,7 @@ func (b *backend) readValues(ctx context.Context, from redis.UniversalClient, na
 	return b.readEach(ctx, from, names, nil)
 }
 
-// readExpiring is readValues with the expiry.
+// readExpiring does the same as readValues, and also reads the expiry.
 func (b *backend) readExpiring(ctx context.Context, from redis.UniversalClient, names []string) ([]value, error) {
 	expiries := make([]*redis.DurationCmd, 0, len(names))
 	values, err := b.readEach(ctx, from, names, func(p redis.Pipeliner, name string) {
@@ -59,15 +59,15 @@ func (b *backend) readExpiring(ctx context.Context, from redis.UniversalClient, 
 	return values, err
 }
 
-// readEach is readValues with further commands: after, unless it is nil, queues one behind
-// the command for each value.
+// readEach does the same as readValues, with further commands: if after is not nil, it queues a command behind the
+// command for each value.
 func (b *backend) readEach(
 	ctx context.Context, from redis.UniversalClient, names []string, after func(p redis.Pipeliner, name string),
 ) ([]value, error) {
 	ctx, cancel := context.WithTimeout(ctx, replyTimeout)
 	defer cancel()
 	values, answers := make([]value, 0, len(names)), make([]redis.Cmder, 0, len(names))
-	_, _ = from.Pipelined(ctx, func(p redis.Pipeliner) error { // each answer has its error
+	_, _ = from.Pipelined(ctx, func(p redis.Pipeliner) error { // each reply has its own error
 		for _, name := range names {
 			key := b.keys.Parse(name)
 			switch key.Kind {
@@ -117,7 +117,7 @@ func (b *backend) readAnywhere(ctx context.Context, node *redis.Client, names []
 	return append(here, there...), err
 }
 
-// fill sets the value and its state from an answer.
+// fill sets the value and its state from a reply.
 func (v *value) fill(answer redis.Cmder) error {
 	err := answer.Err()
 	_, isMoved := redis.IsMovedError(err)
@@ -147,7 +147,7 @@ func (v *value) fill(answer redis.Cmder) error {
 	return nil
 }
 
-// owner returns the user, the digest of the pushkey, or for other keys the key.
+// owner returns the user or the digest of the pushkey that a key belongs to, or else the key.
 func (v *value) owner() string {
 	switch {
 	case v.Kind == stored.ClaimsKey:

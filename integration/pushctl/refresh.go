@@ -34,7 +34,7 @@ func refreshCommand() command {
 	}
 }
 
-// refresher updates sets to the current default rules and counts them.
+// refresher updates rule sets to the current default rules, and counts the sets.
 type refresher struct {
 	*call
 	mu                                  sync.Mutex
@@ -106,8 +106,8 @@ func (r *refresher) countOff(features []string) {
 	}
 }
 
-// count adds one to the number of sets and, unless it is nil, to kind. It lists the user if
-// there is a reason why the set was left as it is.
+// count adds one to the number of sets and, if kind is not nil, to kind. If why gives a reason why the set was not
+// updated, count lists the user.
 func (r *refresher) count(kind *int, user mxid.UserID, why string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

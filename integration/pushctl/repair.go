@@ -40,7 +40,7 @@ type repairer struct {
 	report *report
 
 	mu       sync.Mutex
-	repaired map[string]int64 // without -yes, the repairable problems
+	repaired map[string]int64 // number of repaired problems; without -yes, of repairable ones
 	saved    *archive         // created with the first unreadable value
 }
 
@@ -95,7 +95,7 @@ func (r *repairer) handle(ctx context.Context, p problem) error {
 	return nil
 }
 
-// reasonToLeave returns why a problem stays, or nil if it can be repaired.
+// reasonToLeave returns the reason why a problem cannot be repaired, or nil.
 func (r *repairer) reasonToLeave(p problem) error {
 	switch {
 	case p.refusal != nil:
@@ -108,14 +108,13 @@ func (r *repairer) reasonToLeave(p problem) error {
 	return nil
 }
 
-// isRefusal reports whether an error is only the reason why a problem stays. Any other error ends
-// the repair.
+// isRefusal reports whether an error only tells why a problem stays. Any other error ends the command.
 func isRefusal(err error) bool {
 	reasons := []error{errByHand, errChanged, errDamaged, pushrule.ErrDuplicatesDiffer, pushrule.ErrForeignDefault, pushrule.ErrFeatureOff}
 	return isRefused(err) || slices.ContainsFunc(reasons, func(reason error) bool { return errors.Is(err, reason) })
 }
 
-// isRefused reports whether a store or service refused a call, rather than failed.
+// isRefused reports whether a store or service refused a call. Otherwise the call failed.
 func isRefused(err error) bool {
 	kind := fault.KindOf(err)
 	return err != nil && kind != fault.Internal && kind != fault.Unavailable
@@ -138,8 +137,7 @@ func (r *repairer) saveDamaged(damaged record) (err error) {
 	return errors.Join(r.saved.add(damaged), r.saved.sync())
 }
 
-// write writes the result, also after a failed repair. It returns errProblems if problems
-// remain.
+// write writes the result, even if the repair failed. It returns errProblems if problems remain.
 func (r *repairer) write(failed error) error {
 	found := r.report.Problems
 	if len(found) == 0 {
@@ -168,7 +166,7 @@ func (r *repairer) write(failed error) error {
 	return nil
 }
 
-// nextStep says what to do next about problems of a kind.
+// nextStep tells an operator what to do about the remaining problems of a kind.
 func (r *repairer) nextStep(name string, left int64) string {
 	remedy := r.report.remedies[name]
 	switch {

@@ -34,8 +34,7 @@ func (p pace) limiter() *rate.Limiter {
 	return rate.NewLimiter(rate.Limit(p), p.page(pageSize))
 }
 
-// page returns how many keys to take at once. At a low rate, pages are small, so that the
-// load is even.
+// page returns the number of keys to read at once. At a low rate, pages are small, so that the load is even.
 func (p pace) page(limit int) int {
 	if p == 0 {
 		return limit
@@ -74,8 +73,7 @@ func (c *call) newScanner(label string) *scanner {
 	return &scanner{call: c, limiter: c.rate.limiter(), bar: newBar(label, 0)}
 }
 
-// scan calls page for all keys, perhaps twice for a key. Errors: [errNoKeys],
-// [errTopologyChanged], errors of page.
+// scan calls page with all keys; a key may come twice. Errors: [errNoKeys], [errTopologyChanged], errors of page.
 func (s *scanner) scan(ctx context.Context, page pageFunc) error {
 	before, err := s.topology(ctx)
 	if err != nil {
@@ -112,7 +110,7 @@ func (s *scanner) scanNode(ctx context.Context, node *redis.Client, page pageFun
 		if err != nil {
 			return fmt.Errorf("SCAN on %s: %w", s.addressOf(node), err)
 		}
-		for part := range slices.Chunk(keys, s.rate.page(pageSize)) { // a reply may exceed COUNT
+		for part := range slices.Chunk(keys, s.rate.page(pageSize)) { // a reply of SCAN may have more keys than COUNT
 			if err := s.limiter.WaitN(ctx, len(part)); err != nil {
 				return err
 			}
@@ -139,8 +137,7 @@ func (s *scanner) handle(ctx context.Context, node *redis.Client, keys []string,
 	return nil
 }
 
-// topology returns a text that differs after a master was replaced or restarted, or slots
-// have moved.
+// topology returns a text that changes when a master is replaced or restarted, or slots move.
 func (b *backend) topology(ctx context.Context) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, replyTimeout)
 	defer cancel()
@@ -185,8 +182,8 @@ func slotsIn(nodes string) (all []string) {
 	return all
 }
 
-// size estimates the number of keys, other services' included. It is 0 if the login may not
-// ask.
+// size estimates the number of keys, including those of other services. It returns 0 if the login may not ask for the
+// number.
 func (b *backend) size(ctx context.Context) int64 {
 	var n atomic.Int64
 	err := redisclient.EachMaster(ctx, b.client, func(ctx context.Context, node *redis.Client) error {
@@ -200,7 +197,7 @@ func (b *backend) size(ctx context.Context) int64 {
 	return n.Load()
 }
 
-// workers is the number of concurrent changes.
+// workers is the number of changes that run at the same time.
 const workers = 16
 
 // parallel calls do for each element, [workers] at a time, until a call fails.

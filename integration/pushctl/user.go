@@ -50,7 +50,7 @@ func (c *call) changeUser(
 	return c.report("%s %s, who %s %s", verb, printable(string(user)), has, describe(records))
 }
 
-// report writes the change that was made, or without -yes the change that -yes would make.
+// report writes what was changed, or without -yes what would be changed.
 func (c *call) report(format string, args ...any) (err error) {
 	if c.yes {
 		_, err = fmt.Fprintf(c.out, "done: "+format+"\n", args...)

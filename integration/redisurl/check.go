@@ -10,10 +10,11 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// checkTimeout bounds the check of all addresses together.
+// checkTimeout is the longest time of a check of all addresses together.
 const checkTimeout = 5 * time.Second
 
-// Check compares the mode with the servers' mode. The first address that answers decides.
+// Check compares the mode of the flags with the servers' mode. It takes the servers' mode from the first address that
+// answers.
 func (s Servers) Check(ctx context.Context) error {
 	if s.Mode == Embedded {
 		return nil
@@ -30,7 +31,7 @@ func (s Servers) Check(ctx context.Context) error {
 	return errors.Join(faults...)
 }
 
-// silentError means that a server did not answer as a Redis does.
+// silentError means that a server did not answer, or not as Redis does.
 type silentError struct {
 	address string
 	cause   error
@@ -90,7 +91,8 @@ func (s Servers) checkMaster(ctx context.Context, client *redis.Client, address 
 	return refusal(address, err)
 }
 
-// refusal distinguishes an error reply from no reply.
+// refusal converts an error of a command: for an error reply it says so, and without a reply it returns a
+// [silentError].
 func refusal(address string, err error) error {
 	var answer redis.Error
 	switch {

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// Flags has the values of the flags that name a Redis.
+// Flags has the values of the flags for the connection to Redis.
 type Flags struct {
 	Mode                               string
 	Where, Master                      string
@@ -39,8 +39,8 @@ func (f *Flags) Add(flags *flag.FlagSet, mode Mode, modes string) {
 		"`FILE` with the password of the sentinels on its first line. Other sources are the\nURL and the environment variable "+SentinelPasswordVariable)
 }
 
-// Servers returns the servers of the flags. Passwords come from the URL, a file or the
-// environment. Errors do not repeat text that may be a password.
+// Servers returns the servers that the flags name. Passwords come from the URL, a file or the environment. Errors do
+// not repeat text that may be a password.
 func (f *Flags) Servers(environment func(name string) string) (Servers, error) {
 	s, err := Parse(Mode(f.Mode), f.Where, f.Master)
 	if err != nil {
@@ -69,8 +69,8 @@ func (f *Flags) Servers(environment func(name string) string) (Servers, error) {
 	return s, nil
 }
 
-// fill sets a password that the URL lacks: to the first line of a file, which the flag name
-// gives, or without a file to the fallback.
+// fill sets a password, unless the URL contains one, to the first line of the file that the flag with this name gives.
+// Without a file, it sets the fallback.
 func fill(password *string, name, file, fallback string) error {
 	switch {
 	case *password != "" && file != "":

@@ -1,5 +1,5 @@
-// Package redisurl parses the flags that name a Redis, and connects to it: a single server, a
-// master behind sentinels, or a cluster.
+// Package redisurl parses the flags for the connection to Redis, and connects: to a single server, a master behind
+// sentinels, or a cluster.
 package redisurl
 
 import (
@@ -18,13 +18,12 @@ import (
 	"github.com/redis/go-redis/v9/maintnotifications"
 )
 
-// Mode is the kind of Redis. It is never guessed. Except for Embedded, the names are the
-// values of redis_mode in INFO.
+// Mode is the kind of Redis, which a flag names. Except for Embedded, the values are those of redis_mode in INFO.
 type Mode string
 
 // The modes.
 const (
-	Embedded   Mode = "embedded" // started by the command in its process
+	Embedded   Mode = "embedded" // a Redis that the command starts in its own process
 	Standalone Mode = "standalone"
 	Sentinel   Mode = "sentinel"
 	Cluster    Mode = "cluster"
@@ -33,9 +32,9 @@ const (
 // Servers has the addresses of a Redis and the logins.
 type Servers struct {
 	Mode    Mode
-	MaxWait time.Duration // the longest wait for a change's durability
+	MaxWait time.Duration // the longest wait until a change is durable
 
-	single    redis.Options // also of an embedded Redis
+	single    redis.Options // also for an embedded Redis
 	sentinels redis.FailoverOptions
 	cluster   redis.ClusterOptions
 }
@@ -48,7 +47,7 @@ func EmbeddedAt(address string) Servers {
 // defaultMaster is the master's name in Redis's example configuration.
 const defaultMaster = "mymaster"
 
-// shared has the settings of all modes. With sentinels, the login is the sentinels'.
+// shared has the settings that all modes have. With sentinels, the login is for the sentinels.
 type shared struct {
 	addresses      []string
 	user, password string
@@ -131,14 +130,13 @@ func checkAddresses(all []string) error {
 	return nil
 }
 
-// errNotUnderstood replaces the Redis client's errors, which repeat the URL.
+// errNotUnderstood replaces the errors of the Redis client, which repeat the URL with its password.
 var errNotUnderstood = errors.New("not understood: want HOST:PORT, of sentinels or a cluster several with commas, or a URL " +
 	"that go-redis takes in this mode (redis:// or rediss://, a number as database, no unknown option, and in user and " +
 	"password all but letters and digits percent-encoded)")
 
-// read parses a URL as the Redis client does: with sentinels, user and password are for the
-// sentinels. It refuses parts that the client would ignore, such as a fragment: a password
-// with a # that is not escaped would end there.
+// read parses a URL as the Redis client does: with sentinels, user and password are for the sentinels. It refuses parts
+// that the client would ignore, such as a fragment: the unescaped # in a password begins a fragment.
 func (s *Servers) read(text string) error {
 	u, err := url.Parse(text)
 	if err != nil || u.Hostname() == "" || u.Fragment != "" || s.Mode == Cluster && strings.Trim(u.Path, "/") != "" {
@@ -155,7 +153,7 @@ func (s *Servers) read(text string) error {
 	if err != nil {
 		return errNotUnderstood
 	}
-	if t := s.shared().tls; t != nil { // servers have different names
+	if t := s.shared().tls; t != nil { // each server's certificate has its own name
 		t.ServerName, t.MinVersion = "", tls.VersionTLS12
 	}
 	return checkAddresses(s.shared().addresses)
@@ -169,8 +167,7 @@ func parse[T any](into *T, text string, read func(string) (*T, error)) error {
 	return err
 }
 
-// Settings of the Redis client. They leave time for a second try within the 5 s that the
-// module gives an operation.
+// Timeouts of the Redis client. They leave time for a second try within the 5 s of an operation of the module.
 const (
 	replyTimeout = time.Second            // for a command, and for its reply
 	dialReserve  = 200 * time.Millisecond // a dial may take longer than a reply, or the client keeps a silent sentinel
@@ -180,8 +177,7 @@ const (
 	// another server.
 	poolLimit = 500 * time.Millisecond
 
-	// topologyAge is how long a failover can stay unnoticed. The client's default is a
-	// minute.
+	// topologyAge is the longest time until the client notices a failover. The client's default is a minute.
 	topologyAge = time.Second
 )
 
@@ -209,14 +205,14 @@ func (s Servers) node(o redis.Options) *redis.Client {
 	return redis.NewClient(&o)
 }
 
-// limit sets the timeouts that the URL lacks: longer than a wait for durability.
+// limit sets the timeouts that the URL does not set. They are longer than the wait for durability.
 func (s Servers) limit(dial, read, write *time.Duration) {
 	reply := max(replyTimeout, s.MaxWait+dialReserve)
 	*read, *write = cmp.Or(*read, reply), cmp.Or(*write, reply)
 	*dial = cmp.Or(*dial, *read+dialReserve)
 }
 
-// noMaintenance turns off announcements of planned maintenance, which most servers refuse.
+// noMaintenance turns off notifications of planned maintenance, which most servers do not support.
 func noMaintenance() *maintnotifications.Config {
 	return &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
 }

@@ -27,7 +27,7 @@ type row struct {
 	event   string
 }
 
-// selectRows returns the rows of a query, with or without a transaction.
+// selectRows returns the rows of a query. The argument in is the database or a transaction.
 func selectRows(ctx context.Context, in interface {
 	QueryContext(context.Context, string, ...any) (*sql.Rows, error)
 }, query string, args ...any,
@@ -54,8 +54,8 @@ func unavailable(err error) error {
 	return module.Unavailable(err)
 }
 
-// many reads the rows of users, 500 with each query, and converts each to a value. Event
-// is the SQL expression of the event.
+// many reads the rows of users, 500 with each query, and converts each row to a value. Event is the SQL expression for
+// the event.
 func many[V any](
 	ctx context.Context, db *sql.DB, users []mxid.UserID, event string, value func(row) (V, error),
 ) map[mxid.UserID]module.Result[V] {

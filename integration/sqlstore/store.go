@@ -38,7 +38,7 @@ func (s *Store) Update(
 		var before stored.Event // none
 		for _, r := range rows {
 			if before, err = read(r); err != nil {
-				return err // what cannot be read is not overwritten
+				return err // an unreadable event is not overwritten
 			}
 		}
 		e := before
@@ -67,9 +67,8 @@ func (s *Store) Delete(ctx context.Context, user mxid.UserID) error {
 	})
 }
 
-// change makes a change with the next version, in a transaction. It locks the row of the
-// last version until the transaction ends, so changes become visible in the order of
-// their versions.
+// change calls do with the next version, in a transaction. It locks the row of the last version until the transaction
+// ends, so changes become visible in the order of their versions.
 func (s *Store) change(ctx context.Context, user mxid.UserID, do func(tx *sql.Tx, version int64) error) error {
 	if err := user.Validate(); err != nil {
 		return err
@@ -78,7 +77,7 @@ func (s *Store) change(ctx context.Context, user mxid.UserID, do func(tx *sql.Tx
 	if err != nil {
 		return unavailable(err)
 	}
-	defer tx.Rollback() // which does nothing after the commit
+	defer tx.Rollback() // no effect after the commit
 	var version int64
 	next := tx.QueryRowContext(ctx, `UPDATE push_rules_version SET last = last + 1 RETURNING last`)
 	if err := next.Scan(&version); err != nil {

@@ -13,15 +13,15 @@ import (
 	"github.com/pushfx/pushfx/module/pusher"
 )
 
-// maxDevices limits the devices of a notification. The module sends each device its own.
+// maxDevices is the maximum number of devices in a notification. The module sends each notification to one device.
 const maxDevices = 100
 
 // Notification is a notification that has arrived.
 type Notification struct {
 	Body         []byte
 	Began, Ended time.Time // of the request
-	Status       int       // of the answer, 0 if the client gave up before it
-	Rejected     []string  // pushkeys
+	Status       int       // of the answer; 0: the client gave up first
+	Rejected     []string  // pushkeys that the answer rejects
 
 	EventID    string
 	RoomID     string
@@ -33,7 +33,7 @@ type Notification struct {
 	Text       string // the body in the content of the event, if it has one
 	Counts     *Counts
 	Devices    []Device
-	Others     map[string]json.RawMessage // all members except the devices, as they were sent
+	Others     map[string]json.RawMessage // all members except the devices, as received
 }
 
 // Counts has the counts of a notification; nil means missing.
@@ -46,7 +46,7 @@ type Counts struct {
 type Device struct {
 	AppID   string          `json:"app_id"`
 	Pushkey string          `json:"pushkey"`
-	Tweaks  json.RawMessage `json:"tweaks"` // as they were sent; nil means missing
+	Tweaks  json.RawMessage `json:"tweaks"` // as received; nil: missing
 }
 
 // Digest identifies the device without its pushkey, as the module does.
@@ -57,8 +57,8 @@ func (d Device) Digest() string {
 // hasContent reports whether the notification has more than the event's id.
 func (n *Notification) hasContent() bool { return n.Type != "" }
 
-// read reads the body. It is the only reader, so that all users of a notification see the
-// same devices. Unlike encoding/json alone, it distinguishes upper and lower case.
+// read parses the body. All code that needs the devices uses its result. Unlike encoding/json alone, read distinguishes
+// upper and lower case.
 func (n *Notification) read() error {
 	var body map[string]json.RawMessage
 	if err := json.Unmarshal(n.Body, &body); err != nil {
@@ -164,11 +164,10 @@ func orElse(text, otherwise string) string {
 	return plain(text)
 }
 
-// mostRunes bounds a text of a user or client in a line.
+// mostRunes is the maximum length of a user's or client's text in a line.
 const mostRunes = 80
 
-// plain shortens a text of a user or client, and replaces characters that a terminal would
-// obey.
+// plain shortens a user's or client's text, and replaces characters that control a terminal.
 func plain(text string) string {
 	return shortened(strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {

@@ -1,5 +1,5 @@
-// Package receiver is a push gateway that delivers nothing. It reports each notification, and
-// answers late, wrongly or not at all if a test asks for it.
+// Package receiver is a push gateway that forwards nothing to devices. It reports each notification, and answers late,
+// wrongly or not at all if a test asks for it.
 package receiver
 
 import (
@@ -18,16 +18,15 @@ import (
 // Path is the path for notifications (Matrix specification, "Push Gateway API").
 const Path = "/_matrix/push/v1/notify"
 
-// maxBodyBytes fits the largest notification: an event of 64 KiB and the texts about its
-// room.
+// maxBodyBytes is enough for the largest notification: an event of 64 KiB and the texts about its room.
 const maxBodyBytes = 256 << 10
 
 // Trouble changes the answers of a gateway. The zero value answers at once and rejects
 // nothing.
 type Trouble struct {
-	Status     int           // answered instead of 200, unless 0
-	RetryAfter time.Duration // sent with every status but 200, unless 0
-	Fail       float64       // part of the notifications that are answered with 502, 0 to 1
+	Status     int           // the status of answers; 0: 200
+	RetryAfter time.Duration // the Retry-After of every status but 200; 0: none
+	Fail       float64       // fraction of notifications that get a 502, from 0 to 1
 	Delay      time.Duration // before the answer
 	Reject     []string      // rejected pushkeys
 	Hang       bool          // never answer
@@ -45,7 +44,7 @@ type Receiver struct {
 // answer. Calls are concurrent.
 func New(arrived func(Notification)) *Receiver { return &Receiver{arrived: arrived} }
 
-// Make changes all later answers.
+// Make sets the trouble of all later answers.
 func (r *Receiver) Make(t Trouble) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -10,7 +10,7 @@ import (
 type Recorder struct {
 	mu      sync.Mutex
 	all     []Notification
-	changed chan struct{} // closes when the next one arrives; nil without a waiter
+	changed chan struct{} // closes when the next notification arrives; nil: nobody waits
 }
 
 // Add adds a notification; see [New].

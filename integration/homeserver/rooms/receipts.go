@@ -24,7 +24,8 @@ type Receipt struct {
 	Time   time.Time
 }
 
-// setReceipt stores a receipt, unless one of a later event is there.
+// setReceipt stores a receipt, unless the stored receipt is for the same or a later event, or the user has too many
+// receipts.
 var setReceipt = redis.NewScript(`
 local old = redis.call('HGET', KEYS[1], ARGV[1])
 if old and tonumber(string.match(old, '^%d+')) >= tonumber(ARGV[2]) then return 0 end
@@ -63,11 +64,11 @@ func (s *Store) Receipts(ctx context.Context, user mxid.UserID) (map[string][]Re
 	return all, err
 }
 
-// MaxDepth is how many relations may lead from an event of [Store.Relations] to the root.
+// MaxDepth is the maximum of depth in [Store.Relations].
 const MaxDepth = maxHops
 
-// Relations returns the visible events of a room that relate to an event, directly or over
-// other events, the newest first. Depth is the maximum number of relations in between.
+// Relations returns the visible events of a room that relate to an event, directly or through other events, the newest
+// first. Depth is the maximum number of relations from a returned event to that event.
 func (s *Store) Relations(ctx context.Context, room, root string, depth int) (related []Event, err error) {
 	all, _, err := s.Timeline(ctx, room, keptEvents)
 	depths := map[string]int{root: 0}

@@ -38,15 +38,15 @@ func New(client redis.UniversalClient, keyPrefix string, timeout time.Duration) 
 	return &Store{client, keyPrefix + "demo:", timeout}
 }
 
-// ErrTooManyMembers is the error of an event that names one member too many.
+// ErrTooManyMembers refuses an event that would give its room too many members.
 var ErrTooManyMembers = errors.New("host: the room has too many members")
 
 // Event is an event of a room.
 type Event struct {
 	ID       string
-	Position int64  `json:"-"` // above 0; grows in the order in which the room got its events
+	Position int64  `json:"-"` // above 0; a later event of the room has a greater position
 	JSON     string // as clients see it
-	Parent   string // the event that it relates to; empty for none
+	Parent   string // id of the event that this event relates to; empty: none
 	Thread   string // the event id of the root, or [module.MainThread]
 	Hops     int    // relations from the event to the root
 	Redacted bool
@@ -55,7 +55,7 @@ type Event struct {
 // Membership is a user's membership in a room, as the specification names it.
 type Membership string
 
-// The memberships. Whoever is neither invited nor joined has left.
+// The memberships. A user who is neither invited nor joined has left.
 const (
 	Joined  Membership = "join"
 	Invited Membership = "invite"
@@ -65,7 +65,7 @@ const (
 // Members has the joined and invited users of a room.
 type Members map[mxid.UserID]Membership
 
-// Users returns the users in order, or only those with this membership.
+// Users returns the users in order: all, or only users with the given memberships.
 func (m Members) Users(only ...Membership) (users []mxid.UserID) {
 	for user, is := range m {
 		if len(only) == 0 || slices.Contains(only, is) {
@@ -76,10 +76,10 @@ func (m Members) Users(only ...Membership) (users []mxid.UserID) {
 	return users
 }
 
-// Change is what an event changes beside the timeline.
+// Change is what an event changes in its room besides the timeline.
 type Change struct {
-	Members []mxid.UserID // the new list of members, for events that are no membership event; nil keeps the old
-	User    mxid.UserID   // gets the membership; empty for none
+	Members []mxid.UserID // the new list of members, from an event that is no membership event; nil: unchanged
+	User    mxid.UserID   // the user whose membership the event changes; empty: none
 	Is      Membership
 }
 
@@ -97,10 +97,10 @@ func (s *Store) do(ctx context.Context, operation func(ctx context.Context) erro
 	return nil
 }
 
-// addEvent stores an event with the next position of its room, unless the room has an event
-// with its id. It returns the stored event after its position, and the fields of the room;
-// or an empty text, if the room has too many members. KEYS: the room, the events, their ids
-// by position, from which the oldest events are found, and the ids of the visible events.
+// addEvent stores an event with the next position of its room, unless the room has an event with the same id. It
+// returns the fields of the room and the stored event after its position. If the room would have too many members, it
+// returns an empty text instead. KEYS: the room, the events, the event ids by position (to remove the oldest events),
+// and the ids of the visible events.
 var addEvent = redis.NewScript(`
 local old = redis.call('HGET', KEYS[2], ARGV[1])
 if old then return {old, redis.call('HGETALL', KEYS[1])} end
@@ -119,9 +119,8 @@ for _, id in ipairs(redis.call('ZRANGE', KEYS[3], 0, -1 - tonumber(ARGV[3]))) do
 end
 return {position .. ' ' .. ARGV[2], redis.call('HGETALL', KEYS[1])}`)
 
-// Add adds an event, finds its thread, and returns it with its position, and the members of
-// the room. An event with the id of an earlier one changes nothing: Add returns the earlier
-// one.
+// Add adds an event and finds its thread. It returns the event with its position, and the members of the room. If the
+// room has an event with the same id, Add changes nothing and returns the earlier event.
 func (s *Store) Add(ctx context.Context, room string, e Event, change Change) (Event, Members, error) {
 	var err error
 	var inThread bool
@@ -157,7 +156,7 @@ func (s *Store) Add(ctx context.Context, room string, e Event, change Change) (E
 	return added, readMembers(pairs(reply[1])), err
 }
 
-// pairs reads a reply to HGETALL in a script.
+// pairs converts the reply to HGETALL in a script to a map.
 func pairs(reply any) map[string]string {
 	list, _ := reply.([]any)
 	fields := map[string]string{}
@@ -176,7 +175,7 @@ func readEvent(stored string) (e Event, err error) {
 	return e, err
 }
 
-// relation is the part of an event that relates it to another.
+// relation is the part of an event's JSON that relates the event to another event.
 type relation struct {
 	Content struct {
 		RelatesTo struct {
@@ -186,17 +185,15 @@ type relation struct {
 	} `json:"content"`
 }
 
-// parentOf returns the event that an event relates to, and whether the event is in its
-// thread.
+// parentOf returns the id of the event that an event relates to, and whether the relation is that of a thread.
 func parentOf(text string) (parent string, inThread bool) {
 	var r relation
-	_ = json.Unmarshal([]byte(text), &r) // other relations are none
+	_ = json.Unmarshal([]byte(text), &r) // an invalid relation counts as none
 	return r.Content.RelatesTo.Event, r.Content.RelatesTo.Type == "m.thread"
 }
 
-// threadOf returns the thread of an event. An event in a thread names the root as its parent.
-// Any other event has the thread of its parent, if that is not too many relations from the
-// root.
+// threadOf returns the thread of an event. In a thread, an event's parent is the root. Any other event is in the thread
+// of its parent, unless it is too many relations from the root.
 func (s *Store) threadOf(ctx context.Context, room, parent string, inThread bool) (thread string, hops int, err error) {
 	if parent == "" {
 		return module.MainThread, 0, nil
@@ -234,7 +231,8 @@ func (s *Store) EventAt(ctx context.Context, room string, position int64) (e Eve
 	return s.Event(ctx, room, ids[0])
 }
 
-// events returns the events with these ids that the room has, in the order of positions.
+// events returns the room's events with the given ids, in the order of positions. It leaves out ids that the room
+// lacks.
 func (s *Store) events(ctx context.Context, room string, ids ...string) (all []Event, err error) {
 	if len(ids) == 0 {
 		return nil, nil
@@ -272,8 +270,7 @@ func (s *Store) Leads(ctx context.Context, room string, e Event, root string) (b
 	return false, nil
 }
 
-// Members returns the members of a room. A membership event counts more than the list of
-// the newest message.
+// Members returns the members of a room. A membership event has precedence over the list in the newest message.
 func (s *Store) Members(ctx context.Context, room string) (Members, error) {
 	var fields map[string]string
 	err := s.do(ctx, func(ctx context.Context) (err error) {
@@ -289,7 +286,7 @@ func (s *Store) Members(ctx context.Context, room string) (Members, error) {
 func readMembers(fields map[string]string) Members {
 	all := Members{}
 	var listed []mxid.UserID
-	_ = json.Unmarshal([]byte(fields["members"]), &listed) // none before the first message
+	_ = json.Unmarshal([]byte(fields["members"]), &listed) // no list before the first message
 	for _, user := range listed {
 		all[user] = Joined
 	}
@@ -307,8 +304,8 @@ if redis.call('HGET', KEYS[1], ARGV[1]) ~= ARGV[2] then return 0 end
 redis.call('HSET', KEYS[1], ARGV[1], ARGV[3])
 return 1`)
 
-// Redact takes the content from an event, except for a membership (Matrix specification,
-// "Redactions"). The event's relation stays, for the threads of other events.
+// Redact removes the content of an event, except for a membership (Matrix specification, "Redactions"). The event keeps
+// its relation, which the threads of other events need.
 func (s *Store) Redact(ctx context.Context, room string, e Event, because string) error {
 	before, err := json.Marshal(e)
 	if err != nil {
@@ -340,7 +337,7 @@ func withoutContent(text, because string) (string, error) {
 	var kept struct {
 		Membership string `json:"membership,omitempty"`
 	}
-	_ = json.Unmarshal(e["content"], &kept) // other content has no membership
+	_ = json.Unmarshal(e["content"], &kept) // invalid content has no membership
 	content, err := json.Marshal(kept)
 	if err != nil {
 		return "", err

@@ -10,14 +10,14 @@ import (
 	"github.com/pushfx/pushfx/module/mxid"
 )
 
-// keptChanges is how many changes a user's stream has. A sync that missed more gets all rooms.
+// keptChanges is the maximum number of changes in a user's stream. A sync that has missed more changes gets all rooms.
 const keptChanges = 1000
 
 func (s *Store) userKeys(user mxid.UserID) (stream, rooms string) {
 	return s.prefix + "stream:{" + string(user) + "}", s.prefix + "rooms:{" + string(user) + "}"
 }
 
-// Show makes an event visible to syncs of users. A sync may get a repeated event twice.
+// Show makes an event visible to the syncs of users. After a second call for an event, a sync may get the event again.
 func (s *Store) Show(ctx context.Context, room string, e Event, users []mxid.UserID) error {
 	return s.do(ctx, func(ctx context.Context) error {
 		shown := s.roomKeys(room)[3]
@@ -45,11 +45,11 @@ func (s *Store) announce(ctx context.Context, room, event string, users []mxid.U
 	return err
 }
 
-// Changes is what changed since a token.
+// Changes are a user's changes since a token.
 type Changes struct {
 	Token string              // of the newest change; see [ValidToken]
-	All   bool                // Rooms has all rooms that the user was ever in, without events
-	Rooms map[string][]string // the new events of each room that changed
+	All   bool                // whether Rooms has all rooms that the user was ever in, without events
+	Rooms map[string][]string // ids of the new events of each changed room
 }
 
 // start is the token before any change.
@@ -75,8 +75,7 @@ func (s *Store) Since(ctx context.Context, user mxid.UserID, since string) (chan
 	return changes, err
 }
 
-// since reads the changes after a token. They are lost if the stream no longer begins at or
-// before the token.
+// since reads the changes after a token. Lost is true if changes after the token may no longer be in the stream.
 func (s *Store) since(ctx context.Context, user mxid.UserID, since string) (changes Changes, lost bool, err error) {
 	stream, _ := s.userKeys(user)
 	entries, err := s.client.XRange(ctx, stream, since, "+").Result()
@@ -102,8 +101,7 @@ func (s *Store) since(ctx context.Context, user mxid.UserID, since string) (chan
 	return changes, since == start && len(entries) >= keptChanges, nil
 }
 
-// all returns all rooms of a user. It reads the token first, so a change during the call
-// comes again in the next sync.
+// all returns all rooms of a user. It reads the token first, so the next sync repeats a change during the call.
 func (s *Store) all(ctx context.Context, user mxid.UserID) (changes Changes, err error) {
 	stream, rooms := s.userKeys(user)
 	changes = Changes{Token: start, All: true, Rooms: map[string][]string{}}
@@ -138,8 +136,8 @@ func (s *Store) Joined(ctx context.Context, user mxid.UserID) ([]string, error) 
 	return joined, err
 }
 
-// Timeline returns the newest visible events of a room, or with ids the newest of these
-// events, and whether it left out older ones.
+// Timeline returns the newest visible events of a room, or the newest of the events with the given ids. Limited tells
+// whether it left out older events.
 func (s *Store) Timeline(ctx context.Context, room string, limit int, ids ...string) (events []Event, limited bool, err error) {
 	if len(ids) == 0 {
 		err = s.do(ctx, func(ctx context.Context) (err error) {

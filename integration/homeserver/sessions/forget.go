@@ -11,7 +11,7 @@ import (
 // toForget is a hash whose fields are users.
 const toForget = "forget"
 
-// ToForget returns the deactivated users whose data elsewhere may still be stored.
+// ToForget returns the deactivated users for whom [Sessions.Forgotten] was not called yet.
 func (s *Sessions) ToForget(ctx context.Context) (users []mxid.UserID, err error) {
 	var names []string
 	var deactivated []*redis.BoolCmd
@@ -28,7 +28,7 @@ func (s *Sessions) ToForget(ctx context.Context) (users []mxid.UserID, err error
 		return err
 	})
 	for i, reply := range deactivated {
-		if err == nil && reply.Val() { // otherwise the deactivation has failed, or is not done yet
+		if err == nil && reply.Val() { // otherwise the deactivation failed or is still running
 			users = append(users, mxid.UserID(names[i]))
 		}
 	}

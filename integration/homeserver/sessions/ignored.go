@@ -27,7 +27,7 @@ func (s *Store) SetIgnored(ctx context.Context, user mxid.UserID, text []byte) e
 	})
 }
 
-// Ignored returns the stored JSON texts by user.
+// Ignored returns the stored JSON text of each user's [Ignored].
 func (s *Store) Ignored(ctx context.Context, users ...mxid.UserID) (texts map[mxid.UserID]string, err error) {
 	texts = map[mxid.UserID]string{}
 	err = s.do(ctx, func(ctx context.Context, client redis.UniversalClient) error {

@@ -15,8 +15,8 @@ import (
 // DefaultPassword is the password of every user until they change it.
 const DefaultPassword = "demo"
 
-// The parameters of new password hashes; stored hashes have their own. A real host needs
-// 600,000 iterations or more.
+// The parameters of new password hashes. A stored hash contains its own parameters. A real host needs 600,000
+// iterations or more.
 const (
 	passwordIterations = 100_000
 	passwordSaltBytes  = 16
@@ -25,8 +25,8 @@ const (
 // passwords hashes passwords. A hash occupies a core for tens of milliseconds, so at most
 // half of the cores compute hashes at a time.
 type passwords struct {
-	slots chan struct{} // one for each hash that is computed
-	wait  time.Duration // for a slot
+	slots chan struct{} // semaphore with a place for each hash in progress
+	wait  time.Duration // longest wait for a slot
 }
 
 func newPasswords(wait time.Duration) *passwords {
@@ -50,8 +50,7 @@ func (p *passwords) hash(ctx context.Context, password string) (stored []byte, e
 	return json.Marshal(hash)
 }
 
-// check compares a password with the stored hash or, without one, with the default password.
-// Errors: [ErrBusy].
+// check compares a password with the stored hash, or with the default password if no hash is stored. Errors: [ErrBusy].
 func (p *passwords) check(ctx context.Context, password, stored string) (bool, error) {
 	if stored == "" {
 		return subtle.ConstantTimeCompare([]byte(password), []byte(DefaultPassword)) == 1, nil

@@ -80,8 +80,8 @@ func (s *Sessions) Authenticate(ctx context.Context, token string) (Caller, erro
 	return who, s.Check(ctx, who)
 }
 
-// Check returns [module.ErrLoggedOut] if the caller's session has ended. It accepts tokens
-// without a session, and does not ask Redis for them.
+// Check returns [module.ErrLoggedOut] if the caller's session has ended. A token without a session is always valid, so
+// Check does not ask Redis about it.
 func (s *Sessions) Check(ctx context.Context, who Caller) error {
 	if who.secret == "" {
 		return nil
@@ -128,9 +128,8 @@ func (s *Sessions) LoggedInMany(ctx context.Context, sessions []module.Session) 
 	return all
 }
 
-// isStateless reports whether a device needs no session. This holds for the default device of
-// tokens without a device, and for the device of the request's own token if the token has no
-// session.
+// isStateless reports whether a device needs no session: the default device of tokens without a device, and the device
+// of the request's own token if the token has no session.
 func isStateless(ctx context.Context, one module.Session) bool {
 	who := CallerFrom(ctx)
 	return one.Device == defaultDevice ||
@@ -146,7 +145,7 @@ func (s *Sessions) Devices(ctx context.Context, user mxid.UserID) (devices []str
 	return devices, err
 }
 
-// load returns whether a user is deactivated, and the session of a device or nil.
+// load returns whether a user is deactivated, and the session of a device, nil if it has none.
 func (s *Sessions) load(ctx context.Context, user mxid.UserID, device string) (deactivated bool, found *session, err error) {
 	var flag *redis.BoolCmd
 	var field *redis.SliceCmd
@@ -170,8 +169,8 @@ func (s *Sessions) load(ctx context.Context, user mxid.UserID, device string) (d
 	return flag.Val(), found, nil
 }
 
-// startSession sets the session of a device (KEYS[2]) if the account (KEYS[1]) still has the
-// password that was checked.
+// startSession stores the session of a device (KEYS[2]) if the account (KEYS[1]) still has the password hash that was
+// checked.
 var startSession = redis.NewScript(`
 local account = redis.call('HMGET', KEYS[1], ARGV[1], ARGV[2])
 if account[2] then
@@ -198,7 +197,7 @@ func (s *Sessions) LogIn(ctx context.Context, user mxid.UserID, password, device
 		return "", err
 	}
 	for {
-		// The script does not check the password, because a hash takes long.
+		// The script cannot check the password, because a hash takes too long.
 		stored, err := s.checkPassword(ctx, user, password)
 		if err != nil {
 			return "", err
@@ -259,9 +258,9 @@ func (s *Sessions) SetPassword(ctx context.Context, user mxid.UserID, password s
 	})
 }
 
-// newPassword sets the password of an account (KEYS[1]) and ends the sessions of all other
-// devices (KEYS[2]). It deletes these sessions one by one: if it deleted the hash, Redis would
-// refuse to create it again while the slot moves.
+// newPassword sets the password of an account (KEYS[1]) and ends the sessions of all other devices (KEYS[2]). It
+// deletes these sessions one by one, so that the hash of sessions stays: while its slot moves, Redis would refuse to
+// create it again.
 var newPassword = redis.NewScript(`
 redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])
 for _, device in ipairs(redis.call('HKEYS', KEYS[2])) do
@@ -272,9 +271,8 @@ end
 return 'ok'
 `)
 
-// SetPasswordAndEndOthers changes a user's password and ends the sessions of all other
-// devices in one transaction, so that no session of the old password remains. Errors:
-// [ErrBusy].
+// SetPasswordAndEndOthers changes a user's password and ends the sessions of all other devices, in one transaction. So
+// no session that began with the old password remains, except that of the given device. Errors: [ErrBusy].
 func (s *Sessions) SetPasswordAndEndOthers(ctx context.Context, user mxid.UserID, password, device string) error {
 	text, err := s.passwords.hash(ctx, password)
 	if err != nil {
@@ -303,8 +301,8 @@ func (s *Sessions) EndAll(ctx context.Context, user mxid.UserID) error {
 	return err
 }
 
-// Deactivate ends all sessions of a user for ever and removes the user's other data. It first
-// adds the user to [Sessions.ToForget], because the user's own client cannot try again.
+// Deactivate ends all sessions of a user for ever and removes the user's other data. It first adds the user to
+// [Sessions.ToForget], because the client cannot repeat the request.
 func (s *Sessions) Deactivate(ctx context.Context, user mxid.UserID) error {
 	err := s.do(ctx, func(ctx context.Context, client redis.UniversalClient) error {
 		if err := client.HSet(ctx, s.prefix+toForget, string(user), "").Err(); err != nil {

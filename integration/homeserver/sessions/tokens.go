@@ -10,9 +10,9 @@ import (
 	"github.com/pushfx/pushfx/module/mxid"
 )
 
-// There are two forms of tokens. Tokens with TokenPrefix are for curl: "demo-<localpart>" and
-// "demo-<localpart>/<device>" name their user, have no session, and stay valid for ever. A
-// login returns the other form: "session-<localpart>/<device>/<secret>".
+// A token has one of two forms. Tokens with TokenPrefix are for curl: "demo-<localpart>" and
+// "demo-<localpart>/<device>" name their user, have no session, and stay valid for ever. A login returns a token of the
+// other form: "session-<localpart>/<device>/<secret>".
 const (
 	TokenPrefix   = "demo-"
 	sessionPrefix = "session-"
@@ -25,7 +25,7 @@ const (
 // Caller is the user, device and session of a request.
 type Caller struct {
 	handlers.Requester
-	secret string // of the session; empty for a token that has none
+	secret string // of the session; empty for a token without a session
 }
 
 type callerKey struct{}
@@ -77,7 +77,7 @@ func userID(localpart, serverName string) (user mxid.UserID, valid bool) {
 	return user, isLocalpart(localpart) && user.Validate() == nil
 }
 
-// User returns the user of this server with a localpart or full id.
+// User returns the user of this server with the given localpart or full id.
 func (s *Sessions) User(name string) (user mxid.UserID, valid bool) {
 	if id, full := strings.CutPrefix(name, "@"); full {
 		localpart, server, _ := strings.Cut(id, ":")
@@ -101,8 +101,8 @@ func isLocalpart(text string) bool {
 	})
 }
 
-// ValidDevice reports whether a text can be a device id. The specification has no grammar for
-// it; here it is printable ASCII without spaces.
+// ValidDevice reports whether a text can be a device id. The specification has no grammar for device ids; this host
+// accepts printable ASCII without spaces.
 func ValidDevice(text string) bool {
 	return text != "" && len(text) <= MaxDeviceBytes && !strings.ContainsFunc(text, func(r rune) bool {
 		return r <= ' ' || r > '~'
