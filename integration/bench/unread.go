@@ -23,7 +23,7 @@ import (
 	"github.com/pushfx/pushfx/module/unread/redisunread"
 )
 
-// unreadBench measures unread counts in this process, beside the bare client.
+// unreadBench measures unread counts in this process, and the bare client for comparison.
 type unreadBench struct {
 	phase   time.Duration
 	rounds  int

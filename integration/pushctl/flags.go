@@ -144,7 +144,7 @@ func texts[T ~string](values []json.RawMessage) (all []T) {
 	return all
 }
 
-// strictUnmarshal refuses unknown fields.
+// strictUnmarshal parses JSON and refuses unknown fields.
 func strictUnmarshal(text []byte, value any) error {
 	decoder := json.NewDecoder(bytes.NewReader(text))
 	decoder.DisallowUnknownFields()

@@ -54,7 +54,7 @@ type shownGateway struct {
 	Last      string    `json:"last,omitempty"` // the status, or why there was no answer
 }
 
-// gate is the backlogs that wait for a gateway and an app, in all shards.
+// gate has the totals of all backlogs for a gateway and an app, over all shards.
 type gate struct {
 	backlogs, due int
 	late          time.Duration

@@ -30,7 +30,7 @@ const (
 )
 
 func main() {
-	logging.Disable() // commands return the same errors
+	logging.Disable() // the Redis client would log errors that commands also return
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // a second signal ends the process at once
 	os.Exit(run(ctx, os.Args[1:], os.Getenv, os.Stdout, os.Stderr))

@@ -67,7 +67,7 @@ type shownQueues struct {
 	Closed   int64   `json:"behind_closed_gateways"` // due backlogs at gateways that fail or are held
 	Failing  int64   `json:"failing_pushers"`
 	FanOut   int64   `json:"large_events"`
-	Late     float64 `json:"late_seconds"` // of the backlog that has been due the longest, at other gateways
+	Late     float64 `json:"late_seconds"` // lateness of the backlog that has been due the longest at other gateways
 	Stalled  bool    `json:"stalled"`      // hosts do not send, or cannot keep up
 }
 
@@ -348,7 +348,7 @@ type selection struct {
 	at       string // the gateway of -gateway, as a part of a sentence
 }
 
-// selected returns the backlogs that USER and -gateway name. If there are none, it writes a note. It returns a
+// selected returns the backlogs that USER and -gateway name. If there are none, it prints "nothing waits". It returns a
 // [notFoundError] if the user or the gateway is unknown.
 func (c *call) selected(ctx context.Context) (s selection, err error) {
 	if len(c.args) == 0 && c.gateway.isAny() {

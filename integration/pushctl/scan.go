@@ -182,7 +182,7 @@ func slotsIn(nodes string) (all []string) {
 	return all
 }
 
-// size estimates the number of keys, including those of other services. It returns 0 if the login may not ask for the
+// size estimates the number of keys, other services' keys included. It returns 0 if the login may not ask for the
 // number.
 func (b *backend) size(ctx context.Context) int64 {
 	var n atomic.Int64

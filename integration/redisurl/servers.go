@@ -18,7 +18,7 @@ import (
 	"github.com/redis/go-redis/v9/maintnotifications"
 )
 
-// Mode is the kind of Redis, which a flag names. Except for Embedded, the values are those of redis_mode in INFO.
+// Mode is the kind of Redis, which a flag names. Each value except Embedded is also a value of redis_mode in INFO.
 type Mode string
 
 // The modes.

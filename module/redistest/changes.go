@@ -12,7 +12,7 @@ import (
 const (
 	moveBatch = 100 // keys that MoveRest moves with one command
 
-	// The node that runs MIGRATE answers nobody while it waits for the target. With a
+	// The node that runs MIGRATE does not answer while it waits for the target. With a
 	// timeout below the node timeout, the cluster does not consider that node dead.
 	migrateTimeout = time.Second
 

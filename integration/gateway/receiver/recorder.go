@@ -10,7 +10,7 @@ import (
 type Recorder struct {
 	mu      sync.Mutex
 	all     []Notification
-	changed chan struct{} // closes when the next notification arrives; nil: nobody waits
+	changed chan struct{} // closes when the next notification arrives; nil: not waited for
 }
 
 // Add adds a notification; see [New].

@@ -185,7 +185,7 @@ type relation struct {
 	} `json:"content"`
 }
 
-// parentOf returns the id of the event that an event relates to, and whether the relation is that of a thread.
+// parentOf returns the id of the event that an event relates to, and whether the type of the relation is m.thread.
 func parentOf(text string) (parent string, inThread bool) {
 	var r relation
 	_ = json.Unmarshal([]byte(text), &r) // an invalid relation counts as none

@@ -271,8 +271,8 @@ end
 return 'ok'
 `)
 
-// SetPasswordAndEndOthers changes a user's password and ends the sessions of all other devices, in one transaction. So
-// no session that began with the old password remains, except that of the given device. Errors: [ErrBusy].
+// SetPasswordAndEndOthers changes a user's password and ends the sessions of all other devices, in one transaction: no
+// other device keeps a session that began with the old password. Errors: [ErrBusy].
 func (s *Sessions) SetPasswordAndEndOthers(ctx context.Context, user mxid.UserID, password, device string) error {
 	text, err := s.passwords.hash(ctx, password)
 	if err != nil {
