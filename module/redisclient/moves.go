@@ -48,7 +48,7 @@ const (
 	aloneAge = time.Minute
 
 	// searchTimeout leaves a request time to try again.
-	searchTimeout = time.Second
+	searchTimeout = 2 * time.Second
 )
 
 // ErrOtherMaster means that a master has a key but does not serve it. The error of the
