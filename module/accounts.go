@@ -52,7 +52,8 @@ func sessionsOf(all map[mxid.UserID]Result[pusher.List]) map[Session]bool {
 
 type sessionStates map[Session]Result[bool]
 
-// maxAsked is the number of concurrent calls of accounts that are not [BulkAccounts].
+// maxAsked is the largest number of concurrent calls to an [Accounts] that is no
+// [BulkAccounts].
 const maxAsked = 16
 
 func areLoggedIn(ctx context.Context, accounts Accounts, sessions map[Session]bool) sessionStates {

@@ -332,8 +332,8 @@ func (f *Feed) finishLoad(l load, version int64) (isNews bool) {
 	return false
 }
 
-// fail is finish for a failed load. The user is checked after a while, until the store
-// answers; then syncs wake.
+// fail is [Feed.finish] for a failed load. The user is checked after retryCheck, and again
+// until the store answers. Then the user's syncs wake.
 func (f *Feed) fail(l load) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

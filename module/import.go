@@ -69,7 +69,8 @@ type ImportedPushers struct {
 	Refused []RefusedPusher
 }
 
-// RefusedPusher is a pusher that was not imported, without its pushkey.
+// RefusedPusher describes a pusher that was not imported. It has a digest in place of the
+// pushkey.
 type RefusedPusher struct {
 	AppID string
 	Key   pusher.Digest

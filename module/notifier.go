@@ -213,15 +213,15 @@ type DeliveryQueue interface {
 
 // QueueSummary is the result of [DeliveryQueue.Summary].
 type QueueSummary struct {
-	Notifications int // in a backlog FanOut, one for each event
+	Notifications int // a [FanOut] backlog has one for each event
 
 	// Oldest is for how long at least three users have had notifications waiting at the
-	// same gate, for the gate with the longest wait; 0 if there is none. In backlogs
-	// FanOut, one notification is enough. Backlogs for which isAlone returns true do not
+	// same gate, for the gate with the longest wait; 0 if there is none. In FanOut
+	// backlogs, one notification is enough. Backlogs for which isAlone returns true do not
 	// count.
 	Oldest time.Duration
 
-	// Gates has the number of notifications by gate, without backlogs FanOut. It has at
+	// Gates has the number of notifications by gate, without FanOut backlogs. It has at
 	// least the 32 gates with the most users.
 	Gates map[string]int
 
@@ -268,17 +268,17 @@ type DeliveryBatch struct {
 	Window time.Duration
 
 	// Room is 8 bytes that name the room of an event. It is empty for notifications without
-	// a room, which need no order. While the room's backlog [FanOut] has notifications, the
+	// a room, which need no order. While the room's [FanOut] backlog has notifications, the
 	// shard accepts only two kinds of batches for the room: the ones that add to this
 	// backlog, and the ones that expand it.
 	Room string
 
-	// MaxRoomBytes bounds the texts in the backlog FanOut of a room. MaxShardBytes bounds
-	// the texts in all backlogs FanOut of the shard; for a room without such a backlog,
-	// the bound is twice MaxShardBytes.
+	// MaxRoomBytes bounds the bytes of the texts in the room's FanOut backlog, and
+	// MaxShardBytes those in all FanOut backlogs of the shard. If the room has no FanOut
+	// backlog yet, the bound of the shard is twice MaxShardBytes.
 	MaxRoomBytes, MaxShardBytes int
 
-	// Of is the claim of a backlog FanOut, for a batch that expands its first
+	// Of is the claim of a FanOut backlog, for a batch that expands its first
 	// notification: a part of the event's recipients gets the notification. Recipients are
 	// numbered; the part begins at From and ends before To. The queue checks the claim and
 	// From, and ignores Key and Room.
@@ -338,8 +338,8 @@ func (t Target) IsFanOut() bool { return strings.HasPrefix(t.Name, FanOut) }
 // Enqueued is the result for a batch.
 type Enqueued struct {
 	// Again: the queue has ignored the batch, because it already has a batch with this
-	// key. Behind: the batch was not added, because the room's backlog [FanOut] has
-	// notifications. Full: the batch was not added, because the backlog FanOut would
+	// key. Behind: the batch was not added, because the room's [FanOut] backlog has
+	// notifications. Full: the batch was not added, because the FanOut backlog would
 	// exceed its bounds.
 	Again, Behind, Full bool
 
@@ -387,7 +387,7 @@ type Backlog struct {
 	Waiting int   // notifications; only from [DeliveryQueue.Backlogs]
 	First   Notification
 	Trouble Trouble
-	From    int       // of a backlog [FanOut]: the position in its first notification
+	From    int       // of a [FanOut] backlog: the position in its first notification
 	Due     time.Time // or, of a claimed backlog, when the claim lapses
 }
 

@@ -102,9 +102,9 @@ func (s *Ruleset) HasForeign(table Ruleset) bool {
 	return false
 }
 
-// FeaturesOff returns the names of the features of this package with rules in the set
-// that are not in the table, in the order of [Features]. A merge removes these rules and
-// keeps the user's settings; see [Ruleset.MergeDefaults].
+// FeaturesOff returns the names of the features that are off, in the order of [Features]:
+// the set has a rule of the feature, and the table lacks this rule. A merge removes these
+// rules and keeps the user's settings; see [Ruleset.MergeDefaults].
 func (s *Ruleset) FeaturesOff(table Ruleset) (names []string) {
 	off := map[string]bool{}
 	for _, kind := range Kinds() {

@@ -29,7 +29,8 @@ func (d document) keptSettings() (list []Rule) {
 	return list
 }
 
-// withSettings replaces the kept settings before by after.
+// withSettings returns the document with the list after as its kept settings. The list
+// before has the present kept settings.
 func (d document) withSettings(before, after []Rule) document {
 	if len(before) == 0 && len(after) == 0 {
 		return d

@@ -139,9 +139,9 @@ func (r Revision) Last(writer string) int64 {
 	return 0
 }
 
-// MayHaveDropped reports whether r may have dropped a write that it lacks. Base is the
-// revision that the write replaces. A revision drops a write after [MaxWriters] later
-// writers.
+// MayHaveDropped reports whether a write that r does not list may have taken effect. A
+// revision lists only the last [MaxWriters] writers, so later writers may have pushed the
+// write out. Base is the revision that the write replaces.
 func (r Revision) MayHaveDropped(base Revision) bool {
 	stayed := func(w Write) bool { return slices.Contains(base.Writes, w) }
 	return len(r.Writes) >= MaxWriters && !slices.ContainsFunc(r.Writes, stayed)

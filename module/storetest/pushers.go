@@ -110,6 +110,8 @@ func pusherUsersApart(t *testing.T, newStore func(*testing.T) module.PusherStore
 	}
 }
 
+// refusedPusherCalls checks that all calls fail for an invalid user id and after the end of
+// their context, and store nothing.
 func refusedPusherCalls(t *testing.T, newStore func(*testing.T) module.PusherStore) {
 	store, user, p := newStore(t), newUser(), aPusher("a", "1")
 	set := func(list *pusher.List) error { list.Set(p); return nil }

@@ -61,8 +61,8 @@ func HasSuffix(arg int) string {
 }
 
 // stagedSwapScript renames the staged string if the old string is still stored; it
-// fails without a staged string. KEYS: the string, the staged string. ARGV: the old
-// suffix, the channel, the message or an empty string.
+// fails without a staged string. KEYS: the string, the staged string. ARGV: 1 to 3 the
+// [Suffix.Args] of the old string, 4 the channel, 5 the message (may be empty).
 var stagedSwapScript = redisclient.NewScript(`
 if not (` + HasSuffix(1) + `) then
 	redis.call('DEL', KEYS[2])

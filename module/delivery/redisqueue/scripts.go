@@ -363,7 +363,8 @@ for g, found in ipairs(due) do
 end
 return {token, reply}`
 
-// completeScript removes notifications of claimed backlogs, each one of the first 16.
+// completeScript removes a notification from each of several claimed backlogs. It must be
+// among the first 16 of its backlog.
 //
 // KEYS: first, texts, bytes, trouble; of each notification the list, and what was sent; due
 // of each gate. ARGV: 1 how many notifications, 2 how long what was sent is kept in ms; the

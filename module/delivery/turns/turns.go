@@ -341,9 +341,10 @@ func (s *Scheduler) mayBegin(t *Turn, c class) bool {
 	return !t.gate.isSilent && c != hangs
 }
 
-// hasPlace reports whether the host has a place. Requests that hang, or may hang, cannot
-// use the places of others. The first request of each user has reserved places:
-// otherwise gates that hang would keep a host from new gates.
+// hasPlace reports whether the host has a place for a request. Half of MaxInFlight is for
+// gates that answer. The other half is for requests that hang, and for silent gates.
+// Beyond this half, a user with nothing in flight may still begin a request to a silent
+// gate: a new gate is silent, too, and gates that hang must not keep the host from it.
 func (s *Scheduler) hasPlace(t *Turn) bool {
 	half := s.cfg.MaxInFlight / 2
 	if !t.gate.isSilent {
