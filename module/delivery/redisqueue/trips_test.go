@@ -1,44 +1,13 @@
 package redisqueue_test
 
 import (
-	"context"
 	"slices"
-	"strings"
 	"testing"
 	"time"
-
-	"github.com/redis/go-redis/v9"
 
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/redistest"
 )
-
-// trips has the commands of each round trip of a client.
-type trips struct{ sent []string }
-
-func (s *trips) add(commands ...redis.Cmder) {
-	var names []string
-	for _, c := range commands {
-		names = append(names, strings.ToLower(c.Name()))
-	}
-	s.sent = append(s.sent, strings.Join(names, "+"))
-}
-
-func (*trips) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-func (s *trips) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, command redis.Cmder) error {
-		s.add(command)
-		return next(ctx, command)
-	}
-}
-
-func (s *trips) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return func(ctx context.Context, commands []redis.Cmder) error {
-		s.add(commands...)
-		return next(ctx, commands)
-	}
-}
 
 func TestRoundTripsOfARetry(t *testing.T) {
 	t.Parallel()
@@ -54,11 +23,10 @@ func TestRoundTripsOfARetry(t *testing.T) {
 	if err := q.Enqueue(t.Context(), []module.DeliveryBatch{batch})[0].Err; err != nil {
 		t.Fatal(err)
 	}
-	count := &trips{}
-	client.AddHook(count)
+	trips := redistest.RecordTrips(client)
 	retry := func(limit int) {
 		t.Helper()
-		count.sent = nil
+		trips.Take()
 		found, err := q.Claim(t.Context(), module.Look{Shards: shards, Limit: 1, Lease: time.Minute, Gate: func(string) (int, bool) { return 1, false }})
 		if err != nil || len(found.Backlogs) != 1 {
 			t.Fatalf("claimed %+v, %v", found, err)
@@ -73,8 +41,9 @@ func TestRoundTripsOfARetry(t *testing.T) {
 	}
 	retry(1) // loads the scripts
 	for limit, read := range map[int]string{1: "hget+hget", 16: "hget+lrange+hget"} {
-		if retry(limit); !slices.Equal(count.sent, []string{"evalsha", "evalsha", read, "evalsha"}) {
-			t.Errorf("sent %q", count.sent)
+		retry(limit)
+		if sent := trips.Take(); !slices.Equal(sent, []string{"evalsha", "evalsha", read, "evalsha"}) {
+			t.Errorf("sent %q", sent)
 		}
 	}
 }
