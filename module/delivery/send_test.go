@@ -77,6 +77,7 @@ func TestAnswers(t *testing.T) {
 				w.answer("gw", statuses(test.answers...))
 				d, stop := w.host()
 				defer stop()
+				time.Sleep(lookGap) // the host has looked once
 				w.notify(d, 1, "!r:h", name1)
 				w.wait(test.most+lookGap, func() bool { return w.queue.Waiting() == 0 }) // the host may have just looked
 				all := w.all()
