@@ -4,6 +4,7 @@ import (
 	"context"
 	"log"
 	"maps"
+	"net"
 	"net/http"
 	"net/netip"
 	"time"
@@ -43,7 +44,12 @@ func serve(lc fx.Lifecycle, e *echo.Echo, groups []handlers.RouteGroup) {
 		group.Register(e.Group("/_matrix/client/v3"), handlers.V3, requireUser)
 		group.Register(e.Group("/_matrix/client/r0"), handlers.R0, requireUser)
 	}
-	lc.Append(fx.StartStopHook(func() { go e.Start("127.0.0.1:8008") }, e.Shutdown))
+	lc.Append(fx.StartStopHook(func() (err error) {
+		if e.Listener, err = net.Listen("tcp", "127.0.0.1:8010"); err == nil {
+			go e.Start("")
+		}
+		return err // such as a port in use
+	}, e.Shutdown))
 }
 
 // requireUser is the host's authentication. It tells the module which user sends the request.

@@ -14,6 +14,8 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"reflect"
+	"slices"
 	"strings"
 	"sync"
 
@@ -153,7 +155,8 @@ type Push struct {
 	Clock *redisclient.Clock
 
 	// Groups are the endpoints: push rules, pushers, account data m.push_rules, and
-	// notifications if the host has unread counts and a [module.NotifiedEvents].
+	// notifications if the host has unread counts and a [module.NotifiedEvents]. With fx,
+	// mount [RouteGroups], which also has the host's own groups.
 	Groups []handlers.RouteGroup
 
 	service  *module.Service
@@ -163,7 +166,8 @@ type Push struct {
 	features []pushrule.Feature
 	log      *zap.Logger
 
-	hasNotifications bool // see [Push.Owns]
+	hasNotifications bool     // see [Push.Owns]
+	fromHost         []string // interfaces and the types of the host's parts
 }
 
 // Options are the optional arguments of [New]. If the host's parts need the [Push],
@@ -273,7 +277,8 @@ func (p *Push) UnstableFeatures() map[string]bool {
 }
 
 // Check must be called at the start of a host. It returns an error if the module cannot
-// work with its Redis, and logs a warning for each harmful setting. It takes at most
+// work with its Redis, and logs a warning for each harmful setting. A line at level info
+// names what the host has replaced and added. It takes at most
 // Config.Servers.StartTimeout and, with delivery, Config.Redis.OperationTimeout more.
 func (p *Push) Check(ctx context.Context) (err error) {
 	if p.servers != nil {
@@ -285,6 +290,8 @@ func (p *Push) Check(ctx context.Context) (err error) {
 	if err != nil {
 		return fmt.Errorf("pushfx: %w", err)
 	}
+	p.log.Info("pushfx is ready", zap.Strings("host_parts", p.fromHost),
+		zap.Bool("delivery", p.delivery != nil), zap.Bool("unread", p.Unread != nil))
 	return nil
 }
 
@@ -314,6 +321,7 @@ func (p *Push) Run(ctx context.Context) {
 // [module.ImportSource], a prometheus.Registerer (or *prometheus.Registry) and an
 // OpenTelemetry trace.TracerProvider.
 var Module = fx.Module("push",
+	once("pushfx.Module"),
 	fx.Provide(DefaultConfig),
 	fx.Provide(newBuilder), // [Delivery] needs the builder, too
 	fx.Provide(fx.Private,
@@ -346,7 +354,7 @@ var Module = fx.Module("push",
 // Delivery adds a [module.Notifier], which sends notifications, to a host with [Module].
 // A [module.Unread] and a [module.Attention] are optional. The host may replace or wrap
 // the [module.Notifier], the [module.Gateway] and the [module.DeliveryQueue].
-var Delivery = fx.Module("push_delivery", fx.Provide(
+var Delivery = fx.Module("push_delivery", once("pushfx.Delivery"), besideModule("pushfx.Delivery"), fx.Provide(
 	(*builder).deliveryQueue,
 	(*builder).gateway,
 	fx.Annotate((*builder).delivery, fx.ParamTags("", "", "", "", "", `optional:"true"`, `optional:"true"`)),
@@ -356,11 +364,29 @@ var Delivery = fx.Module("push_delivery", fx.Provide(
 // [Module]. It is the [module.Unread] of [Delivery]. With a [module.NotifiedEvents] of the
 // host, GET /notifications is served, too. The host may replace or wrap the
 // [module.UnreadService] and the [module.UnreadStore].
-var Unread = fx.Module("push_unread", fx.Provide(
+var Unread = fx.Module("push_unread", once("pushfx.Unread"), besideModule("pushfx.Unread"), fx.Provide(
 	(*builder).unreadStore,
 	(*builder).unread,
 	func(service module.UnreadService) module.Unread { return service },
 ))
+
+type included bool
+
+// once makes an app fail that includes an option twice. The error has the name of the
+// result: "include pushfx.Module once".
+func once(option string) fx.Option {
+	return fx.Provide(fx.Annotate(func() included { return true }, fx.ResultTags(`name:"include `+option+` once"`)))
+}
+
+// besideModule makes an app fail that includes an option without [Module].
+func besideModule(option string) fx.Option {
+	return fx.Invoke(fx.Annotate(func(module included) error {
+		if !module {
+			return fmt.Errorf("pushfx: include pushfx.Module, which %s needs", option)
+		}
+		return nil
+	}, fx.ParamTags(`name:"include pushfx.Module once" optional:"true"`)))
+}
 
 // AsRouteGroup annotates a constructor of a [handlers.RouteGroup] to join
 // [RouteGroups].
@@ -427,6 +453,9 @@ type hostParts struct {
 }
 
 func (g *hostParts) useConcreteTypes() {
+	if client := reflect.ValueOf(g.Client); client.Kind() == reflect.Pointer && client.IsNil() {
+		g.Client = nil // otherwise the first call would panic
+	}
 	if g.Client == nil && g.ClusterClient != nil {
 		g.Client = g.ClusterClient
 	}
@@ -451,6 +480,15 @@ type builder struct {
 
 	pipelines        *redisclient.Pipelines // shared by all stores on the client
 	hasNotifications bool                   // the groups have GET /notifications
+	fromHost         []string               // see [builder.note]
+}
+
+// note records a part that comes from the host, for the log of the start. Usual has the
+// type of the module's own part; nil: the module has none.
+func (b *builder) note(name string, part, usual any) {
+	if part != nil && reflect.TypeOf(part) != reflect.TypeOf(usual) {
+		b.fromHost = append(b.fromHost, fmt.Sprintf("%s %T", name, part))
+	}
 }
 
 func newBuilder(host hostParts) (*builder, error) {
@@ -489,12 +527,12 @@ func (b *builder) redis() (redis.UniversalClient, rediscommit.Config, rediscommi
 		client = redis.NewClient(&redis.Options{Dialer: func(context.Context, string, string) (net.Conn, error) { return nil, errNoClient }})
 	}
 	if b.pipelines == nil {
-		b.pipelines = redisclient.NewPipelines(client)
+		b.pipelines = redisclient.NewPipelines(client, b.observer)
 	}
 	return client, b.host.Config.Redis, rediscommit.Options{Now: b.servers.Clock().Now, Pipelines: b.pipelines, Observer: b.observer}
 }
 
-var errNoClient = errors.New("pushfx: there is no Redis client: provide a redis.UniversalClient, *redis.Client or *redis.ClusterClient")
+var errNoClient = errors.New("pushfx: there is no Redis client, or it is nil: provide a redis.UniversalClient, *redis.Client or *redis.ClusterClient")
 
 func (b *builder) stores(s module.Stores) (module.Stores, error) {
 	var errs [3]error
@@ -517,12 +555,18 @@ func (b *builder) unreadStore() (module.UnreadStore, error) { return redisunread
 
 func (b *builder) unread(store module.UnreadStore) module.UnreadService {
 	b.metrics.AddUnread()
-	return unread.New(store, b.host.Config.Unread, b.servers.Clock().Now, b.observer)
+	return unread.New(store, b.host.Config.Unread, b.host.Config.Delivery.MaxAge, b.servers.Clock().Now, b.observer)
 }
 
 func (b *builder) health() module.Health { return b.servers }
 
 func (b *builder) feed(stores module.Stores, rules []module.ChangeListener, pushers []module.PusherListener) (*module.Feed, error) {
+	for _, listener := range rules {
+		b.note("ChangeListener", listener, nil)
+	}
+	for _, listener := range pushers {
+		b.note("PusherListener", listener, nil)
+	}
 	feed, err := module.NewFeed(stores, b.host.Config.Changes, b.observer, module.Listeners{Rules: rules, Pushers: pushers})
 	if err == nil {
 		b.metrics.Add(metrics.Feed(feed.Stats)...)
@@ -533,6 +577,8 @@ func (b *builder) feed(stores module.Stores, rules []module.ChangeListener, push
 func (b *builder) service(
 	stores module.Stores, feed *module.Feed, accounts module.Accounts, source module.ImportSource,
 ) *module.Service {
+	b.note("Accounts", accounts, nil)
+	b.note("ImportSource", source, nil)
 	cfg := b.host.Config
 	return module.NewService(stores, feed, module.Options{
 		Defaults: b.defaults, Limits: cfg.RuleLimits, Policy: cfg.PusherPolicy, Accounts: accounts, ImportSource: source,
@@ -550,6 +596,7 @@ func (b *builder) groups(
 	all := ownGroups{b.server.PushRules(rules), b.server.Pushers(pushers), b.server.AccountData(host)}
 	if unread != nil && events != nil {
 		b.hasNotifications = true
+		b.note("NotifiedEvents", events, nil)
 		all = append(all, b.server.Notifications(unread, events))
 	}
 	return all
@@ -582,14 +629,34 @@ func (b *builder) push(p parts) *Push {
 	if b.onRedis {
 		push.servers = b.servers
 	}
+	b.noteParts(p)
+	push.fromHost = slices.Sorted(slices.Values(b.fromHost))
 	return push
+}
+
+func (b *builder) noteParts(p parts) {
+	b.note("RuleStore", p.Stores.Rules, (*rulestore.Store)(nil))
+	b.note("PusherStore", p.Stores.Pushers, (*pusherstore.Store)(nil))
+	b.note("PushkeyIndex", p.Stores.Pushkeys, (*pusherstore.Index)(nil))
+	b.note("UnreadStore", p.Stores.Unread, (*redisunread.Store)(nil))
+	b.note("RuleService", p.Rules, p.Service.Rules())
+	b.note("PusherService", p.Pushers, p.Service.Pushers())
+	b.note("HostService", p.Host, p.Service.Host(p.Rules))
+	b.note("SyncService", p.Sync, p.Service.Sync(p.Rules))
+	b.note("UnreadService", p.Unread, (*unread.Service)(nil))
+	b.note("Health", p.Health, b.servers)
 }
 
 func (b *builder) finish() error {
 	if b.onRedis && b.host.Client == nil {
 		return errNoClient
 	}
-	return b.metrics.Register()
+	err := b.metrics.Register()
+	var registered prometheus.AlreadyRegisteredError
+	if errors.As(err, &registered) {
+		return fmt.Errorf("%w: give each Push a prometheus.Registerer of its own", err)
+	}
+	return err
 }
 
 var errNoDelivery = errors.New("pushfx: there is no Notifier without delivery: include pushfx.Delivery beside pushfx.Module, or set Options.Delivery")
@@ -600,7 +667,7 @@ func (noNotifier) Decide(context.Context, module.Event, []match.Member) (module.
 	return nil, errNoDelivery
 }
 
-func (noNotifier) Notify(context.Context, module.Event, string, module.Decisions) error {
+func (noNotifier) Notify(context.Context, module.Event, module.Decisions) error {
 	return errNoDelivery
 }
 
@@ -618,7 +685,12 @@ func notifierOf(d *delivery.Delivery) (module.Notifier, error) {
 
 func (b *builder) deliveryQueue() (module.DeliveryQueue, error) {
 	client, shared, options := b.redis()
-	return redisqueue.New(client, shared, options)
+	queue, err := redisqueue.New(client, shared, options)
+	if err != nil {
+		return nil, err
+	}
+	queue.Shards = b.host.Config.Delivery.Shards
+	return queue, nil
 }
 
 // gateway returns the gateway of hosts without their own. It connects to allowed
@@ -633,10 +705,14 @@ func (b *builder) gateway() module.Gateway {
 
 func (b *builder) delivery(
 	queue module.DeliveryQueue, gateway module.Gateway, host module.HostService, feed *module.Feed,
-	unread module.Unread, attention module.Attention,
+	counts module.Unread, attention module.Attention,
 ) (*delivery.Delivery, error) {
+	b.note("DeliveryQueue", queue, (*redisqueue.Queue)(nil))
+	b.note("Gateway", gateway, (*delivery.HTTPGateway)(nil))
+	b.note("Unread", counts, (*unread.Service)(nil))
+	b.note("Attention", attention, nil)
 	d, err := delivery.New(delivery.Seams{
-		Queue: queue, Gateway: gateway, Host: host, Feed: feed, Unread: unread, Attention: attention,
+		Queue: queue, Gateway: gateway, Host: host, Feed: feed, Unread: counts, Attention: attention,
 		Now: b.servers.Clock().Now, Observer: b.observer,
 	}, b.host.Config.Delivery)
 	if err != nil {

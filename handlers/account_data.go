@@ -7,6 +7,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/fault"
 )
 
 type accountDataRoutes struct {
@@ -21,6 +22,12 @@ func (a *accountDataRoutes) Register(g *echo.Group, _ Dialect, auth ...echo.Midd
 		http.MethodPut:    a.refuse,
 		http.MethodDelete: a.refuse,
 	})
+	ofRoom := a.server.tree(g, "/user/:userId/rooms/:roomId/account_data/"+module.AccountDataType, auth)
+	ofRoom.add(ofRoom.root, methods{
+		http.MethodGet:    a.getOfRoom,
+		http.MethodPut:    a.refuse,
+		http.MethodDelete: a.refuse,
+	})
 }
 
 func (a *accountDataRoutes) get(ctx context.Context, r request) (answer, error) {
@@ -31,7 +38,17 @@ func (a *accountDataRoutes) get(ctx context.Context, r request) (answer, error) 
 	return answer{json: string(content)}, err
 }
 
-// refuse serves PUT and DELETE of the same path.
+var errNoAccountData = fault.New(fault.NotFound, "Account data not found.")
+
+// getOfRoom answers that a room has no push rules.
+func (a *accountDataRoutes) getOfRoom(_ context.Context, r request) (answer, error) {
+	if err := ownPath(r); err != nil {
+		return answer{}, err
+	}
+	return answer{}, errNoAccountData
+}
+
+// refuse serves PUT and DELETE of both paths.
 func (a *accountDataRoutes) refuse(_ context.Context, r request) (answer, error) {
 	if err := ownPath(r); err != nil {
 		return answer{}, err

@@ -3,6 +3,7 @@ package handlers
 import (
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 
 	"github.com/labstack/echo/v4"
@@ -36,9 +37,9 @@ func Handler(auth Auth, log *zap.Logger, groups ...RouteGroup) http.Handler {
 }
 
 // Owns reports whether a request is for the module's route groups, by its path:
-// /pushrules, /pushers, the paths below them, and a user's m.push_rules account data. It
-// compares the decoded path, so that no encoding of m.push_rules reaches the host's own
-// account data.
+// /pushrules, /pushers, the paths below them, and a user's m.push_rules account data,
+// global or of a room. It compares the decoded path, so that no encoding of m.push_rules
+// reaches the host's own account data.
 func Owns(r *http.Request) bool {
 	for _, prefix := range prefixes {
 		path, found := strings.CutPrefix(r.URL.EscapedPath(), prefix+"/")
@@ -55,6 +56,9 @@ func Owns(r *http.Request) bool {
 		case "pushrules", "pushers":
 			return true
 		case "user":
+			if len(segments) == 6 && segments[2] == "rooms" {
+				segments = slices.Delete(segments, 2, 4)
+			}
 			return len(segments) == 4 && segments[2] == "account_data" && segments[3] == module.AccountDataType
 		}
 	}

@@ -82,30 +82,32 @@ func TestARequestIsOwnedIfTheModuleServesIt(t *testing.T) {
 		hosts
 	)
 	for path, want := range map[string]int{
-		"/pushrules":                                   served,
-		"/pushrules/":                                  served,
-		"/pushrules/?from=x":                           served,
-		"/pushrules/global":                            served,
-		"/pushrules/global/":                           served,
-		"/pushrules/device/room/!r:x":                  served,
-		"/pushrules/global/room/!r:x":                  served,
-		"/pushrules/global/room/%21r%3Ax%2Fy":          served,
-		"/pushrules/global/room/..":                    served,
-		"/pushrules/global/room/%2e%2e":                served,
-		"/pushrules/global/room/!r:x/enabled":          served,
-		"/pushrules/global/room/!r:x/actions":          served,
-		"/pushers":                                     served,
-		"/pushers/set":                                 served,
-		"/user/@a:b/account_data/m.push_rules":         served,
-		"/user/%40a%3Ab%2Fc/account_data/m.push_rules": served,
+		"/pushrules":                                      served,
+		"/pushrules/":                                     served,
+		"/pushrules/?from=x":                              served,
+		"/pushrules/global":                               served,
+		"/pushrules/global/":                              served,
+		"/pushrules/device/room/!r:x":                     served,
+		"/pushrules/global/room/!r:x":                     served,
+		"/pushrules/global/room/%21r%3Ax%2Fy":             served,
+		"/pushrules/global/room/..":                       served,
+		"/pushrules/global/room/%2e%2e":                   served,
+		"/pushrules/global/room/!r:x/enabled":             served,
+		"/pushrules/global/room/!r:x/actions":             served,
+		"/pushers":                                        served,
+		"/pushers/set":                                    served,
+		"/user/@a:b/account_data/m.push_rules":            served,
+		"/user/%40a%3Ab%2Fc/account_data/m.push_rules":    served,
+		"/user/@a:b/rooms/!r:x/account_data/m.push_rules": served,
 
-		"/pushrules/global/room/!r:x/other":          owned,
-		"/pushrules/a/b/c/d/e":                       owned,
-		"/pushers/":                                  owned,
-		"/pushers/other":                             owned,
-		"/%70ushers":                                 owned,
-		"/user/@a:b/account_data/m%2Epush_rules":     owned,
-		"/user/%40a%3Ab/account_data/m.push%5Frules": owned,
+		"/pushrules/global/room/!r:x/other":                 owned,
+		"/pushrules/a/b/c/d/e":                              owned,
+		"/pushers/":                                         owned,
+		"/pushers/other":                                    owned,
+		"/%70ushers":                                        owned,
+		"/user/@a:b/account_data/m%2Epush_rules":            owned,
+		"/user/%40a%3Ab/account_data/m.push%5Frules":        owned,
+		"/user/@a:b/rooms/!r:x/account_data/m%2Epush_rules": owned,
 
 		"":                                       hosts,
 		"/":                                      hosts,
@@ -120,7 +122,8 @@ func TestARequestIsOwnedIfTheModuleServesIt(t *testing.T) {
 		"/user/@a:b/account_data/m.push_rules_of_hosts":      hosts,
 		"/user/@a:b/account_data/m.direct":                   hosts,
 		"/user/@a:b/account_data":                            hosts,
-		"/user/@a:b/rooms/!r:x/account_data/m.push_rules":    hosts,
+		"/user/@a:b/rooms/!r:x/account_data/m.fully_read":    hosts,
+		"/user/@a:b/rooms/!r:x/other/m.push_rules":           hosts,
 		"/user/@a:b%2Faccount_data/m.push_rules":             hosts,
 		"/user/@a:b/account_data/x%2Faccount_data":           hosts,
 		"/user/@a:b/rooms/!r:x/tags/account_data":            hosts,
@@ -155,9 +158,10 @@ func TestTheAccountDataOfPushRulesIsServedAndRefusesChanges(t *testing.T) {
 	accountData := newServer(t, zap.NewNop()).AccountData(contents{})
 	e := echo.New()
 	hosts := e.Group("/v3")
+	hosts.Any("/user/:user/rooms/:room/account_data/:type", func(c echo.Context) error { return c.String(http.StatusTeapot, "the host's") })
 	hosts.Any("/user/:user/account_data/:type", func(c echo.Context) error { return c.String(http.StatusTeapot, "the host's") })
 	accountData.Register(e.Group("/v3"), V3, Auth(byHeader).middleware(zap.NewNop()))
-	const own = "/v3/user/@a:b/account_data/m.push_rules"
+	const own, ofRoom = "/v3/user/@a:b/account_data/m.push_rules", "/v3/user/@a:b/rooms/!r:x/account_data/m.push_rules"
 	for _, test := range []struct {
 		request string
 		status  int
@@ -170,6 +174,12 @@ func TestTheAccountDataOfPushRulesIsServedAndRefusesChanges(t *testing.T) {
 		{"POST " + own, 405, `{"errcode":"M_UNRECOGNIZED","error":"Method not allowed."}`},
 		{"GET /v3/user/@c:b/account_data/m.push_rules", 403, `{"errcode":"M_FORBIDDEN","error":"Cannot access what belongs to other users."}`},
 		{"PUT /v3/user/@c:b/account_data/m.push_rules", 403, `{"errcode":"M_FORBIDDEN","error":"Cannot access what belongs to other users."}`},
+		{"PUT " + ofRoom, 405, `{"errcode":"M_BAD_JSON","error":"Cannot set m.push_rules through this API. Use /pushrules."}`},
+		{"DELETE " + ofRoom, 405, `{"errcode":"M_BAD_JSON","error":"Cannot set m.push_rules through this API. Use /pushrules."}`},
+		{"GET " + ofRoom, 404, `{"errcode":"M_NOT_FOUND","error":"Account data not found."}`},
+		{"POST " + ofRoom, 405, `{"errcode":"M_UNRECOGNIZED","error":"Method not allowed."}`},
+		{"PUT /v3/user/@c:b/rooms/!r:x/account_data/m.push_rules", 403, `{"errcode":"M_FORBIDDEN","error":"Cannot access what belongs to other users."}`},
+		{"PUT /v3/user/@a:b/rooms/!r:x/account_data/m.fully_read", http.StatusTeapot, "the host's"},
 		{"GET " + own + "_of_mine", http.StatusTeapot, "the host's"},
 		{"POST /v3/user/@a:b/account_data/m.direct", http.StatusTeapot, "the host's"},
 	} {

@@ -38,7 +38,7 @@ func OwnsNotifications(r *http.Request) bool {
 }
 
 // list serves GET /notifications (Matrix specification, "Listing Notifications"), with
-// unread notifications only.
+// unread notifications, and the last highlights after they were read.
 func (n *notificationRoutes) list(ctx context.Context, r request) (answer, error) {
 	q, err := unreadQuery(r.Context)
 	if err != nil {
@@ -127,7 +127,7 @@ func appendNotification(dst []byte, n module.UnreadNotification, event string) [
 	dst = pushrule.AppendActions(strictjson.AppendMember(append(dst, '{'), "actions"), n.Actions)
 	dst = append(strictjson.AppendMember(dst, "event"), event...)
 	dst = strictjson.AppendString(strictjson.AppendMember(dst, "profile_tag"), "")
-	dst = append(strictjson.AppendMember(dst, "read"), "false"...)
+	dst = strconv.AppendBool(strictjson.AppendMember(dst, "read"), n.IsRead)
 	dst = strictjson.AppendString(strictjson.AppendMember(dst, "room_id"), n.Room)
 	dst = strconv.AppendInt(strictjson.AppendMember(dst, "ts"), n.Time.UnixMilli(), 10)
 	return append(dst, '}')

@@ -51,6 +51,12 @@ func unreadAt(positions ...int64) (all []module.UnreadNotification) {
 	return all
 }
 
+func readAt(position int64) []module.UnreadNotification {
+	all := unreadAt(position)
+	all[0].IsRead = true
+	return all
+}
+
 func one(position string) string {
 	return `{"actions":["notify",{"set_tweak":"sound","value":"<b>"}],"event":{"event_id":"$` + position +
 		`"},"profile_tag":"","read":false,"room_id":"!r:b","ts":100` + position + `}`
@@ -76,6 +82,7 @@ func TestNotifications(t *testing.T) {
 		{"the host fails", module.UnreadPage{Notifications: unreadAt(7)}, nil, errors.New("no events"), 500, unknown},
 		{"too few events", module.UnreadPage{Notifications: unreadAt(7)}, nil, nil, 500, unknown},
 		{"an event that is not JSON", module.UnreadPage{Notifications: unreadAt(7)}, []string{"{"}, nil, 500, unknown},
+		{"a read one", module.UnreadPage{Notifications: readAt(7)}, two[:1], nil, 200, `{"notifications":[` + strings.Replace(one("7"), `"read":false`, `"read":true`, 1) + `]}`},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			host := listed{page: test.page, events: test.events, err: test.err, asked: new(module.UnreadQuery)}

@@ -43,9 +43,10 @@ func (s *Server) PushRules(rules module.RuleService) RouteGroup { return &pushRu
 // Pushers returns the two pusher endpoints.
 func (s *Server) Pushers(pushers module.PusherService) RouteGroup { return &pusherRoutes{s, pushers} }
 
-// AccountData returns GET, PUT and DELETE of m.push_rules as account data. PUT and DELETE
-// are refused, since push rules have their own API (Matrix specification, "Client
-// Config", "Server Behaviour"). The host serves all other types.
+// AccountData returns GET, PUT and DELETE of m.push_rules as account data, global and of
+// a room. PUT and DELETE are refused, since push rules have their own API (Matrix
+// specification, "Client Config", "Server Behaviour"). A room has none: GET is 404. The
+// host serves all other types.
 func (s *Server) AccountData(host module.HostService) RouteGroup { return &accountDataRoutes{s, host} }
 
 // Notifications returns GET /notifications, for hosts with unread counts.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/pushrule"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files in testdata")
@@ -311,6 +312,38 @@ func TestUnknownMembersOfTheContentAreShown(t *testing.T) {
 		t.Fatal(err)
 	}
 	shown(`{"global":` + string(repaired.Global) + rest + `}`)
+}
+
+// Data of another version of the module is unreadable, though its content may be a good set, and stays as it is.
+func TestAnEventOfAnotherVersion(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	for _, revision := range []string{`"revision":{"form":2,"version":1}`, `"revision":{"form":"x"}`, `"commit":{}`} {
+		c := s.caller(t, r0)
+		c.plant(`{"type":"m.push_rules","content":{"global":{"override":[],"content":[],"room":[],"sender":[],"underride":[]}},` + revision + `}`)
+		for _, endpoint := range ruleEndpoints {
+			c.take(step{endpoint.request, endpoint.body, failure(500, "M_UNKNOWN",
+				"Invalid push rules account data event in database: Another version of the server stored the data.")})
+		}
+		wantLogged(t, s, len(ruleEndpoints))
+	}
+}
+
+// A read of the whole set removes a legacy rule of any kind.
+func TestALegacyRuleOfAnotherKindIsRemoved(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	for _, kind := range pushrule.Kinds() {
+		for _, id := range []string{".m.rule.contains_display_name", ".m.rule.roomnotif", ".m.rule.contains_user_name"} {
+			c := s.caller(t, r0)
+			c.plant(rules(string(kind), `{"rule_id":"`+id+`","default":true,"enabled":true,"conditions":[],"pattern":"a","actions":["notify"]}`))
+			c.take(step{"GET /pushrules/global/" + string(kind) + "/" + id, "", ruleMissing})
+			answer := c.send("GET /pushrules/", "")
+			if strings.Contains(answer.body, id) || c.event() != s.freshEvent(c) {
+				t.Errorf("%s in %s: stored is %s", id, kind, c.event())
+			}
+		}
+	}
 }
 
 // A read of the whole set removes all three legacy rules if it finds one, and merges the current defaults.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"testing"
 	"time"
 
@@ -13,11 +12,14 @@ import (
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/commit/rediscommit"
 	"github.com/pushfx/pushfx/module/delivery/redisqueue"
-	"github.com/pushfx/pushfx/module/stored"
+	"github.com/pushfx/pushfx/module/mxid"
 )
 
 // deliveryACL is the heading above the rights that delivery adds to the service's own.
 const deliveryACL = "### ACL: more for `pushfx.Delivery`"
+
+// removalsWait is longer than the queue collects removals from its index.
+const removalsWait = 500 * time.Millisecond
 
 // deliver calls every operation of the queue as the Redis user of a line. It returns the errors, and the commands
 // that the servers refused.
@@ -35,7 +37,7 @@ func (g *guardedServers) deliver(l aclLine, prefix string) (trouble []string) {
 	return append(trouble, g.denied(l.user)...)
 }
 
-// useQueue calls every method of a queue, so that it sends every script and command.
+// useQueue calls every method of a queue that hosts call, so that it sends every script and command.
 func useQueue(ctx context.Context, client redis.UniversalClient, prefix string) error {
 	cfg := rediscommit.DefaultConfig()
 	cfg.KeyPrefix, cfg.OperationTimeout = prefix, stepTimeout
@@ -43,70 +45,74 @@ func useQueue(ctx context.Context, client redis.UniversalClient, prefix string) 
 	if err != nil {
 		return err
 	}
-	if err := q.Open(ctx, 8); err != nil {
+	const gate = "gate"
+	number := 0
+	add := func(user mxid.UserID, claims bool, pushers ...string) (claimed []*module.Claim, err error) {
+		number++
+		a := module.Addition{
+			User: user, Lease: time.Minute, MaxUserBytes: 100,
+			Notification: module.Notification{ID: fmt.Sprintf("%08d", number), Priority: module.LowPriority, Room: "room0000", Meta: "{}", Text: "text"},
+		}
+		for _, name := range pushers {
+			a.Pushers = append(a.Pushers, module.Recipient{Pusher: name, Gate: gate, Claim: claims})
+		}
+		result := q.Append(ctx, []module.Addition{a})[0]
+		return result.Value.Claims, result.Err
+	}
+	failures := []error{q.Open(ctx)}
+	check := func(errs ...error) { failures = append(failures, errs...) }
+
+	// A log that two pushers send, and that grows again after its end.
+	for range 2 {
+		two, err := add("@two:x", true, "a", "b")
+		if err != nil {
+			return err
+		}
+		_, err = add("@two:x", true, "a", "b")
+		check(err, q.Renew(ctx, two[0], time.Minute, true))
+		for _, c := range two {
+			_, end, err := q.Read(ctx, c, 10)
+			check(err)
+			for to := c.Number + 1; to <= end; to++ {
+				_, err := q.Complete(ctx, c, module.Done{To: to, Answered: true, Sent: "sent"})
+				check(err)
+			}
+		}
+	}
+	_, err = q.Sent(ctx, "@two:x", "a")
+	check(err)
+
+	// A log that waits, which a look finds and which is cut and forgotten.
+	one, err := add("@one:x", true, "a")
+	if err != nil {
 		return err
 	}
-	const fanOut = module.FanOut + "room0000"
-	user := 0
-	add := func(key, target string, n int) error {
-		var failures []error
-		for range n {
-			user++
-			gate := fmt.Sprint("gate", user%2)
-			if target == fanOut {
-				gate = module.FanOut
-			}
-			note := module.Notification{
-				ID: fmt.Sprintf("%016d", user), Priority: module.LowPriority, Room: "room0000", Meta: "{}", Text: strings.Repeat("x", 10),
-			}
-			batch := module.DeliveryBatch{
-				Shard: 1, Key: fmt.Sprint(key, user), Window: time.Minute, MaxBacklog: 10, MaxUserBytes: 50, MaxRoomBytes: 100, MaxShardBytes: 100,
-				Additions: []module.Addition{{Target: target, Gate: gate, User: "user0000", Notification: note, Generation: int64(user), Urgent: true}},
-			}
-			for range 2 { // the second call repeats the first, as after a lost answer
-				failures = append(failures, q.Enqueue(ctx, []module.DeliveryBatch{batch})[0].Err)
-			}
-		}
-		return errors.Join(failures...)
+	for range 3 {
+		_, err := add("@one:x", true, "a")
+		check(err)
 	}
-	alone := module.Notification{ID: fmt.Sprintf("%016d", 0), Priority: module.CountsOnly, Room: "--------"}
-	counts := module.DeliveryBatch{
-		Shard: 1, Key: "counts", Window: time.Minute, MaxBacklog: 10, MaxUserBytes: 50,
-		Additions: []module.Addition{{Target: "f", Gate: "gate0", User: "user0000", Notification: alone}},
+	check(q.Postpone(ctx, one[0], 0, module.Trouble{Generation: 1, Text: "x"}, true))
+	var looked module.Looked
+	for deadline := time.Now().Add(stepTimeout); len(looked.Users) == 0 && time.Now().Before(deadline); {
+		looked, err = q.Look(ctx, module.Look{Limit: 10, Lease: time.Minute, Gate: func(string) (int, int, bool) { return 10, 10, false }})
+		check(err)
 	}
-	more := counts
-	more.Key, more.Additions = "more counts", []module.Addition{{Target: "a", Gate: "gate0", User: "user0000", Notification: alone}}
-	failures := []error{
-		add("a", "a", 20), q.Enqueue(ctx, []module.DeliveryBatch{more})[0].Err, add("a later", "a", 1), add("b", "b", 1), add("c", "c", 2), add("d", "d", 1),
-		q.Enqueue(ctx, []module.DeliveryBatch{counts})[0].Err, add("f", "f", 1), add("fanout", fanOut, 1),
+	if len(looked.Users) == 0 {
+		return errors.Join(append(failures, errors.New("no look has found the user"))...)
 	}
-	claims := map[string]module.Claim{}
-	look := module.Look{Limit: 10, Lease: time.Minute, Gate: func(string) (int, bool) { return 10, false }}
-	for range 2 {
-		claimed, err := q.Claim(ctx, look)
-		failures = append(failures, err)
-		for _, b := range claimed.Backlogs {
-			claims[b.Claim.Target.Name] = b.Claim
-		}
+	claimed := q.Claim(ctx, []module.ClaimRequest{{
+		DueUser: looked.Users[0], Pushers: []module.PusherGate{{Pusher: "a", Gate: gate}}, Lease: time.Minute, Limit: 4, Read: 2,
+	}})[0]
+	log, err := q.Log(ctx, "@one:x")
+	check(claimed.Err, err)
+	if len(claimed.Value.Pushers) == 0 || len(log.Notifications) == 0 {
+		return errors.Join(append(failures, errors.New("nothing waits"))...)
 	}
-	trouble := module.Trouble{Generation: 1, Text: "x"}
-	part := counts
-	part.Of, part.To, part.Additions[0].Target = claims[fanOut], 1, "g"
-	failures = append(failures, q.Enqueue(ctx, []module.DeliveryBatch{part})[0].Err)
-	_, err = q.Read(ctx, claims["a"], 10)
-	_, completed := q.Complete(ctx, claims["a"], fmt.Sprintf("%016d", 1), trouble, "") // the first of several
-	renewed, renewal := q.Renew(ctx, claims["a"], time.Second)
-	_, last := q.Complete(ctx, claims["b"], fmt.Sprintf("%016d", 22), module.Trouble{}, "sent")
-	_, dropped := q.Drop(ctx, claims["c"])
+	check(q.Cut(ctx, "@one:x", []int64{log.Notifications[0].Number}))
 	_, held := q.HeldGateways(ctx)
 	waits, summary := q.Summary(ctx, func(module.Trouble) bool { return false })
-	_, sent := q.Sent(ctx, claims["b"].Target)
-	failures = append(failures, err, completed, renewal, last, dropped, held, summary, waits.Refused, sent, q.Postpone(ctx, renewed, "gate2", time.Hour, &trouble),
-		q.Postpone(ctx, claims["d"], claims["d"].Gate, 0, nil))
-	keys := stored.Keys{Prefix: prefix}
-	failures = append(failures, client.Set(ctx, keys.Due(1, "gate0"), "of another type", 0).Err(), add("h", "h", 2))
-	_, again := q.Claim(ctx, look) // lists the backlogs again
-	failures = append(failures, again)
+	check(held, summary, waits.Refused, q.Forget(ctx, "@one:x"))
+	time.Sleep(removalsWait)
 	return errors.Join(failures...)
 }
 

@@ -18,7 +18,7 @@ import (
 	"github.com/pushfx/pushfx"
 	"github.com/pushfx/pushfx/integration/gateway/receiver"
 	"github.com/pushfx/pushfx/module/commit/rediscommit"
-	"github.com/pushfx/pushfx/module/delivery"
+	"github.com/pushfx/pushfx/module/delivery/redisqueue"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pusher"
 	"github.com/pushfx/pushfx/module/redistest"
@@ -199,7 +199,7 @@ func TestChaosLosesNoNotification(t *testing.T) {
 	c.run(func() { c.causeFaults(server) })
 }
 
-// Three hosts send notifications while slots of delivery's shards move to other masters, and replicas replace
+// Three hosts send notifications while slots of logs and of the index move to other masters, and replicas replace
 // masters.
 func TestChaosOnAClusterLosesNoNotification(t *testing.T) {
 	t.Parallel()
@@ -214,8 +214,11 @@ func TestChaosOnAClusterLosesNoNotification(t *testing.T) {
 	end := time.Now().Add(*chaosTime)
 	c.run(func() {
 		for n := 0; n == 0 || time.Now().Before(end); n++ {
-			shard := delivery.ShardOf(chaosMember(n%chaosPushers), delivery.DefaultConfig().Shards)
-			c.moveAndReplace(cluster, int(client.ClusterKeySlot(t.Context(), stored.Keys{}.ShardGates(shard)).Val()))
+			key := stored.Keys{}.UserLog(chaosMember(n / 2 % chaosPushers))
+			if n%2 == 1 {
+				key = stored.Keys{}.ShardGates(n / 2 % redisqueue.DefaultShards)
+			}
+			c.moveAndReplace(cluster, int(client.ClusterKeySlot(t.Context(), key).Val()))
 		}
 	})
 }

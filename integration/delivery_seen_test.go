@@ -26,7 +26,7 @@ func TestARedisThatRefusesDeliveryIsSeen(t *testing.T) {
 		"its memory is full": {"oom", []any{"CONFIG", "SET", "maxmemory", "1"}, []any{"CONFIG", "SET", "maxmemory", "0"}, ""},
 		"it lacks replicas":  {"readonly", []any{"CONFIG", "SET", "min-replicas-to-write", "1"}, []any{"CONFIG", "SET", "min-replicas-to-write", "0"}, ""},
 		"it is a replica":    {"readonly", []any{"REPLICAOF", "127.0.0.1", "1"}, []any{"REPLICAOF", "NO", "ONE"}, "timeout"},
-		"the ACL lacks SET":  {"noperm", []any{"ACL", "SETUSER", "default", "-set"}, []any{"ACL", "SETUSER", "default", "+set"}, ""},
+		"the ACL lacks ZADD": {"noperm", []any{"ACL", "SETUSER", "default", "-zadd"}, []any{"ACL", "SETUSER", "default", "+zadd"}, ""},
 		"the control":        {"", []any{"PING"}, []any{"PING"}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {

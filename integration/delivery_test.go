@@ -91,7 +91,7 @@ func sendEvent(ctx context.Context, notifier module.Notifier, e module.Event, us
 	if err != nil {
 		return err
 	}
-	return notifier.Notify(ctx, e, "", decisions)
+	return notifier.Notify(ctx, e, decisions)
 }
 
 func TestANotificationReachesItsGateway(t *testing.T) {
@@ -148,7 +148,7 @@ func TestCallsOfDeliveryFailClearlyWithoutIt(t *testing.T) {
 	}
 	_, decide := push.Notifier.Decide(t.Context(), message(1), nil)
 	for _, err := range []error{
-		decide, push.Notifier.Notify(t.Context(), message(1), "", nil), push.Notifier.UpdateBadges(t.Context(), alice),
+		decide, push.Notifier.Notify(t.Context(), message(1), nil), push.Notifier.UpdateBadges(t.Context(), alice),
 	} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v", err)
@@ -186,7 +186,7 @@ func TestAHostWithAnotherNumberOfShardsDoesNotStart(t *testing.T) {
 		c.Delivery.Shards = 64
 		return c
 	}))
-	if err := app.Start(t.Context()); err == nil || !strings.Contains(err.Error(), "it has 128 shards, not 64") {
+	if err := app.Start(t.Context()); err == nil || !strings.Contains(err.Error(), "its index has 16 shards, not 64") {
 		t.Errorf("got %v", err)
 	}
 }
@@ -239,18 +239,14 @@ type chanQueue struct {
 	used chan string
 }
 
-func (c chanQueue) Enqueue(ctx context.Context, batches []module.DeliveryBatch) []module.Result[module.Enqueued] {
-	c.used <- batches[0].Key
-	return c.DeliveryQueue.Enqueue(ctx, batches)
+func (c chanQueue) Append(ctx context.Context, additions []module.Addition) []module.Result[module.Appended] {
+	c.used <- string(additions[0].User)
+	return c.DeliveryQueue.Append(ctx, additions)
 }
 
 type chanUnread chan string
 
-func (c chanUnread) Counts(context.Context, []mxid.UserID) map[mxid.UserID]module.Result[module.Counts] {
-	c <- "counts"
+func (c chanUnread) States(context.Context, []module.UserEvent) []module.Result[module.UnreadState] {
+	c <- "states"
 	return nil
-}
-
-func (c chanUnread) AreRead(_ context.Context, events []module.UserEvent) []bool {
-	return make([]bool, len(events))
 }

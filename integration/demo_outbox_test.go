@@ -22,16 +22,16 @@ import (
 )
 
 const (
-	demoOutbox     = "demo:outbox"
-	outboxAge      = 10 // seconds until another host hands a row over
+	demoOutbox     = "demo:outbox:{!r:localhost}" // the rows of the test's room
+	outboxAge      = 10                           // seconds until another host hands a row over
 	outboxSenders  = 8
 	outboxAnswered = 100 // events that the host answers under load before it is killed
 )
 
 var outboxMembers = []mxid.UserID{"@alice:localhost", "@bob:localhost", "@carol:localhost", "@dave:localhost"}
 
-// death is the step of an event at which a demo host is killed. Its first script puts the event into its room, the
-// second into the outbox, and the others into the shards of the members.
+// death is the step of an event at which a demo host is killed. The first script with the event stores it with its row
+// in the outbox, and the others add to the logs of the four members.
 type death struct {
 	step   string
 	stalls func(*redistest.Proxy) *redistest.Fault // the command that the host waits for
@@ -41,11 +41,11 @@ type death struct {
 }
 
 var deaths = []death{
-	{"the row is not written", func(p *redistest.Proxy) *redistest.Fault { return p.HoldRequest(2, "EVAL", "EVALSHA") }, false, false, true},
-	{"the row is written", func(p *redistest.Proxy) *redistest.Fault { return p.StallReply(2, "EVAL", "EVALSHA") }, true, false, false},
-	{"nothing is handed over", func(p *redistest.Proxy) *redistest.Fault { return p.HoldRequest(3, "EVAL", "EVALSHA") }, true, false, false},
+	{"the row is not written", func(p *redistest.Proxy) *redistest.Fault { return p.HoldRequest(1, "EVAL", "EVALSHA") }, false, false, true},
+	{"the row is written", func(p *redistest.Proxy) *redistest.Fault { return p.StallReply(1, "EVAL", "EVALSHA") }, true, false, false},
+	{"nothing is handed over", func(p *redistest.Proxy) *redistest.Fault { return p.HoldRequest(2, "EVAL", "EVALSHA") }, true, false, false},
 	{"a part is handed over", func(p *redistest.Proxy) *redistest.Fault { return p.HoldRequest(4, "EVAL", "EVALSHA") }, true, false, false},
-	{"all is handed over", func(p *redistest.Proxy) *redistest.Fault { return p.StallReply(3, "EVAL", "EVALSHA") }, true, false, false},
+	{"all is handed over", func(p *redistest.Proxy) *redistest.Fault { return p.StallReply(5, "EVAL", "EVALSHA") }, true, false, false},
 	{"the row is not deleted", func(p *redistest.Proxy) *redistest.Fault { return p.HoldRequest(1, "HDEL") }, true, true, false},
 	{"the row is deleted", func(p *redistest.Proxy) *redistest.Fault { return p.StallReply(1, "HDEL") }, false, true, false},
 }

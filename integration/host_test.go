@@ -16,6 +16,7 @@ import (
 	"go.uber.org/fx"
 	"go.uber.org/fx/fxtest"
 	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
 	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/pushfx/pushfx"
@@ -43,7 +44,7 @@ func startHost(t testing.TB, client redis.UniversalClient, options ...fx.Option)
 	app := fxtest.New(t,
 		fx.NopLogger,
 		pushfx.Module,
-		fx.Supply(zap.New(core, zap.AddStacktrace(zap.ErrorLevel)), fx.Annotate(client, fx.As(new(redis.UniversalClient)))),
+		fx.Supply(zap.New(withoutStart{core}, zap.AddStacktrace(zap.ErrorLevel)), fx.Annotate(client, fx.As(new(redis.UniversalClient)))),
 		fx.Provide(echo.New),
 		fx.Invoke(
 			fx.Annotate(mount, fx.ParamTags("", pushfx.RouteGroups)),
@@ -94,6 +95,20 @@ func embedded(t testing.TB) (*miniredis.Miniredis, redis.UniversalClient) {
 	})
 	t.Cleanup(func() { client.Close() })
 	return server, client
+}
+
+// withoutStart leaves out the log entry of each start.
+type withoutStart struct{ zapcore.Core }
+
+func (c withoutStart) With(fields []zapcore.Field) zapcore.Core {
+	return withoutStart{c.Core.With(fields)}
+}
+
+func (c withoutStart) Check(entry zapcore.Entry, to *zapcore.CheckedEntry) *zapcore.CheckedEntry {
+	if entry.Message == "pushfx is ready" {
+		return to
+	}
+	return c.Core.Check(entry, to)
 }
 
 // takeLogged returns the log entries of requests since the last call. It leaves out the entry of a broken watch,

@@ -65,7 +65,7 @@ func importTable() []importRow {
 		{"module/delivery/redisqueue", with("module/stored", redis, redisClient, redisCommit), nil},
 		{"module/delivery/queuetest", inner, nil},
 		{"module/unread", with("module/unread/fold"), []string{"net", "net/http", "os"}},
-		{"module/unread/fold", nil, noIO},
+		{"module/unread/fold", []string{"module/fault"}, noIO},
 		{"module/unread/redisunread", with("module/stored", redis, redisClient, redisCommit), nil},
 		{"module", with("module/match", bounded, group), []string{"net", "net/http", "os", "crypto/rand"}},
 		{"module/storetest", inner, nil},

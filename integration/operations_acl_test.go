@@ -81,9 +81,12 @@ func (g *guardedServers) each(do func(*redis.Client) error) {
 	}
 }
 
+// apply gives a new user the rights of a line.
 func (g *guardedServers) apply(l aclLine) {
 	g.t.Helper()
-	g.each(func(server *redis.Client) error { return server.Do(g.t.Context(), l.args()...).Err() })
+	g.each(func(server *redis.Client) error {
+		return errors.Join(server.ACLDelUser(g.t.Context(), l.user).Err(), server.Do(g.t.Context(), l.args()...).Err())
+	})
 }
 
 // reset removes all data, scripts, ACL LOG entries and statistics.
@@ -450,6 +453,30 @@ func TestTheACLOfThePageIsEnoughForFilesAndAnotherDatabase(t *testing.T) {
 	}
 }
 
+// Hosts that are running keep their rights while an operator repeats the lines.
+func TestRepeatingALineTakesNoRightAway(t *testing.T) {
+	t.Parallel()
+	redistest.Require(t)
+	server := redistest.Single(t).Client(t)
+	rights := func(lines []aclLine) (all string) {
+		for _, l := range lines {
+			if err := server.Do(t.Context(), l.args()...).Err(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return strings.Join(server.ACLList(t.Context()).Val(), "\n")
+	}
+	first, delivery, unread := aclLineBelow(t, singleACL), aclLineBelow(t, deliveryACL), aclLineBelow(t, unreadACL)
+	checker, ctl := aclLineBelow(t, checkerACL), aclLineBelow(t, "### ACL: a user for pushctl")
+	ctlMore := aclLineBelow(t, "### ACL: more for pushctl to change the queue")
+	before := rights([]aclLine{first, delivery, unread, checker, ctl, ctlMore})
+	for _, l := range []aclLine{first, checker, ctl} {
+		if after := rights([]aclLine{l}); after != before {
+			t.Errorf("after the line of %s again:\n%s\nwant\n%s", l.user, after, before)
+		}
+	}
+}
+
 // Users have no rights for other keys and commands, and the user for checks has no rights for changes.
 func TestTheACLOfThePageRefusesOtherCommands(t *testing.T) {
 	t.Parallel()
@@ -475,12 +502,12 @@ func TestTheACLOfThePageRefusesOtherCommands(t *testing.T) {
 	changing := [][]any{
 		{"SET", eventKey(alice), "x"},
 		{"HSET", pushersKey(alice), "x", "y"},
-		{"EVAL", "return 1", 0},
+		{"EVAL", "return redis.call('DEL', KEYS[1])", 1, eventKey(alice)},
 		{"PUBLISH", "push_rules_changed", "1 " + alice},
 	}
 	looking := [][]any{
-		{"SCAN", 0}, {"TYPE", eventKey(alice)}, {"TTL", pushersKey(alice)}, {"GET", eventKey(alice)}, {"STRLEN", eventKey(alice)},
-		{"HGETALL", pushersKey(alice)}, {"ZRANGE", "pushkeys:pending", 0, -1}, {"MEMORY", "USAGE", eventKey(alice)},
+		{"SCAN", 0}, {"TYPE", eventKey(alice)}, {"PTTL", pushersKey(alice)}, {"GET", eventKey(alice)}, {"EXISTS", eventKey(alice)},
+		{"HGETALL", pushersKey(alice)}, {"HKEYS", pushersKey(alice)}, {"ZSCORE", "pushkeys:pending", "x"}, {"MEMORY", "USAGE", eventKey(alice)},
 		{"DBSIZE"}, {"INFO"}, {"TIME"}, {"COMMAND"}, {"CLUSTER", "SLOTS"}, {"CLUSTER", "NODES"}, {"CLUSTER", "GETKEYSINSLOT", 1, 1},
 	}
 	g.wantRefused(service, foreign)

@@ -16,7 +16,10 @@ func TestFullMemoryBehavesAsThePageSays(t *testing.T) {
 	var push module.HostService
 	h := startHost(t, server.Client(t), fx.Populate(&push))
 	h.do(alice, http.MethodGet, v3+"/pushrules/", "")
-	h.do(alice, http.MethodPost, v3+"/pushers/set", httpPusher("app", "key"))
+	for _, user := range []string{alice, bob} {
+		h.do(user, http.MethodPost, v3+"/pushers/set", httpPusher("app", "key of "+user))
+		h.do(user, http.MethodPost, v3+"/pushers/set", httpPusher("app", "second key of "+user))
+	}
 	if err := server.Client(t).ConfigSet(t.Context(), "maxmemory", "1").Err(); err != nil {
 		t.Fatal(err)
 	}
@@ -28,17 +31,29 @@ func TestFullMemoryBehavesAsThePageSays(t *testing.T) {
 		{http.MethodGet, "/pushrules/", "", http.StatusOK},
 		{http.MethodPut, rule, `{"actions":[]}`, http.StatusServiceUnavailable},
 		{http.MethodPost, "/pushers/set", httpPusher("app", "other key"), http.StatusServiceUnavailable},
-		{http.MethodPost, "/pushers/set", `{"kind":null,"app_id":"app","pushkey":"key"}`, http.StatusOK},
+		{http.MethodPost, "/pushers/set", `{"kind":null,"app_id":"app","pushkey":"key of ` + alice + `"}`, http.StatusOK},
 		{http.MethodGet, "/pushers", "", http.StatusOK},
 	} {
 		if a := h.do(alice, r.method, v3+r.path, r.body); a.status != r.status {
 			t.Errorf("%s %s: got %d %s, want %d", r.method, r.path, a.status, a.body, r.status)
 		}
 	}
-	if err := push.RemoveDevicePushers(t.Context(), alice, device); err != nil {
+	if err := push.RemoveDevicePushers(t.Context(), bob, device); err != nil {
 		t.Errorf("logout: %v", err)
 	}
 	if err := push.ForgetUser(t.Context(), alice); err != nil {
 		t.Errorf("deactivation: %v", err)
+	}
+	if a := h.do("@new:example.org", http.MethodGet, v3+"/pushrules/", ""); a.status != http.StatusServiceUnavailable {
+		t.Errorf("the first read of a new user: got %d %s", a.status, a.body)
+	}
+	keys, err := server.Client(t).Keys(t.Context(), "*").Result()
+	for _, key := range keys {
+		if left, failed := server.Client(t).TTL(t.Context(), key).Result(); failed != nil || left < 0 {
+			t.Errorf("%s stays, %v", key, failed)
+		}
+	}
+	if err != nil {
+		t.Error(err)
 	}
 }

@@ -283,7 +283,7 @@ func TestConcreteTypesOfClientAndRegistryWork(t *testing.T) {
 func TestAMissingClientGivesAnErrorOfOneLine(t *testing.T) {
 	t.Parallel()
 	err := fx.New(fx.NopLogger, pushfx.Module, fx.Provide(zap.NewNop)).Err()
-	const want = "pushfx: there is no Redis client: provide a redis.UniversalClient, *redis.Client or *redis.ClusterClient"
+	const want = "pushfx: there is no Redis client, or it is nil: provide a redis.UniversalClient, *redis.Client or *redis.ClusterClient"
 	if err == nil || err.Error() != want {
 		t.Errorf("got error %v\nwant %s", err, want)
 	}

@@ -111,7 +111,7 @@ type usedPusherWatcher struct {
 	use
 }
 
-func (u usedPusherWatcher) Watch(ctx context.Context, watching func(), changed func(mxid.UserID)) error {
+func (u usedPusherWatcher) Watch(ctx context.Context, watching func(), changed func(module.PusherChange)) error {
 	u.count()
 	return u.PusherStore.(module.PusherWatcher).Watch(ctx, watching, changed)
 }

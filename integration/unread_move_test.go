@@ -6,6 +6,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/fault"
@@ -115,15 +116,15 @@ func TestAnInterruptedMoveLosesNoUnreadCounts(t *testing.T) {
 		_, list := host.List(t.Context(), m.moved, module.UnreadQuery{})
 		for call, err := range map[string]error{
 			"Rooms": rooms, "List": list,
-			"Counts": host.Counts(t.Context(), []mxid.UserID{m.stayed, m.moved})[m.moved].Err,
+			"States": host.States(t.Context(), []module.UserEvent{{User: m.stayed}, {User: m.moved}})[1].Err,
 			"Read":   host.Read(t.Context(), m.moved, movedRoom, module.AllThreads, 1),
 		} {
 			if fault.KindOf(err) != fault.Database || !strings.Contains(fault.Details(err), "another master has the key") {
 				t.Errorf("%s: got error %v", call, err)
 			}
 		}
-		if err := host.Counts(t.Context(), []mxid.UserID{m.stayed, m.moved})[m.stayed].Err; err != nil {
-			t.Errorf("Counts of the other user: %s", fault.Details(err))
+		if err := host.States(t.Context(), []module.UserEvent{{User: m.stayed}, {User: m.moved}})[0].Err; err != nil {
+			t.Errorf("States of the other user: %s", fault.Details(err))
 		}
 	}
 	m.add(t, 1, 3, m.stayed, m.moved) // the event skips the latter
@@ -192,4 +193,35 @@ func TestUnreadListsAreCompactedWhileTheirSlotMoves(t *testing.T) {
 	}
 	m.wantCount(t, m.moved, 164)
 	m.wantCount(t, m.stayed, 164)
+}
+
+// A master that does not answer delays the notifications of its own users only.
+func TestAFrozenMasterDelaysNoOtherUsersBeforeSending(t *testing.T) {
+	t.Parallel()
+	m := newUnreadMove(t)
+	other := mxid.UserID("")
+	for i := 0; other == ""; i++ {
+		user := mxid.UserID(fmt.Sprintf("@other%d:x", i))
+		switch master, err := m.cluster.MasterOf(t.Context(), redisclient.SlotOf(stored.Keys{}.Unread(user))); {
+		case err != nil:
+			t.Fatal(err)
+		case master != m.owner:
+			other = user
+		}
+	}
+	m.add(t, 0, 1, m.moved, other)
+	event := module.UserEvent{RoomID: movedRoom, EventID: "$1", Position: 1, Thread: module.MainThread}
+	ofFrozen, ofOther := event, event
+	ofFrozen.User, ofOther.User = m.moved, other
+	m.owner.Pause()
+	for range 3 {
+		began := time.Now()
+		states := m.hosts[0].States(t.Context(), []module.UserEvent{ofFrozen, ofOther})
+		if took := time.Since(began); took > 2*time.Second {
+			t.Errorf("took %v", took)
+		}
+		if fault.KindOf(states[0].Err) != fault.Unavailable || states[1].Err != nil || states[1].Value.Counts.Unread != 1 {
+			t.Errorf("got %+v", states)
+		}
+	}
 }

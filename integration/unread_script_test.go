@@ -73,7 +73,7 @@ func TestALongRecordIsReplacedWithoutReadingTheOldOne(t *testing.T) {
 		return took[len(took)/2]
 	}
 	bare, took := median("EVAL"), median("EVALSHA")
-	t.Logf("a script that gets a record of 256 KiB takes %s, one that replaces such a record and 64 operations %s", bare, took)
+	t.Logf("a script that gets a record of 512 KiB takes %s, one that replaces such a record and 64 operations %s", bare, took)
 	if took > 2*bare {
 		t.Errorf("the replacement takes %s, and getting the text alone %s", took, bare)
 	}

@@ -4,19 +4,23 @@ import (
 	"context"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 	"go.uber.org/fx"
 
 	"github.com/pushfx/pushfx"
+	"github.com/pushfx/pushfx/integration/gateway/receiver"
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/match"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pusher"
 	"github.com/pushfx/pushfx/module/stored"
 	"github.com/pushfx/pushfx/module/storetest"
+	"github.com/pushfx/pushfx/module/unread"
 )
 
 // roomEvents are the events of a host, by position.
@@ -67,7 +71,7 @@ func (h *unreadHost) send(t *testing.T, n int) {
 		err = h.Unread.Add(t.Context(), module.Place{Room: "!room:x", Position: e.Position, Thread: e.Thread, Sender: bob}, decisions)
 	}
 	if err == nil {
-		err = h.Notifier.Notify(t.Context(), e, "", decisions)
+		err = h.Notifier.Notify(t.Context(), e, decisions)
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -115,6 +119,40 @@ func TestBadgesFollowUnreadCounts(t *testing.T) {
 	}
 }
 
+// A gateway fails, and comes back after an event was redacted and another one was read.
+func TestRedactedEventsAreNotSentLater(t *testing.T) {
+	t.Parallel()
+	h := newUnreadHost(t, func(c *pushfx.Config, _ *pushfx.Options) { c.Delivery.BadgeDelay = time.Minute })
+	h.gateway.Make(receiver.Trouble{Status: http.StatusBadGateway})
+	for n := range 4 {
+		h.send(t, n+1)
+	}
+	h.gateway.wait(t, atLeast(1))
+	if err := h.Unread.Forget(t.Context(), "!room:x", 3, []mxid.UserID{alice}); err != nil {
+		t.Fatal(err)
+	}
+	h.read(t, 1)
+	for range 4 * unread.MaxOps { // a compaction keeps what was redacted
+		if err := h.Unread.Read(t.Context(), alice, "!room:x", module.AllThreads, 1); err != nil {
+			t.Fatal(err)
+		}
+	}
+	h.gateway.Make(receiver.Trouble{})
+	var sent []string
+	h.gateway.wait(t, func(all []receiver.Notification) bool {
+		sent = nil
+		for _, n := range all {
+			if n.Status == http.StatusOK {
+				sent = append(sent, n.EventID)
+			}
+		}
+		return slices.Contains(sent, "$4")
+	})
+	if !slices.Equal(sent, []string{"$2", "$4"}) {
+		t.Errorf("got %v, want the events 2 and 4", sent)
+	}
+}
+
 func TestNotificationsAreServedWithTheHostsEvents(t *testing.T) {
 	t.Parallel()
 	for name, has := range map[string]bool{"with events": true, "without": false} {
@@ -156,8 +194,8 @@ func (noCounts) Rooms(context.Context, mxid.UserID, ...string) (map[string]modul
 	return map[string]module.RoomCounts{"!wrapped": {}}, nil
 }
 
-func (noCounts) Counts(_ context.Context, users []mxid.UserID) map[mxid.UserID]module.Result[module.Counts] {
-	return map[mxid.UserID]module.Result[module.Counts]{users[0]: {Value: module.Counts{Unread: 77}}}
+func (noCounts) States(context.Context, []module.UserEvent) []module.Result[module.UnreadState] {
+	return []module.Result[module.UnreadState]{{Value: module.UnreadState{Counts: &module.Counts{Unread: 77}}}}
 }
 
 // A host with fx replaces the store and wraps the service. Delivery and the endpoint use
@@ -183,7 +221,7 @@ func TestUnreadWithFx(t *testing.T) {
 	if counts, err := push.Unread.Rooms(t.Context(), alice); err != nil || len(counts) != 1 || counts["!wrapped"].Threads != nil {
 		t.Errorf("got %v, error %v", counts, err)
 	}
-	if got := badges.Counts(t.Context(), []mxid.UserID{alice})[alice].Value.Unread; got != 77 {
+	if got := badges.States(t.Context(), []module.UserEvent{{User: alice}})[0].Value.Counts.Unread; got != 77 {
 		t.Errorf("the badge is %d, want the wrapped one", got)
 	}
 	if a := h.do(alice, http.MethodGet, v3+"/notifications", ""); a.status != http.StatusOK || !strings.Contains(a.body, `"event":{"event_id":"$1"},"profile_tag":"","read":false,"room_id":"!room:x"`) {

@@ -187,7 +187,6 @@ Config.Delivery.MaxCachedRules is 0, want 1048576 to 1099511627776
 Config.Delivery.RequestTimeout is 0s, want 35s to 1m5s
 Config.Delivery.MaxAge is 0s, want 1s to 720h0m0s
 Config.Delivery.CallAge is 0s, want 1s to 2m0s
-Config.Delivery.DedupWindow is 0s, want 1s to 24h0m0s
 Config.Delivery.Content is "", want "full", "names" or "none"
 Config.DefaultRules: default rule ".m.rule.master": want an id that is unique among the default rules of all kinds`
 	if got := err.Error(); got != want {

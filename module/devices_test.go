@@ -13,6 +13,7 @@ import (
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/fault"
 	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/observe"
 	"github.com/pushfx/pushfx/module/pusher"
 	"github.com/pushfx/pushfx/module/pushrule"
 )
@@ -114,6 +115,43 @@ func TestTheHostRemovesThePushersOfDevices(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// removals collects the reports about removed pushers.
+type removals struct {
+	observe.Observer
+	texts *[]string
+}
+
+func (r removals) Report(problem observe.Problem, err error) {
+	if removed := (*module.RemovedPusher)(nil); errors.As(err, &removed) {
+		*r.texts = append(*r.texts, fmt.Sprintf("%s: %s %s", problem, removed.User, removed.Device))
+	}
+}
+
+func TestRemovedPushersAreReported(t *testing.T) {
+	t.Parallel()
+	m, options, got := newMemory(), usual(), []string{}
+	options.Observer = removals{observe.None, &got}
+	service := module.NewService(module.Stores{Pushers: m, Pushkeys: m.index()}, nil, options)
+	host := service.Host(service.Rules())
+	m.set(t, alice, ownPusher("phone", pusher.HTTP, "PHONE"), ownPusher("tablet", pusher.HTTP, "TABLET"), ownPusher("watch", pusher.HTTP, "WATCH"), ownPusher("tv", pusher.HTTP, "TV"))
+	for _, err := range []error{
+		host.RemoveDevicePushers(t.Context(), alice, "TABLET"),
+		host.RemoveDevicePushers(t.Context(), alice, "TABLET"), // again
+		host.RetainDevicePushers(t.Context(), alice, "PHONE", "TV"),
+		host.KeepOnlyDevicePushers(t.Context(), alice, "PHONE"),
+		service.Pushers().Set(t.Context(), bob, ownPusher("phone", pusher.HTTP, "BOBS"), pusher.RemoveOthers),
+		service.Pushers().Delete(t.Context(), bob, ownPusher("phone", pusher.HTTP, "").Key), // the app knows
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	const loggedOut, taken = "pusher removed, its device is logged out: @alice:example.org ", "pusher removed, another user has set its pushkey: @alice:example.org "
+	if want := []string{loggedOut + "TABLET", loggedOut + "WATCH", loggedOut + "TV", taken + "PHONE"}; !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
 	}
 }
 

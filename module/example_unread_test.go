@@ -3,6 +3,8 @@ package module_test
 import (
 	"context"
 	"errors"
+	"testing"
+	"time"
 
 	"go.uber.org/zap"
 
@@ -39,15 +41,20 @@ func (noStream) show(module.Place) {}
 // newEvent is called from the outbox until it returns nil.
 func (r *rooms) newEvent(ctx context.Context, at module.Place, event module.Event, members []match.Member) error {
 	event.Position, event.Thread = at.Position, at.Thread
-	decisions, err := r.notifier.Decide(ctx, event, members)
+	counting, cancel := context.WithTimeout(ctx, time.Second)
+	decisions, err := r.notifier.Decide(counting, event, members)
 	if err == nil {
-		err = r.unread.Add(ctx, at, decisions)
+		err = r.unread.Add(counting, at, decisions)
 	}
-	if err != nil {
-		return err
+	cancel()
+	r.stream.show(at) // in /sync, from now on; after an error, without its count
+	if err == nil {
+		err = r.notifier.Notify(ctx, event, decisions)
 	}
-	r.stream.show(at) // in /sync, from now on
-	return r.notifier.Notify(ctx, event, "", decisions)
+	if err == nil && at.Sender != "" {
+		err = r.notifier.UpdateBadges(ctx, at.Sender) // has read the thread
+	}
+	return err
 }
 
 // receipt is called with the position of the event of an m.read or m.read.private.
@@ -88,4 +95,38 @@ func (r *rooms) firstSync(ctx context.Context, user mxid.UserID, joined, invited
 	err := r.unread.Retain(ctx, user, append(invited, joined...))
 	counts, failed := r.unread.Rooms(ctx, user)
 	return counts, errors.Join(err, failed)
+}
+
+// uncounted is a homeserver's Redis that cannot be reached.
+type uncounted struct {
+	module.UnreadService
+	module.Notifier
+	shown, notified bool
+}
+
+func (u *uncounted) Decide(context.Context, module.Event, []match.Member) (module.Decisions, error) {
+	return nil, nil
+}
+
+func (u *uncounted) Add(ctx context.Context, _ module.Place, _ module.Decisions) error {
+	if _, found := ctx.Deadline(); !found {
+		return nil
+	}
+	return module.Unavailable(nil)
+}
+
+func (u *uncounted) Notify(context.Context, module.Event, module.Decisions) error {
+	u.notified = true
+	return nil
+}
+
+func (u *uncounted) show(module.Place) { u.shown = true }
+
+// The event is shown although it could not be counted. The outbox calls again.
+func TestAnEventIsShownWithoutItsCount(t *testing.T) {
+	var u uncounted
+	r := &rooms{&u, &u, zap.NewNop(), &u}
+	if err := r.newEvent(t.Context(), module.Place{Position: 1}, module.Event{}, nil); err == nil || !u.shown || u.notified {
+		t.Errorf("error %v, shown is %t, notified is %t", err, u.shown, u.notified)
+	}
 }

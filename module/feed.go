@@ -14,7 +14,8 @@ import (
 )
 
 // Feed tracks the versions of users' push rules and notifies [ChangeListener]s of changes.
-// It also passes changes of pushers on to [PusherListener]s, without tracking them.
+// It also passes changes of pushers on to [PusherListener]s, and caches pushers
+// ([Feed.Pushers]).
 //
 // It learns of them from requests of this host, from the store's watch, and, for changes
 // that the watch missed, from checks of the store. It reads versions only, never rules. It
@@ -136,7 +137,7 @@ func (f *Feed) Stats() FeedStats {
 		Notified:  f.counters.notified.Load(),
 		Dropped:   f.counters.dropped.Load(),
 		Panics:    f.counters.panics.Load(),
-		Watching:  f.isWatching() && (len(f.pushers.queues) == 0 || f.pushers.watching.Load()),
+		Watching:  f.isWatching() && !f.pushers.isDown(),
 	}
 	for _, queue := range f.queues() {
 		s.Waiting += queue.length()
@@ -150,7 +151,7 @@ func (f *Feed) Run(ctx context.Context) {
 	var running sync.WaitGroup
 	running.Go(func() { f.watchStore(ctx) })
 	running.Go(func() { f.checkStore(ctx) })
-	if len(f.pushers.queues) > 0 {
+	if f.pushers.store != nil {
 		running.Go(func() { f.watchPushers(ctx) })
 	}
 	for _, queue := range f.queues() {

@@ -8,13 +8,18 @@ import (
 
 // FeedConfig configures [Feed].
 type FeedConfig struct {
-	// Recheck is the interval of comparing users' versions with the store, to find
-	// changes that the watch missed. Above zero; default 1 minute.
+	// Recheck is the interval of comparing users' versions with the store, and of reading
+	// cached pushers again, to find changes that the watch missed. Above zero; default 1
+	// minute.
 	Recheck time.Duration
 
 	// MaxUsers limits the users whose versions are tracked, about 200 bytes each: users
 	// of this host's syncs and, with delivery, members of their rooms. Default 200,000.
 	MaxUsers int
+
+	// MaxPusherBytes limits the memory for cached pushers ([Feed.Pushers]): about 250 bytes
+	// for a user without pushers, 1 KB for a pusher. 0 caches none; default 32 MiB.
+	MaxPusherBytes int
 
 	// MaxQueued limits the users whose changes wait for one slow listener. Default 10,000.
 	MaxQueued int
@@ -22,7 +27,7 @@ type FeedConfig struct {
 
 // DefaultFeedConfig returns the defaults.
 func DefaultFeedConfig() FeedConfig {
-	return FeedConfig{Recheck: time.Minute, MaxUsers: 200_000, MaxQueued: 10_000}
+	return FeedConfig{Recheck: time.Minute, MaxUsers: 200_000, MaxPusherBytes: 32 << 20, MaxQueued: 10_000}
 }
 
 // Validate joins the errors of all invalid fields.
@@ -33,6 +38,9 @@ func (c FeedConfig) Validate() error {
 	}
 	if c.MaxUsers < 1 {
 		faults = append(faults, fmt.Errorf("MaxUsers is %d, want at least 1", c.MaxUsers))
+	}
+	if c.MaxPusherBytes < 0 {
+		faults = append(faults, fmt.Errorf("MaxPusherBytes is %d, want at least 0", c.MaxPusherBytes))
 	}
 	if c.MaxQueued < 1 {
 		faults = append(faults, fmt.Errorf("MaxQueued is %d, want at least 1", c.MaxQueued))

@@ -49,26 +49,45 @@ func (c *pusherCalls) PushersMissed(context.Context) { c.add("missed") }
 // watchedPushers counts and cuts watches.
 type watchedPushers struct {
 	module.PusherStore
+	memory  *storetest.Memory
 	watches int
-	cut     context.CancelFunc
+	deaf    bool // no change is reported
+
+	mu  sync.Mutex
+	cut context.CancelFunc
 }
 
-func (s *watchedPushers) Watch(ctx context.Context, watching func(), changed func(mxid.UserID)) error {
+func (s *watchedPushers) cutNow() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.cut != nil {
+		s.cut()
+	}
+}
+
+func (s *watchedPushers) Watch(ctx context.Context, watching func(), changed func(module.PusherChange)) error {
+	s.mu.Lock()
 	s.watches++
 	ctx, s.cut = context.WithCancel(ctx)
-	return s.PusherStore.(module.PusherWatcher).Watch(ctx, watching, changed)
+	s.mu.Unlock()
+	return s.PusherStore.(module.PusherWatcher).Watch(ctx, watching, func(c module.PusherChange) {
+		if !s.deaf {
+			changed(c)
+		}
+	})
 }
 
 type pusherFeedHost struct {
 	*module.Feed
-	t     *testing.T
-	store *watchedPushers
+	t       *testing.T
+	store   *watchedPushers
+	pushers module.PusherService
 }
 
 func newPusherFeed(t *testing.T, maxQueued int, listeners ...module.PusherListener) pusherFeedHost {
 	t.Helper()
 	memory := storetest.NewMemory()
-	store := &watchedPushers{PusherStore: memory.Pushers()}
+	store := &watchedPushers{PusherStore: memory.Pushers(), memory: memory}
 	cfg := module.DefaultFeedConfig()
 	cfg.MaxQueued = maxQueued
 	feed, err := module.NewFeed(module.Stores{Rules: memory.Rules(), Pushers: store}, cfg, nil, module.Listeners{Pushers: listeners})
@@ -86,7 +105,7 @@ func newPusherFeed(t *testing.T, maxQueued int, listeners ...module.PusherListen
 		<-ended
 	})
 	synctest.Wait()
-	return pusherFeedHost{feed, t, store}
+	return pusherFeedHost{Feed: feed, t: t, store: store}
 }
 
 // set sets a pusher of each user, and lets the listeners work.

@@ -20,7 +20,7 @@ type FeedStats struct {
 	Dropped   int64 // changes dropped because too many waited
 	Panics    int64 // panics of listeners
 	Waiting   int   // users whose change waits for a listener now
-	Watching  bool  // whether the stores of all listeners are being watched
+	Watching  bool  // whether all stores with a listener or a cache are being watched
 }
 
 type feedCounters struct{ received, rechecked, missed, notified, dropped, panics atomic.Int64 }

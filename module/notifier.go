@@ -2,7 +2,6 @@ package module
 
 import (
 	"context"
-	"strings"
 	"time"
 
 	"github.com/pushfx/pushfx/module/fault"
@@ -23,18 +22,21 @@ type Notifier interface {
 	//
 	// Errors: [fault.InvalidParam] for an event that is not a JSON object, for a user that
 	// is not a user id, and for a room without joined members, except at an invite;
-	// [Unavailable].
+	// [Unavailable] if the rules of some members cannot be read now. Then the result has the
+	// decisions for the other members. Use them at once, and make the calls for the event
+	// again later: repetitions have no effect for members that were notified and counted.
 	Decide(ctx context.Context, event Event, members []match.Member) (Decisions, error)
 
 	// Notify stores the notifications of an event, as durably as configured. When it
 	// returns nil, a running host will send them. After an error or a crash, call it again:
-	// for 15 minutes (delivery.Config.DedupWindow), Notify ignores an event and part that
-	// it already has. A host that notifies the members in several calls gives each call
-	// another part; otherwise part is empty.
+	// a user who has the event already does not get it again, for 15 minutes
+	// ([RepeatsKeptFor]) or until [RepeatsKept] later notifications of the user. A host may
+	// notify the members of a room in several calls. Notifications of a user are sent in the
+	// order of the calls, so make the calls for a room one after the other.
 	//
 	// Errors: [fault.InvalidParam] for an event without event_id or room_id, or
 	// that is too large; [Unavailable].
-	Notify(ctx context.Context, event Event, part string, decisions Decisions) error
+	Notify(ctx context.Context, event Event, decisions Decisions) error
 
 	// UpdateBadges sends unread counts without an event, for example after a read
 	// receipt. They are sent some seconds later, once for several calls, and not to a
@@ -74,6 +76,10 @@ type Decision struct {
 	// RoomName is the name that this user sees, for a room without a name: clients name
 	// it after the other members. If it is empty, Event.RoomName is used.
 	RoomName string
+
+	// Invite is set by Decide: the event invites the user to its room. [UnreadService] bounds
+	// what invites take of a user's record.
+	Invite bool
 }
 
 // Decisions are the decisions for members of a room. [Notifier.Notify] ignores
@@ -81,17 +87,24 @@ type Decision struct {
 type Decisions []Decision
 
 // Unread returns unread counts and read events. It is optional: without it notifications
-// have no counts, and read events are notified. The module calls it right before sending,
-// in batches.
+// have no counts, and read events are notified.
 type Unread interface {
-	// Counts returns a result for each user. A user with an error, or without a result,
-	// gets notifications without counts.
-	Counts(ctx context.Context, users []mxid.UserID) map[mxid.UserID]Result[Counts]
+	// States returns a result for each event, in the order of the events. The module calls
+	// it right before it sends notifications, in batches. An event without an EventID asks
+	// for the user's counts only. After an error, the notification is sent without counts.
+	// An error for a user is in the results of this user only.
+	States(ctx context.Context, events []UserEvent) []Result[UnreadState]
+}
 
-	// AreRead returns true for each event that needs no notification any more: the user
-	// has read it or left the room, or it was redacted. Nil means false for all. It must
-	// use read marks and not counts: a lost count must not lose a notification.
-	AreRead(ctx context.Context, events []UserEvent) []bool
+// UnreadState is what a user's read marks and counts say right before a notification is
+// sent.
+type UnreadState struct {
+	// IsRead means that the event needs no notification any more: the user has read it or
+	// left the room, or it was redacted. It follows from read marks, not from counts: a
+	// lost count must not lose a notification.
+	IsRead bool
+
+	Counts *Counts // nil for a notification without counts
 }
 
 // Counts are the numbers that a badge shows.
@@ -142,100 +155,103 @@ type GatewayAnswer struct {
 	RetryAfter time.Duration // the header Retry-After; 0 without it
 }
 
-// DeliveryQueue stores notifications until they are delivered. Each pusher with
-// notifications has a backlog, oldest first, with a due time. A host claims a due backlog
+// DeliveryQueue stores notifications until they are delivered. Each user has a log of
+// notifications, which are numbered, and each pusher with something to send has a place in
+// it: the number of the notification that the pusher sends next. A host claims a pusher
 // before it sends. A claim that is not renewed lapses, and then any host can claim the
-// backlog again. Package queuetest has the contract as tests for any implementation.
+// pusher again. Package queuetest has the contract as tests for any implementation.
 //
-// An SQL queue has a row for each notification, and one for each backlog with due, token
-// and trouble. Claim selects rows WHERE due <= now() FOR UPDATE SKIP LOCKED and sets a
-// token. Other statements have WHERE token = ?.
+// A gate names the push gateway and the app of a pusher. The queue lists the users with due
+// pushers by gate, so that a host can pass over a failing gateway. The list may name a user
+// with nothing to send. It never lacks a user with a pusher that is due and unclaimed, or
+// whose claim has lapsed, once Append has returned.
 //
-// The queue has one clock, independent of the hosts' clocks. It does not interpret the
-// Text and Meta of notifications and the Text of Trouble. Backlogs are distributed over
-// shards, and each call for one shard is atomic. A gate names the push gateway of a
-// backlog. A shard lists its backlogs by gate, so that a host can leave out all
-// backlogs of a failing gateway.
+// An SQL queue has two tables. One has a row for each notification. The other has a row for
+// each pusher with something to send: user, pusher, gate, place, due, nonce, trouble. Look
+// and Claim are one statement on it: SELECT ... WHERE due <= now() FOR UPDATE SKIP LOCKED.
+//
+// The queue has its own clock, independent of the hosts' clocks. It does not interpret the
+// Text and Meta of notifications and the Text of Trouble.
 //
 // Errors: [ErrFenced] if a claim has lapsed or another host has it; [Unavailable] if
-// the queue cannot be reached in time. After Unavailable, every method may be repeated.
+// the queue cannot be reached in time. After Unavailable, every method may be repeated. All
+// methods are safe for concurrent use, but each Claim is used by one caller at a time.
 type DeliveryQueue interface {
-	// Open checks that the queue has this number of shards and a format that the
-	// implementation can read. The first host that opens a queue fixes the number.
-	Open(ctx context.Context, shards int) error
+	// Open checks that the queue has a format that the implementation can read. The first
+	// host that opens a queue stores the format.
+	Open(ctx context.Context) error
 
-	// Enqueue adds notifications to backlogs, as durably as the queue is configured, and
-	// returns a result for each batch. After an error, some batches may have been added.
-	Enqueue(ctx context.Context, batches []DeliveryBatch) []Result[Enqueued]
+	// Parts returns the users in groups. Users of a group are stored together: when their
+	// storage is away, the others' is not. So a caller with many users makes its calls for
+	// each group, side by side.
+	Parts(ctx context.Context, users []mxid.UserID) [][]mxid.UserID
 
-	// Claim claims due backlogs, about in the order of their due times. A single call may
-	// pass over some gates; a few calls together reach all.
-	Claim(ctx context.Context, look Look) (Claimed, error)
+	// Append adds notifications to the logs of different users, as durably as the queue is
+	// configured, and lists the users. It returns a result for each addition. After an error,
+	// the notification may have been added.
+	Append(ctx context.Context, additions []Addition) []Result[Appended]
 
-	// Read returns at most limit notifications of a claimed backlog, the oldest first.
-	Read(ctx context.Context, c Claim, limit int) ([]Notification, error)
+	// Look returns users with due pushers, about in the order of their due times, and lists
+	// them again after the lease, so that no other host gets them meanwhile. With many gates
+	// or a storage that is away, it returns some of them; a few calls together return all.
+	Look(ctx context.Context, look Look) (Looked, error)
 
-	// Complete removes a notification, one of the first 16 of a claimed backlog, and
-	// replaces the backlog's trouble. It returns how many notifications are left. An
-	// unknown id is no error. A backlog without notifications ends, and its claim, too.
-	// Unless sent is empty, the method Sent returns it from then on.
-	Complete(ctx context.Context, c Claim, id string, trouble Trouble, sent string) (left int, err error)
+	// Claim claims due pushers of users that Look returned. It returns a result for each
+	// request.
+	Claim(ctx context.Context, requests []ClaimRequest) []Result[Claimed]
 
-	// Sent returns the text that Complete last stored for a pusher, with or without a
-	// backlog. The text is empty before Complete, after Drop, and at the latest 30 days
-	// after Complete.
-	Sent(ctx context.Context, t Target) (string, error)
+	// Read returns at most limit notifications from the place of a claimed pusher on, and
+	// the end of the log: the number of the next notification to be appended.
+	Read(ctx context.Context, c *Claim, limit int) (all []Notification, end int64, err error)
 
-	// Postpone ends a claim: the backlog is due after the delay, and listed by this gate.
-	// Unless trouble is nil, Postpone replaces the backlog's trouble.
-	Postpone(ctx context.Context, c Claim, gate string, delay time.Duration, trouble *Trouble) error
+	// Complete moves a claimed pusher to a later place, and replaces its trouble. It returns
+	// how many numbers are left up to the end of the log; some of them may have been cut. At
+	// the end, the pusher has nothing to send any more, and its claim ends. To drop what a
+	// pusher has to send, complete it up to an end that was read before.
+	Complete(ctx context.Context, c *Claim, d Done) (left int, err error)
 
-	// Renew extends a claim, and returns the claim that replaces c.
-	Renew(ctx context.Context, c Claim, by time.Duration) (Claim, error)
+	// Sent returns the text that Complete last stored for a pusher, with or without anything
+	// to send. The text is empty before Complete, and at the latest 30 days after it.
+	Sent(ctx context.Context, user mxid.UserID, pusher string) (string, error)
 
-	// Drop removes all of a claimed backlog, and returns how many notifications it had.
-	Drop(ctx context.Context, c Claim) (dropped int, err error)
+	// Postpone ends a claim: the pusher is due after the delay, at c.Gate, which the caller may
+	// have changed since the claim. With fails, the pusher's user is listed as
+	// [DueUser.Fails] at the gate from now on.
+	Postpone(ctx context.Context, c *Claim, delay time.Duration, trouble Trouble, fails bool) error
 
-	// Backlogs calls visit for the backlogs of a shard until visit returns false. It may
-	// miss or repeat backlogs that change during the call. It is for tools.
-	Backlogs(ctx context.Context, shard int, visit func(Backlog) bool) error
+	// Renew extends a claim to a lease from now. For fails, see Postpone.
+	Renew(ctx context.Context, c *Claim, lease time.Duration, fails bool) error
+
+	// Log returns the log of a user, without claiming anything. It is for tools, for long logs,
+	// and for pushers that the user has no more.
+	Log(ctx context.Context, user mxid.UserID) (Log, error)
+
+	// Cut removes notifications, by their numbers, and the ones that all pushers have passed.
+	// Unknown numbers are no error.
+	Cut(ctx context.Context, user mxid.UserID, numbers []int64) error
+
+	// Forget removes the log of a user.
+	Forget(ctx context.Context, user mxid.UserID) error
 
 	// HeldGateways returns the names of the gateways that operators hold. Hosts send
 	// them no notifications.
 	HeldGateways(ctx context.Context) ([]string, error)
 
-	// Summary describes all backlogs, claimed or not, for metrics. Its cost is bounded:
-	// with many backlogs, it is an estimate and up to 15 seconds old. It fails if a part
-	// of the queue cannot be read. IsAlone reports whether a backlog's trouble concerns
-	// its own pusher only, not the whole gateway.
+	// Summary describes what waits, claimed or not, for metrics. Its cost is bounded: with
+	// more than 1,000 users it is an estimate. It fails if a part of the queue cannot be read.
+	// IsAlone reports whether a pusher's trouble concerns this pusher only, not the whole
+	// gateway.
 	Summary(ctx context.Context, isAlone func(Trouble) bool) (QueueSummary, error)
 }
 
-// QueueSummary is the result of [DeliveryQueue.Summary].
-type QueueSummary struct {
-	Notifications int // a [FanOut] backlog has one for each event
+// Repetitions of [Notifier.Notify] have no effect for a user for RepeatsKeptFor, or until
+// RepeatsKept later notifications.
+const (
+	RepeatsKept    = 64
+	RepeatsKeptFor = 15 * time.Minute
+)
 
-	// Oldest is for how long at least three users have had notifications waiting at the
-	// same gate, for the gate with the longest wait; 0 if there is none. In FanOut
-	// backlogs, one notification is enough. Backlogs for which isAlone returns true do not
-	// count.
-	Oldest time.Duration
-
-	// Gates has the number of notifications by gate, without FanOut backlogs. It has at
-	// least the 32 gates with the most users.
-	Gates map[string]int
-
-	// Refused is the error of a queue that has refused writes for 15 seconds, otherwise nil.
-	Refused error
-}
-
-// Target names a backlog.
-type Target struct {
-	Shard int
-	Name  string // [A-Za-z0-9_-], at most 64 bytes
-}
-
-// Priority decides which notifications a long backlog drops first.
+// Priority decides which notifications a long log drops first.
 type Priority byte
 
 // The priorities, the most important first.
@@ -243,153 +259,185 @@ const (
 	HighPriority Priority = 'h'
 	LowPriority  Priority = 'l'
 
-	// CountsOnly is for counts without an event. Apart from the one in flight, a backlog
-	// has at most one, as its last notification.
+	// CountsOnly is for counts without an event. Append adds none if the last notification of
+	// the log has counts only, and no pusher with a claim is at it.
 	CountsOnly Priority = 'c'
 )
 
-// Notification is an entry of a backlog.
+// MaxText bounds the text of a [Notification], in bytes.
+const MaxText = 999_999
+
+// Notification is an entry of a user's log.
 type Notification struct {
-	ID       string // 16 bytes of [A-Za-z0-9_-]; a backlog has each once
+	Number   int64  // the queue sets it
+	ID       string // 8 bytes of [A-Za-z0-9_-]
 	Priority Priority
-	Room     string // 8 bytes; identifies the room within a backlog
-	Meta     string // small, always stored, without a byte 0
-	Text     string // may be large, at most MaxText bytes; see DeliveryBatch.MaxUserBytes
+	Room     string    // 8 bytes of [A-Za-z0-9_-]; identifies the room within the log
+	Added    time.Time // by the clock of the queue; stored in milliseconds
+	Meta     string    // small, always stored, without a line feed
+	Text     string    // may be large; see Addition.MaxUserBytes
 }
 
-// DeliveryBatch has notifications for backlogs of one shard; see
-// [DeliveryQueue.Enqueue].
-type DeliveryBatch struct {
-	Shard int
-
-	// Key names the batch. For the duration of Window, the queue ignores batches with the
-	// same key.
-	Key    string
-	Window time.Duration
-
-	// Room is 8 bytes that name the room of an event. It is empty for notifications without
-	// a room, which need no order. While the room's [FanOut] backlog has notifications, the
-	// shard accepts only two kinds of batches for the room: the ones that add to this
-	// backlog, and the ones that expand it.
-	Room string
-
-	// MaxRoomBytes bounds the bytes of the texts in the room's FanOut backlog, and
-	// MaxShardBytes those in all FanOut backlogs of the shard. If the room has no FanOut
-	// backlog yet, the bound of the shard is twice MaxShardBytes.
-	MaxRoomBytes, MaxShardBytes int
-
-	// Of is the claim of a FanOut backlog, for a batch that expands its first
-	// notification: a part of the event's recipients gets the notification. Recipients are
-	// numbered; the part begins at From and ends before To. The queue checks the claim and
-	// From, and ignores Key and Room.
-	Of       Claim
-	From, To int
-
-	// Lease is how long the claims of Additions last.
-	Lease time.Duration
-
-	// MaxBacklog bounds the notifications of a backlog; the queue may exceed it by a
-	// fifth. A backlog of up to ten times MaxBacklog keeps all notifications younger than
-	// KeepFor, even beyond MaxBacklog.
-	MaxBacklog int
-	KeepFor    time.Duration
-
-	MaxUserBytes int // bounds a user's texts, besides the first of each backlog; the queue stores no text beyond
-
-	Additions []Addition // of different targets, at most MaxAdditions
-}
-
-// The bounds of a batch. Each queue accepts batches within them, and may refuse others.
-const (
-	MaxAdditions = 1000    // of a [DeliveryBatch]
-	MaxText      = 999_999 // bytes of the text of a [Notification]
-)
-
-// Addition is a notification for a backlog.
+// Addition is a notification for a user; see [DeliveryQueue.Append].
 type Addition struct {
-	Target       string // its name
-	Gate         string // of the pusher, at most 999 bytes; becomes the backlog's gate, unless a host has claimed the backlog
-	User         string // 8 bytes; identifies the user for MaxUserBytes
+	User         mxid.UserID
 	Notification Notification
+	Pushers      []Recipient // at least one; pushers without anything to send begin at the notification
 
-	Claim  bool          // claim the backlog, if it is empty
-	Delay  time.Duration // until the backlog is due, if it is empty and not claimed
-	Urgent bool          // makes a postponed backlog due at once
+	Urgent bool          // postponed pushers are due at once
+	Lease  time.Duration // of claims
 
-	// Generation is the pusher's. If the backlog is postponed, and has [Trouble] of an earlier
-	// generation, the queue drops the trouble, and the backlog is due.
+	// MaxUserBytes bounds the texts in the log, in bytes. Beyond it, and always beyond 1 MiB,
+	// a notification is stored without its text. A notification at which a pusher begins keeps
+	// its text up to 1 MiB.
+	MaxUserBytes int
+}
+
+// Recipient is a pusher that gets a notification.
+type Recipient struct {
+	Pusher string // [A-Za-z0-9_-], at most 64 bytes
+	Gate   string // at most 999 bytes, without a control character
+
+	Claim bool          // claim the pusher, if it begins at the notification
+	Delay time.Duration // until the pusher is due, if it begins and is not claimed
+
+	// Generation is the pusher's. If the pusher is postponed, and its [Trouble] is of an
+	// earlier generation, the queue drops the trouble, and the pusher is due at this gate.
 	Generation int64
 }
 
-// Trouble describes the last attempts to send a backlog. The zero value is none.
+// Appended is the result for an [Addition].
+type Appended struct {
+	Claims []*Claim // of each recipient, nil for none
+	Length int      // notifications in the log, also those that some pushers have passed
+	End    int64    // of the log; see [DeliveryQueue.Read]
+	Again  bool     // the log has the notification already: it was not added
+}
+
+// Claim is the right to send what a pusher has to send, until it lapses. The queue's
+// methods keep it up to date.
+type Claim struct {
+	User   mxid.UserID
+	Pusher string
+	Gate   string // the gate that lists the user for this pusher; see [DeliveryQueue.Postpone]
+	Number int64  // the pusher's place: the notification that it sends next
+	Nonce  string // identifies the claim
+	Listed any    // where the queue lists the user; for the queue alone
+}
+
+// Trouble describes the last attempts to send. The zero value is none.
 type Trouble struct {
-	Generation int64 // of the pusher; the queue reads it, see [Addition]
+	Generation int64 // of the pusher; the queue reads it, see [Recipient]
 	Text       string
 }
 
-// FanOut is the prefix of the names of backlogs for events with many recipients. A shard
-// has such a backlog for each room; its name ends in [DeliveryBatch.Room]. The User of its
-// notifications is the room, too. The gate FanOut lists these backlogs.
-const FanOut = "fanout-"
-
-// IsFanOut reports whether a backlog is for events with many recipients.
-func (t Target) IsFanOut() bool { return strings.HasPrefix(t.Name, FanOut) }
-
-// Enqueued is the result for a batch.
-type Enqueued struct {
-	// Again: the queue has ignored the batch, because it already has a batch with this
-	// key. Behind: the batch was not added, because the room's [FanOut] backlog has
-	// notifications. Full: the batch was not added, because the FanOut backlog would
-	// exceed its bounds.
-	Again, Behind, Full bool
-
-	// Claims has the claim of each addition, by index, or the zero Claim.
-	Claims []Claim
-
-	Coalesced int // notifications dropped from backlogs that were too long
-	Due       int // the shard's due backlogs at the gates of Additions; only for batches with Of
-}
-
-// Claim is the right to send a backlog's notifications, until it lapses.
-type Claim struct {
-	Target Target
-	Gate   string // the gate that lists the backlog
-	Token  int64  // 0 is no claim
-
-	// First is the ID of the backlog's first notification when it was claimed, or empty.
-	// It is a hint: a queue that fetches the text by this ID must check that the
-	// notification is still the first.
-	First string
-}
-
-// Look says what [DeliveryQueue.Claim] may claim.
-type Look struct {
-	Shards []int // all if it is nil
-	Limit  int   // backlogs
-	Lease  time.Duration
-
-	// Gate returns how many backlogs of a gate to claim at most; 0 leaves the gate out.
-	// IsClosed says that the gateway fails or throttles, so that the host only probes it.
-	Gate func(name string) (most int, isClosed bool)
-}
-
-// Claimed is the result of [DeliveryQueue.Claim]. Backlogs at closed gates have to wait, so
-// they count neither for More nor for Oldest.
-type Claimed struct {
-	Backlogs []Backlog
-	More     []int         // shards in which more backlogs may be due
-	Oldest   time.Duration // how long ago the earliest was due, or a failing shard was last read
-}
-
-// Backlog is a backlog without the texts of its notifications.
-type Backlog struct {
-	Claim   Claim // its Token is 0 if no host has claimed the backlog
-	Waiting int   // notifications; only from [DeliveryQueue.Backlogs]
-	First   Notification
+// Done is what [DeliveryQueue.Complete] stores.
+type Done struct {
+	To      int64 // the pusher's next place, at most the end of the log
 	Trouble Trouble
-	From    int       // of a [FanOut] backlog: the position in its first notification
-	Due     time.Time // or, of a claimed backlog, when the claim lapses
+	Sent    string // unless it is empty, the method Sent returns it from now on
+
+	// Answered ends [DueUser.Fails] for the user at the gate.
+	Answered bool
 }
 
-// ErrFenced says that the claim has lapsed, and another host may have the backlog.
+// Look says what [DeliveryQueue.Look] returns.
+type Look struct {
+	Limit int // users
+	Lease time.Duration
+
+	// Gate returns how many users of a gate to return at most, and how many of them may be
+	// users that fail there; see [DueUser.Fails]. 0 passes over the gate. IsClosed says that
+	// the gateway fails or throttles, so that the host only probes it.
+	Gate func(name string) (most, failing int, isClosed bool)
+}
+
+// Looked is the result of [DeliveryQueue.Look]. Users at closed gates have to wait, so they
+// count neither for More nor for Late.
+type Looked struct {
+	Users []DueUser
+	More  bool          // more users may be due
+	Late  time.Duration // how long the earliest user has been due, or how long a part of the list could not be read
+}
+
+// DueUser is a user with due pushers at a gate.
+type DueUser struct {
+	User mxid.UserID
+	Gate string
+
+	// Fails says that the last request for the user at the gate failed, or hangs. A user who
+	// was just marked may still be returned without Fails.
+	Fails bool
+
+	Listed any // for the queue alone
+}
+
+// ClaimRequest asks for the due pushers of a user.
+type ClaimRequest struct {
+	DueUser
+
+	// Pushers are the user's pushers, with their present gates. The queue claims pushers that
+	// are at the gate of DueUser, now or when they were stored.
+	Pushers []PusherGate
+
+	Lease time.Duration
+	Limit int // pushers to claim, 1 to 16
+	Read  int // notifications to return for each; 1 is enough for a pusher in trouble
+}
+
+// PusherGate is a pusher with its gate.
+type PusherGate struct{ Pusher, Gate string }
+
+// Claimed is the result for a [ClaimRequest].
+type Claimed struct {
+	Pushers []ClaimedPusher
+	End     int64 // of the log; see [DeliveryQueue.Read]
+
+	// Unknown says that the log has pushers that the request lacks. [DeliveryQueue.Log] names
+	// them. Claim them, too: a pusher that the user has no more is completed up to End.
+	Unknown bool
+}
+
+// ClaimedPusher is a pusher that was claimed.
+type ClaimedPusher struct {
+	Claim         *Claim
+	Trouble       Trouble
+	Notifications []Notification // from its place on
+}
+
+// Log is what a user has to send.
+type Log struct {
+	Notifications []Notification // oldest first
+	Pushers       []LogPusher
+	Bytes         int      // of texts
+	Failing       []string // digests of gates at which the user fails; see [DueUser.Fails]
+}
+
+// LogPusher is a pusher with something to send.
+type LogPusher struct {
+	Pusher  string
+	Number  int64 // its place
+	Claimed bool
+	Due     time.Time // or, if it is claimed, when the claim lapses
+	Trouble Trouble
+}
+
+// QueueSummary is the result of [DeliveryQueue.Summary].
+type QueueSummary struct {
+	Notifications int // to send, counted for each pusher
+
+	// Oldest is for how long at least three users have had notifications waiting at the
+	// same gate, for the gate with the longest wait; 0 if there is none. Pushers for which
+	// isAlone returns true do not count.
+	Oldest time.Duration
+
+	// Gates has the number of users that are listed by gate, of at least the 32 gates with the
+	// most.
+	Gates map[string]int
+
+	// Refused is the error of a queue that has refused writes for 15 seconds, otherwise nil.
+	Refused error
+}
+
+// ErrFenced says that the claim has lapsed, and another host may have the pusher.
 var ErrFenced = fault.New(fault.Unavailable, "The server cannot reach its storage, try again later.")

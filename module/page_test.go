@@ -14,6 +14,8 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/fault"
+	"github.com/pushfx/pushfx/module/match"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pusher"
 	"github.com/pushfx/pushfx/module/pushrule"
@@ -151,5 +153,60 @@ func TestProbeExample(t *testing.T) {
 		if answer.Code != want {
 			t.Errorf("%v: got %d, want %d", err, answer.Code, want)
 		}
+	}
+}
+
+type failingUnread struct {
+	module.UnreadService
+	hangs bool
+}
+
+func (u failingUnread) Add(ctx context.Context, _ module.Place, _ module.Decisions) error {
+	if u.hangs {
+		<-ctx.Done()
+	}
+	return module.Unavailable(errors.New("no answer"))
+}
+
+type neverNotifies struct {
+	module.Notifier
+	t *testing.T
+}
+
+func (neverNotifies) Decide(context.Context, module.Event, []match.Member) (module.Decisions, error) {
+	return nil, nil
+}
+
+func (n neverNotifies) Notify(context.Context, module.Event, module.Decisions) error {
+	n.t.Error("notifies without a count")
+	return nil
+}
+
+type shownAt chan time.Time
+
+func (s shownAt) show(module.Place) { s <- time.Now() }
+
+// The failure of Add in the page's table: a sync waits a second at most, then shows the event without its count.
+func TestThePageShowsAnEventThatIsNotCounted(t *testing.T) {
+	t.Parallel()
+	for _, hangs := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			shown := make(shownAt, 1)
+			r := &rooms{failingUnread{hangs: hangs}, neverNotifies{t: t}, zap.NewNop(), shown}
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			began := time.Now()
+			if err := r.newEvent(ctx, module.Place{Room: "!r:x", Position: 1}, module.Event{}, nil); fault.KindOf(err) != fault.Unavailable {
+				t.Errorf("got %v, want an error, so that the row of the outbox stays", err)
+			}
+			select {
+			case at := <-shown:
+				if took := at.Sub(began); took > time.Second {
+					t.Errorf("shown after %v", took)
+				}
+			default:
+				t.Error("not shown")
+			}
+		})
 	}
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/pushfx/pushfx/module/fault"
 	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/observe"
 	"github.com/pushfx/pushfx/module/pusher"
 )
 
@@ -248,6 +249,7 @@ func (s *pusherService) checkLoggedIn(ctx context.Context, user mxid.UserID, p p
 		return err
 	}
 	if !kept { // otherwise another request's pusher may have this claim
+		s.pushkeys.report(observe.PusherLoggedOut, user, []pusher.Pusher{p})
 		s.pushkeys.release(ctx, p.Digest(), pusher.Owner{User: user, Claim: p.Claim.Number})
 	}
 	return ErrLoggedOut
@@ -258,14 +260,17 @@ func (s *pusherService) Delete(ctx context.Context, user mxid.UserID, key pusher
 	return err
 }
 
-// remove removes matching pushers and then their claims, so that the index may name too
-// many users but never too few.
-func (s *pusherService) remove(ctx context.Context, user mxid.UserID, match func(pusher.Pusher) bool) error {
+// removeLoggedOut removes matching pushers, whose devices are logged out, and then their
+// claims, so that the index may name too many users but never too few.
+func (s *pusherService) removeLoggedOut(ctx context.Context, user mxid.UserID, match func(pusher.Pusher) bool) error {
 	var removed []pusher.Pusher
 	err := s.store.Update(ctx, user, func(list *pusher.List) error {
 		removed = list.Remove(match)
 		return nil
 	})
+	if err == nil {
+		s.pushkeys.report(observe.PusherLoggedOut, user, removed)
+	}
 	return s.releaseOf(ctx, user, removed, err)
 }
 
@@ -296,13 +301,13 @@ func (s *pusherService) releaseOf(ctx context.Context, user mxid.UserID, removed
 }
 
 func (s *pusherService) removeDevices(ctx context.Context, user mxid.UserID, devices []string) error {
-	return s.remove(ctx, user, func(p pusher.Pusher) bool {
+	return s.removeLoggedOut(ctx, user, func(p pusher.Pusher) bool {
 		return p.Kind != pusher.Email && p.Device != "" && slices.Contains(devices, p.Device)
 	})
 }
 
 func (s *pusherService) keepOnlyDevice(ctx context.Context, user mxid.UserID, device string) error {
-	return s.remove(ctx, user, func(p pusher.Pusher) bool {
+	return s.removeLoggedOut(ctx, user, func(p pusher.Pusher) bool {
 		return p.Kind != pusher.Email && (p.Device == "" || p.Device != device)
 	})
 }
@@ -331,7 +336,7 @@ func (s *pusherService) retainOnce(ctx context.Context, user mxid.UserID, live [
 	if err != nil || gone.Len() == 0 {
 		return false, err
 	}
-	err = s.remove(ctx, user, func(p pusher.Pusher) bool {
+	err = s.removeLoggedOut(ctx, user, func(p pusher.Pusher) bool {
 		q, found := gone.Pusher(p.Key)
 		same := found && p.Device == q.Device && p.Claim == q.Claim && p.SetAt == q.SetAt
 		setAnew = setAnew || found && !same

@@ -7,6 +7,7 @@ import (
 
 	"github.com/pushfx/pushfx/module/fault"
 	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/observe"
 	"github.com/pushfx/pushfx/module/pusher"
 )
 
@@ -14,7 +15,8 @@ import (
 // and has a pusher of it, and the users that shared it later.
 type pushkeys struct {
 	Stores
-	unused *unusedClaims // nil if claims without a pusher are not tracked
+	observer observe.Observer // of removed pushers
+	unused   *unusedClaims    // nil if claims without a pusher are not tracked
 }
 
 // followingIndex is a [PushkeyIndex] that can load claims in the round trip of the
@@ -199,8 +201,25 @@ func (k pushkeys) removeLosers(
 		for _, p := range removed {
 			gone = append(gone, pusher.Owner{User: user, Claim: p.Claim.Number})
 		}
+		k.report(observe.PusherTaken, user, removed)
 	}
 	return gone, nil
+}
+
+// RemovedPusher is the error of [observe.PusherTaken] and [observe.PusherLoggedOut].
+type RemovedPusher struct {
+	User   mxid.UserID
+	Key    pusher.Key // do not log its pushkey
+	Device string
+}
+
+// Error names the user and not the pushkey.
+func (r *RemovedPusher) Error() string { return "a pusher of " + string(r.User) }
+
+func (k pushkeys) report(problem observe.Problem, user mxid.UserID, removed []pusher.Pusher) {
+	for _, p := range removed {
+		k.observer.Report(problem, &RemovedPusher{user, p.Key, p.Device})
+	}
 }
 
 func withoutPushers(claims pusher.Claims, held map[mxid.UserID]pusher.Pusher) (unused []pusher.Owner) {

@@ -259,7 +259,7 @@ func choicesAfter(last choice, lastTurn turn, runs []*running, kills int, isChec
 
 // maxTries bounds the orders of one test. Requests of ten turns each have more, because a
 // race of two turns repeats in every order of the turns around it.
-const maxTries = 1000
+const maxTries = 500
 
 // exhaust calls try until it has made every choice, or maxTries times and then with as
 // many random choices, which are the same in every run: the first tries only differ in

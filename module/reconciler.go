@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/pushfx/pushfx/module/observe"
 	"github.com/pushfx/pushfx/module/pusher"
 )
 
@@ -21,8 +22,8 @@ const maxReconciled = 1000
 // clocks of other hosts do not matter. It is safe for concurrent use.
 type reconciler struct{ pushkeys pushkeys }
 
-func newReconciler(stores Stores) *reconciler {
-	return &reconciler{pushkeys{Stores: stores, unused: newUnusedClaims()}}
+func newReconciler(stores Stores, observer observe.Observer) *reconciler {
+	return &reconciler{pushkeys{Stores: stores, observer: observer, unused: newUnusedClaims()}}
 }
 
 // reconcile implements [HostService.ReconcilePushkeys]. The failure of one pushkey does

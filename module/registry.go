@@ -1,5 +1,6 @@
-// Package module is the domain service behind the push rules and pushers API. This file
-// is the registry of the interfaces that a host may implement, wrap or replace.
+// Package module is the domain service behind the push rules and pushers API. The files
+// registry.go, notifier.go (delivery) and unread.go (unread counts) are the registry of the
+// interfaces that a host may implement, wrap or replace.
 //
 //	handlers ── RuleService ──── RuleStore         (rulestore: Redis)
 //	        └── PusherService ┬─ PusherStore       (pusherstore: Redis)
@@ -11,6 +12,8 @@
 //	                          └─ ImportSource           (the host's, if users move in)
 //	     ────── Notifier ───┬─ DeliveryQueue, Gateway   (delivery, if the host has it)
 //	                        └─ Unread, Attention        (the host's, if it has them)
+//	     ────── UnreadService ─┬─ UnreadStore           (redisunread, if the host has counts)
+//	                           └─ NotifiedEvents        (the host's, if it has them)
 //
 // All implementations are safe for concurrent use, honour their context, and refuse
 // with a [fault.Error]; any other error is internal.
@@ -137,11 +140,20 @@ type PusherStore interface {
 }
 
 // PusherWatcher is a [PusherStore] that reports changes. Hosts with a [PusherListener]
-// need it; a wrapper of a store must pass it on.
+// need it; a wrapper of a store must pass it on. Without it, pushers are not cached; see
+// [Feed.Pushers].
 type PusherWatcher interface {
-	// Watch is [RuleStore.Watch] for pushers. It does not report changes of claims alone
-	// ([pusher.List.EqualButClaims]): apps set their pushers again at each start.
-	Watch(ctx context.Context, watching func(), changed func(user mxid.UserID)) error
+	// Watch is [RuleStore.Watch] for pushers, but it reports deletions, too.
+	Watch(ctx context.Context, watching func(), changed func(PusherChange)) error
+}
+
+// PusherChange reports that a user's stored pushers have changed, without the pushers.
+type PusherChange struct {
+	User mxid.UserID
+
+	// Repeated reports a change of claims and times alone ([pusher.List.EqualButClaims]):
+	// apps set their pushers again at each start. No [PusherListener] is called.
+	Repeated bool
 }
 
 // PushkeyIndex records which users may have a pusher of each pushkey. It is separate from
@@ -402,7 +414,9 @@ type Accounts interface {
 	// LoggedIn reports whether a device is logged in or, with an empty device, whether
 	// the user is active. The module asks after it has set a pusher or created a rule
 	// set. So at a logout, the host first ends the session, and then calls [HostService].
-	// Ctx carries the values of the request's context.
+	// If that call fails, the device can get notifications for 30 seconds more: about
+	// cached pushers ([Feed.Pushers]) the module asks that often. Ctx carries the values of
+	// the request's context.
 	LoggedIn(ctx context.Context, user mxid.UserID, device string) (bool, error)
 }
 

@@ -7,6 +7,7 @@ import (
 
 	"github.com/pushfx/pushfx/module/fault"
 	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/observe"
 	"github.com/pushfx/pushfx/module/pusher"
 )
 
@@ -17,7 +18,7 @@ type Repairs struct{ keys pushkeys }
 
 // NewRepairs returns repairs for stores.
 func NewRepairs(stores Stores) *Repairs {
-	return &Repairs{pushkeys{Stores: stores}}
+	return &Repairs{pushkeys{Stores: stores, observer: observe.None}}
 }
 
 // Record adds a stored pusher to the index. A pusher without a claim, or with the number

@@ -25,12 +25,15 @@ type Service struct {
 func NewService(stores Stores, feed *Feed, o Options) *Service {
 	observer := observe.Or(o.Observer)
 	stores = stores.observed(observer)
+	if feed != nil {
+		stores.Pushers = ownPushers{stores.Pushers, &feed.pushers.cache}
+	}
 	rules := ruleService{
 		store: stores.Rules, feed: feed, accounts: o.Accounts,
 		defaults: o.Defaults, limits: o.Limits, observer: observer,
 	}
 	pushers := pusherService{
-		store: stores.Pushers, pushkeys: pushkeys{Stores: stores}, reconciler: newReconciler(stores),
+		store: stores.Pushers, pushkeys: pushkeys{Stores: stores, observer: observer}, reconciler: newReconciler(stores, observer),
 		policy: o.Policy, accounts: o.Accounts,
 	}
 	imports := newImporter(rules, pushers, o)

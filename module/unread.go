@@ -32,7 +32,8 @@ type UnreadService interface {
 	// thread, of [MainThread] or of [AllThreads].
 	Read(ctx context.Context, user mxid.UserID, room, thread string, position int64) error
 
-	// Forget removes a redacted event from the counts of users. Do not repeat [Add] for
+	// Forget removes a redacted event from the counts of users. States knows it as read
+	// for as long as notifications wait (delivery.Config.MaxAge). Do not repeat [Add] for
 	// the event later: it can count again.
 	Forget(ctx context.Context, room string, position int64, users []mxid.UserID) error
 
@@ -45,7 +46,8 @@ type UnreadService interface {
 	// repairs a missed leave.
 	Retain(ctx context.Context, user mxid.UserID, joinedOrInvited []string) error
 
-	// List returns unread notifications, the newest first.
+	// List returns unread notifications, and the user's last 50 highlights after they were
+	// read, the newest first.
 	List(ctx context.Context, user mxid.UserID, q UnreadQuery) (UnreadPage, error)
 }
 
@@ -74,7 +76,8 @@ type RoomCounts struct {
 	Threads map[string]ThreadCounts // by root; only threads with unread notifications
 }
 
-// ThreadCounts are numbers of unread notifications. 200 in a room means 200 or more.
+// ThreadCounts are numbers of unread notifications. If a room has more than 200, its counts
+// mean "at least".
 type ThreadCounts struct {
 	Notifications int
 	Highlights    int // a part of Notifications
@@ -98,17 +101,18 @@ type UnreadQuery struct {
 	OnlyHighlights bool
 }
 
-// UnreadPage is a page of unread notifications.
+// UnreadPage is a page of notifications.
 type UnreadPage struct {
 	Notifications []UnreadNotification
 	Next          string // the [UnreadQuery.From] of the next page; empty on the last page
 }
 
-// UnreadNotification is an unread notification.
+// UnreadNotification is a notification that is unread, or a highlight.
 type UnreadNotification struct {
 	RoomPosition
 	Thread    string // see [Place]
 	Highlight bool
+	IsRead    bool
 	Actions   []pushrule.Action // of the push rule that notified
 	Time      time.Time         // of Add
 }

@@ -111,14 +111,16 @@ func (x *Index) Pending(ctx context.Context, before time.Time, limit int) (all [
 	return all, nil
 }
 
-// ARGV: the new claims; their expiry in seconds, 0 for none; the old claims, see
-// [rediscommit.CompareArgs].
+// ARGV: the new claims; their expiry in seconds, 0 for none; whether claims are only
+// removed, 0 or 1; the old claims, see [rediscommit.CompareArgs]. When its memory is full,
+// Redis refuses a SET, unless the script has deleted something before.
 var swapClaimsScript = `
-if ARGV[4] then
-	if not (` + rediscommit.HasSuffix(3) + `) then return 0 end
-elseif redis.call('GET', KEYS[1]) ~= (ARGV[3] or false) then
+if ARGV[5] then
+	if not (` + rediscommit.HasSuffix(4) + `) then return 0 end
+elseif redis.call('GET', KEYS[1]) ~= (ARGV[4] or false) then
 	return 0
 end
+if ARGV[3] == '1' then redis.call('DEL', KEYS[1]) end
 redis.call('SET', KEYS[1], ARGV[1])
 if ARGV[2] ~= '0' then redis.call('EXPIRE', KEYS[1], ARGV[2]) end
 return 1`
@@ -154,12 +156,15 @@ func readClaims(_ string, answer redis.Cmder) (s commit.Snapshot[pusher.Claims, 
 
 func prepareClaims(u commit.Update[pusher.Claims, string]) rediscommit.Swap[pusher.Claims, string] {
 	text := string(stored.Entry{Claims: u.Next, Revision: u.Revision}.AppendJSON(nil))
-	expiry := 0
+	expiry, removes := 0, 0
 	if len(u.Next.Owners()) == 0 {
 		expiry = int(emptyExpiry.Seconds())
 	}
+	if len(u.Next.Owners()) < len(u.Old.Value.Owners()) {
+		removes = 1
+	}
 	return rediscommit.Swap[pusher.Claims, string]{
-		Args: append([]any{text, expiry}, rediscommit.CompareArgs(u.Old)...),
+		Args: append([]any{text, expiry, removes}, rediscommit.CompareArgs(u.Old)...),
 		Now:  commit.Snapshot[pusher.Claims, string]{Found: true, Value: u.Next, Revision: u.Revision, Raw: text},
 	}
 }

@@ -21,7 +21,7 @@ const emptyExpiry = 10 * time.Minute
 
 // swapScript changes a hash. A host without the right to publish can make changes, too.
 //
-// ARGV: the channel; the message, empty for none; the expiry in seconds of a hash with a
+// ARGV: the channel; the message; the expiry in seconds of a hash with a
 // single field; the required number of fields, -1 for any; the number of fields to
 // compare, then each with its value; the number of fields to delete, then each; then
 // each field to set with its value.
@@ -45,7 +45,7 @@ if redis.call('HLEN', KEYS[1]) == 1 then
 else
 	redis.call('PERSIST', KEYS[1])
 end
-if ARGV[2] ~= '' then redis.pcall('PUBLISH', ARGV[1], ARGV[2]) end
+redis.pcall('PUBLISH', ARGV[1], ARGV[2])
 return 1`
 
 type fields = map[string]string
@@ -71,6 +71,9 @@ func (e encoder) hashCodec() rediscommit.Codec[pusher.List, fields] {
 		Bytes:         hashBytes,
 		Unreadable:    pusher.Unreadable,
 		AssumeMissing: true,
+		Removed: func(key string) (channel, message string) {
+			return e.channel, stored.Message(userOf(key), 1) // a removed hash has no version
+		},
 	}
 }
 
@@ -179,9 +182,9 @@ func (e encoder) prepareWhole(u commit.Update[pusher.List, fields]) rediscommit.
 }
 
 func (e encoder) prepare(u commit.Update[pusher.List, fields], c change, compared comparison) rediscommit.Swap[pusher.List, fields] {
-	revision, message := encode(u.Revision), ""
-	if !u.Old.Value.EqualButClaims(u.Next) {
-		message = stored.Message(userOf(u.Key), u.Revision.Version)
+	revision, message := encode(u.Revision), stored.Message(userOf(u.Key), u.Revision.Version)
+	if u.Old.Value.EqualButClaims(u.Next) {
+		message = stored.RepeatedMessage(userOf(u.Key), u.Revision.Version)
 	}
 	return rediscommit.Swap[pusher.List, fields]{
 		Args: e.args(c, compared, message, revision),

@@ -169,7 +169,7 @@ func (d *delivery) decide(ctx context.Context) (err error) {
 // notify hands event n over to a number of users. The next event goes to the next users.
 func (d *delivery) notify(ctx context.Context, n, users int) error {
 	first := n * users % deliveryUsers
-	return d.push.Notifier.Notify(ctx, message(n), "", d.decisions[first:first+users])
+	return d.push.Notifier.Notify(ctx, message(n), d.decisions[first:first+users])
 }
 
 type gateway struct {

@@ -6,19 +6,29 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/pushfx/pushfx/handlers"
+	"github.com/pushfx/pushfx/integration/homeserver/rooms"
 	"github.com/pushfx/pushfx/integration/homeserver/sessions"
+	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/mxid"
 )
 
-// accountData serves the list of ignored users. It refuses to store other types of account data.
-type accountData struct{ store *sessions.Store }
+// accountData serves the list of ignored users, and m.fully_read of rooms. It refuses to store other types of account
+// data.
+type accountData struct {
+	store *sessions.Store
+	rooms *rooms.Store
+	waker *waker
+}
 
-func newAccountData(store *sessions.Store) *accountData { return &accountData{store} }
+func newAccountData(store *sessions.Store, rooms *rooms.Store, waker *waker) *accountData {
+	return &accountData{store, rooms, waker}
+}
 
 // Register implements [handlers.RouteGroup].
 func (a *accountData) Register(g *echo.Group, _ handlers.Dialect, auth ...echo.MiddlewareFunc) {
 	g.Any("/user/:userId/account_data/"+sessions.IgnoredType, methods{http.MethodGet: a.getIgnored, http.MethodPut: a.putIgnored}.serve, auth...)
-	g.Any("/user/:userId/account_data/:type", a.getOther, auth...)
+	g.Any("/user/:userId/account_data/:type", a.other, auth...)
+	g.Any("/user/:userId/rooms/:roomId/account_data/:type", a.other, auth...)
 }
 
 func (a *accountData) getIgnored(c echo.Context) error {
@@ -30,8 +40,8 @@ func (a *accountData) getIgnored(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	text, found := texts[user]
-	if !found {
+	text := texts[user]
+	if text == "" {
 		return notFound("Account data not found.")
 	}
 	return c.JSONBlob(http.StatusOK, []byte(text))
@@ -46,21 +56,64 @@ func (a *accountData) putIgnored(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := a.store.SetIgnored(c.Request().Context(), user, body); err != nil {
+	ctx := c.Request().Context()
+	if err := a.store.SetIgnored(ctx, user, body); err != nil {
 		return err
 	}
+	if err := a.rooms.AccountDataChanged(ctx, user); err != nil {
+		return err
+	}
+	a.waker.wake(user)
 	return c.JSON(http.StatusOK, emptyObject)
 }
 
-// getOther answers 404 for every other type of account data, because the host stores none.
-func (a *accountData) getOther(c echo.Context) error {
-	if _, err := pathParam(c, "type"); err != nil || c.Request().Method != http.MethodGet {
+// other serves all other types. It refuses to set types that the server controls (Matrix specification, "Client
+// Config"), also in encodings of m.push_rules that do not reach the module, and answers 404 for the rest, because the
+// host stores none.
+func (a *accountData) other(c echo.Context) error {
+	kind, err := pathParam(c, "type")
+	if err != nil {
 		return echo.ErrNotFound
 	}
-	if _, err := owner(c); err != nil {
+	user, err := owner(c)
+	if err != nil {
 		return err
 	}
+	switch changes := c.Request().Method != http.MethodGet; {
+	case changes && kind == module.AccountDataType:
+		return module.ErrServerControlled
+	case changes && kind == fullyRead:
+		return &matrixError{
+			status: http.StatusMethodNotAllowed, errcode: "M_BAD_JSON", text: "Cannot set m.fully_read through this API. Use /read_markers.",
+		}
+	case changes:
+		return echo.ErrNotFound
+	case kind == fullyRead && c.Param("roomId") != "":
+		return a.getFullyRead(c, user)
+	}
 	return notFound("Account data not found.")
+}
+
+func (a *accountData) getFullyRead(c echo.Context, user mxid.UserID) error {
+	room, err := pathParam(c, "roomId")
+	if err != nil {
+		return err
+	}
+	all, err := a.rooms.Receipts(c.Request().Context(), user)
+	if err != nil {
+		return err
+	}
+	for _, r := range all[room] {
+		if r.Kind == fullyRead {
+			return c.JSON(http.StatusOK, fullyReadContent{r.Event})
+		}
+	}
+	return notFound("Account data not found.")
+}
+
+// fullyReadContent is the content of m.fully_read.
+type fullyReadContent struct {
+	Event string `json:"event_id"`
 }
 
 func notFound(text string) error {

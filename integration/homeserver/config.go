@@ -172,15 +172,12 @@ func (v flagValues) moduleConfig() (pushfx.Config, error) {
 	if err := c.PusherPolicy.Validate(); err != nil {
 		return pushfx.Config{}, fmt.Errorf("-gateways: %w", err)
 	}
-	c.Delivery.Shards, c.Delivery.DrainTimeout = demoShards, v.drain
+	c.Delivery.DrainTimeout = v.drain
 	if redisurl.Mode(v.redisFlags.Mode) == redisurl.Embedded && v.durability != "none" {
 		return pushfx.Config{}, errors.New("-durability needs a -redis-mode other than embedded")
 	}
 	return c, nil
 }
-
-// demoShards is the number of delivery shards: enough for a few hosts, and little work for the embedded Redis.
-const demoShards = 16
 
 // The default and the maximum of -drain. Each operation of the module ends within 5 s, so the default interrupts no
 // operation. The module allows a DrainTimeout of at most a minute.

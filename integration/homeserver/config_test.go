@@ -103,7 +103,7 @@ func TestModuleFlags(t *testing.T) {
 	want := pushfx.DefaultConfig()
 	want.PusherPolicy.AllowHTTP = true
 	want.PusherPolicy.AllowedPrefixes = []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16"), netip.MustParsePrefix("fd00::/8")}
-	want.Delivery.Shards, want.Delivery.DrainTimeout = demoShards, 3*time.Second
+	want.Delivery.DrainTimeout = 3 * time.Second
 	want.Redis.KeyPrefix, want.Redis.Durability = "hs1:", rediscommit.Durability{Replicas: 2, AOF: true, Timeout: 1500 * time.Millisecond}
 	if !reflect.DeepEqual(cfg.module, want) {
 		t.Errorf("got %+v, want %+v", cfg.module, want)

@@ -177,7 +177,7 @@ func runToEnd(t *testing.T, flags ...string) (status int, stdout, stderr string)
 // expectFailure runs a command that must print one error line, and returns the line.
 func expectFailure(t *testing.T, status int, flags ...string) string {
 	t.Helper()
-	got, stdout, stderr := runToEnd(t, flags...)
+	got, stdout, stderr := runToEnd(t, append([]string{"-log-level", "warn"}, flags...)...)
 	if got != status || stdout != "" || strings.Count(stderr, "\n") != 1 || !strings.HasPrefix(stderr, "homeserver: ") {
 		t.Errorf("%q: got status %d, stdout %q, stderr %q; want status %d and one line on stderr",
 			flags, got, stdout, stderr, status)

@@ -4,14 +4,11 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	"go.uber.org/fx"
 	"go.uber.org/zap"
 
@@ -28,130 +25,136 @@ const (
 	outboxAge   = 10 * time.Second // a younger row may still be handed over by the host that wrote it
 )
 
-// outbox stores each event until some host has handed it over to the module. All hosts share
-// it, so an event survives the death of its host.
+// outbox hands each event over to the module. The event's row in the outbox stays until some host has handed it over. All
+// hosts share the outbox, so an event survives the death of its host.
 type outbox struct {
-	client   redis.UniversalClient
-	key      string
-	timeout  time.Duration
 	users    *sessions.Store
 	rooms    *rooms.Store
 	notifier module.Notifier
 	unread   module.UnreadService
 	waker    *waker
-	done     chan string // rows to delete
+	done     chan rooms.Row // rows to remove
 }
 
-// maxDone is the number of rows that can wait for their deletion. A row beyond it stays and is handed over again, which
+// maxDone is the number of rows that can wait for their removal. A row beyond it stays and is handed over again, which
 // has no effect.
 const maxDone = 1000
 
-func newOutbox(
-	cfg config, client redis.UniversalClient, users *sessions.Store, rooms *rooms.Store, notifier module.Notifier,
-	unread module.UnreadService, waker *waker,
-) *outbox {
-	redis := cfg.module.Redis
-	return &outbox{client, redis.KeyPrefix + "demo:outbox", redis.OperationTimeout, users, rooms, notifier, unread, waker, make(chan string, maxDone)}
+func newOutbox(users *sessions.Store, store *rooms.Store, notifier module.Notifier, unread module.UnreadService, waker *waker) *outbox {
+	return &outbox{users, store, notifier, unread, waker, make(chan rooms.Row, maxDone)}
 }
 
-// row is an event to hand over. A host with a database would write the row in the transaction that stores the event.
+// row is what a handover needs besides the event and the members of its room.
 type row struct {
-	ID      string // event id
-	Room    string
-	Event   module.Event
-	Members []mxid.UserID
-	Others  []mxid.UserID // users that see the event without being notified
-	Sender  mxid.UserID
-	Reads   mxid.UserID // the user who joined or left by this event, and so has read the room; empty: none
-	Power   *power      // nil: unknown
+	RoomName string `json:",omitempty"`
+	Sender   mxid.UserID
+	User     mxid.UserID      `json:",omitempty"` // whose membership the event changes; empty: nobody's
+	Is       rooms.Membership `json:",omitempty"` // the new membership
+	Power    *power           `json:",omitempty"` // nil: unknown
 }
 
-// writeRow stores a row with the time of Redis, since the clocks of hosts differ.
-var writeRow = redis.NewScript(`return redis.call('HSET', KEYS[1], ARGV[1], redis.call('TIME')[1] .. ' ' .. ARGV[2])`)
-
-var readRows = redis.NewScript(`return {redis.call('TIME')[1], redis.call('HGETALL', KEYS[1])}`)
-
-// commit stores an event's row. After it has returned nil, this or another host hands the event over.
-func (o *outbox) commit(ctx context.Context, r row) error {
-	ctx, cancel := context.WithTimeout(ctx, o.timeout)
-	defer cancel()
-	data, err := json.Marshal(r)
-	if err == nil {
-		err = writeRow.Run(ctx, o.client, []string{o.key}, r.ID, data).Err()
-	}
-	if err != nil {
-		return module.Unavailable(fmt.Errorf("host: %w", err))
-	}
-	return nil
+// handover is an event with the users that it concerns.
+type handover struct {
+	rooms.Row
+	event   module.Event
+	members []mxid.UserID // the joined users, and the user whom the event invites
+	others  []mxid.UserID // users that see the event without being notified
+	sender  mxid.UserID
+	reads   mxid.UserID // the user who joined or left by this event, and so has read the room; empty: none
+	power   *power
 }
 
-// send stores an event's row and hands the event over. At the same time it reads which members ignore the sender, to
-// save a round trip.
-func (o *outbox) send(ctx context.Context, r row) error {
-	var members []match.Member
-	var failed error
-	var reading sync.WaitGroup
-	reading.Go(func() { members, failed = o.toDecide(ctx, r) })
-	err := o.commit(ctx, r)
-	reading.Wait()
-	if err = errors.Join(err, failed); err != nil {
-		return err
+// handover returns the handover of a stored event. Members are those of the room now.
+func (r row) handover(at rooms.Row, e rooms.Event, members rooms.Members) handover {
+	name, _, _ := strings.Cut(strings.TrimPrefix(string(r.Sender), "@"), ":")
+	joined := members.Users(rooms.Joined)
+	h := handover{
+		Row: at, members: joined, others: []mxid.UserID{r.Sender}, sender: r.Sender, power: r.Power,
+		event: module.Event{
+			JSON: e.JSON, RoomName: r.RoomName, SenderName: name, Position: e.Position, Thread: e.Thread,
+			Room: match.Room{MemberCount: max(1, len(joined)), Power: r.Power.fact()},
+		},
 	}
-	return o.handedOver(r, o.notify(ctx, r, members))
+	switch {
+	case r.User == "":
+	case r.Is == rooms.Invited:
+		h.others = append(h.others, r.User)
+		if members[r.User] == rooms.Invited {
+			h.members = append(h.members, r.User)
+		}
+	default:
+		h.others, h.reads = append(h.others, r.User), r.User
+	}
+	return h
+}
+
+// send hands over an event whose row was just stored. If a part of Redis is away, the users in the other parts get the
+// event now, and the row stays.
+func (o *outbox) send(ctx context.Context, h handover) error {
+	members, err := o.toDecide(ctx, h)
+	return o.handedOver(h.Row, errors.Join(o.notify(ctx, h, members), err))
 }
 
 // sendAgain hands over an event that an earlier try may not have handed over, unless the event was redacted since then.
-func (o *outbox) sendAgain(ctx context.Context, r row) error {
-	if e, _, err := o.rooms.Event(ctx, r.Room, r.ID); err != nil || e.Redacted {
-		return o.handedOver(r, err)
+func (o *outbox) sendAgain(ctx context.Context, at rooms.Row) error {
+	var r row
+	if err := json.Unmarshal([]byte(at.Text), &r); err != nil {
+		return o.handedOver(at, fault.Wrap(fault.InvalidParam, "Not a row.", err))
 	}
-	members, err := o.toDecide(ctx, r)
-	if err == nil {
-		err = o.notify(ctx, r, members)
+	e, found, err := o.rooms.Event(ctx, at.Room, at.ID)
+	if err != nil || !found || e.Redacted {
+		return o.handedOver(at, err)
 	}
-	return o.handedOver(r, err)
+	members, err := o.rooms.Members(ctx, at.Room)
+	if err != nil {
+		return err
+	}
+	return o.send(ctx, r.handover(at, e, members))
 }
 
 // handedOver returns err, the result of handing an event over. After success, or if another try cannot help, it passes
-// the row to run for deletion.
-func (o *outbox) handedOver(r row, err error) error {
+// the row to run for its removal.
+func (o *outbox) handedOver(at rooms.Row, err error) error {
 	if err == nil || module.IsPermanent(err) {
 		select {
-		case o.done <- r.ID:
+		case o.done <- at:
 		default:
 		}
 	}
 	return err
 }
 
-func (o *outbox) notify(ctx context.Context, r row, members []match.Member) error {
-	decisions, err := o.notifier.Decide(ctx, r.Event, members)
-	if err != nil {
-		return err
+// countFor is how long an event waits for its unread counts before syncs show it.
+const countFor = time.Second
+
+func (o *outbox) notify(ctx context.Context, h handover, members []match.Member) error {
+	counting, cancel := context.WithTimeout(ctx, countFor)
+	defer cancel()
+	decisions, undecided := o.notifier.Decide(counting, h.event, members)
+	if module.IsPermanent(undecided) {
+		return undecided
 	}
-	if err := o.count(ctx, r, decisions); err != nil {
-		return err
-	}
-	changed := []mxid.UserID{r.Sender} // users whose badges change without a notification
-	if r.Reads != "" && r.Reads != r.Sender {
-		changed = append(changed, r.Reads)
+	uncounted := o.count(counting, h, decisions)
+	changed := []mxid.UserID{h.sender} // users whose badges change without a notification
+	if h.reads != "" && h.reads != h.sender {
+		changed = append(changed, h.reads)
 	}
 	var shown, notified, updated error
 	var all sync.WaitGroup
-	all.Go(func() { shown = o.show(ctx, r) })
+	all.Go(func() { shown = o.show(ctx, h) })
 	all.Go(func() { updated = o.notifier.UpdateBadges(ctx, changed...) })
-	notified = o.notifier.Notify(ctx, r.Event, "", decisions)
+	notified = o.notifier.Notify(ctx, h.event, decisions)
 	all.Wait()
-	return errors.Join(shown, updated, notified) // the first error decides whether the row stays
+	return errors.Join(undecided, uncounted, shown, updated, notified) // the first error decides whether the row stays
 }
 
 // count adds the event to the unread counts before a sync can show it.
-func (o *outbox) count(ctx context.Context, r row, decisions module.Decisions) error {
-	at := module.Place{Room: r.Room, Position: r.Event.Position, Thread: r.Event.Thread, Sender: r.Sender}
-	if err := o.unread.Add(ctx, at, decisions); err != nil || r.Reads == "" {
+func (o *outbox) count(ctx context.Context, h handover, decisions module.Decisions) error {
+	at := module.Place{Room: h.Room, Position: h.event.Position, Thread: h.event.Thread, Sender: h.sender}
+	if err := o.unread.Add(ctx, at, decisions); err != nil || h.reads == "" {
 		return err
 	}
-	return o.unread.Read(ctx, r.Reads, r.Room, module.AllThreads, r.Event.Position)
+	return o.unread.Read(ctx, h.reads, h.Room, module.AllThreads, h.event.Position)
 }
 
 // read marks messages as read, and tells the user's syncs and pushers.
@@ -167,10 +170,10 @@ func (o *outbox) read(ctx context.Context, user mxid.UserID, room, thread string
 }
 
 // show makes the event visible to syncs.
-func (o *outbox) show(ctx context.Context, r row) error {
-	users := append(slices.Clone(r.Members), r.Others...)
+func (o *outbox) show(ctx context.Context, h handover) error {
+	users := append(slices.Clone(h.members), h.others...)
 	slices.Sort(users)
-	return o.showTo(ctx, r.Room, rooms.Event{ID: r.ID, Position: r.Event.Position}, slices.Compact(users))
+	return o.showTo(ctx, h.Room, rooms.Event{ID: h.ID, Position: h.event.Position}, slices.Compact(users))
 }
 
 func (o *outbox) showTo(ctx context.Context, room string, e rooms.Event, users []mxid.UserID) error {
@@ -183,18 +186,13 @@ func (o *outbox) showTo(ctx context.Context, room string, e rooms.Event, users [
 	return nil
 }
 
-// toDecide returns the members whose push rules are evaluated: the members that do not ignore the sender. The demo has
-// no remote users, no users of application services, and no members that have left.
-func (o *outbox) toDecide(ctx context.Context, r row) (members []match.Member, err error) {
-	var event struct {
-		Sender mxid.UserID `json:"sender"`
-	}
-	if err := json.Unmarshal([]byte(r.Event.JSON), &event); err != nil {
-		return nil, fault.New(fault.InvalidParam, "Not an event.")
-	}
-	users, err := o.users.WithoutIgnoring(ctx, r.Members, event.Sender)
+// toDecide returns the members whose push rules are evaluated: all but the sender and members that ignore the sender.
+// The demo has no remote users, no users of application services, and no members that have left.
+func (o *outbox) toDecide(ctx context.Context, h handover) (members []match.Member, err error) {
+	others := slices.DeleteFunc(slices.Clone(h.members), func(user mxid.UserID) bool { return user == h.sender })
+	users, err := o.users.WithoutIgnoring(ctx, others, h.sender)
 	for _, user := range users {
-		members = append(members, match.Member{User: user, Power: r.Power.of(user)})
+		members = append(members, match.Member{User: user, Power: h.power.of(user)})
 	}
 	return members, err
 }
@@ -204,21 +202,21 @@ func (o *outbox) redact(ctx context.Context, room string, e, redaction rooms.Eve
 	if err := o.rooms.Redact(ctx, room, e, redaction.JSON); err != nil {
 		return err
 	}
-	redaction, members, err := o.rooms.Add(ctx, room, redaction, rooms.Change{})
+	redaction, members, err := o.rooms.Add(ctx, room, redaction, rooms.Change{}, "")
 	if err != nil {
 		return err
 	}
 	if err := o.unread.Forget(ctx, room, e.Position, members.Users()); err != nil {
 		return err
 	}
-	if err := o.showTo(ctx, room, redaction, members.Users()); err != nil {
+	if err := o.showTo(ctx, room, redaction, members.Users(rooms.Joined)); err != nil {
 		return err
 	}
 	return o.notifier.UpdateBadges(ctx, members.Users()...)
 }
 
 func (o *outbox) handOverRest(ctx context.Context, age time.Duration) error {
-	rows, err := o.olderThan(ctx, age)
+	rows, err := o.rooms.Rows(ctx, age)
 	for _, r := range rows {
 		if again := o.sendAgain(ctx, r); err == nil {
 			err = again
@@ -227,41 +225,18 @@ func (o *outbox) handOverRest(ctx context.Context, age time.Duration) error {
 	return err
 }
 
-func (o *outbox) olderThan(ctx context.Context, age time.Duration) (rows []row, err error) {
-	ctx, cancel := context.WithTimeout(ctx, o.timeout)
-	defer cancel()
-	reply, err := readRows.Run(ctx, o.client, []string{o.key}).Slice()
-	if err != nil {
-		return nil, fmt.Errorf("host: read the outbox: %w", err)
-	}
-	now, _ := strconv.ParseInt(fmt.Sprint(reply[0]), 10, 64)
-	fields, _ := reply[1].([]any)
-	for i := 1; i < len(fields); i += 2 {
-		written, data, _ := strings.Cut(fmt.Sprint(fields[i]), " ")
-		at, _ := strconv.ParseInt(written, 10, 64)
-		var r row
-		if now-at >= int64(age/time.Second) && json.Unmarshal([]byte(data), &r) == nil {
-			rows = append(rows, r)
-		}
-	}
-	return rows, nil
-}
-
-// deleteRows deletes the rows of events that were handed over. If the deletion fails, the events are handed over again,
-// which has no effect.
-func (o *outbox) deleteRows(ctx context.Context, ids ...string) {
+// removeRows removes the rows of events that were handed over. If that fails, the events are handed over again, which
+// has no effect.
+func (o *outbox) removeRows(ctx context.Context, rows ...rooms.Row) {
 	for len(o.done) > 0 {
-		ids = append(ids, <-o.done)
+		rows = append(rows, <-o.done)
 	}
-	if len(ids) == 0 {
-		return
+	if len(rows) > 0 {
+		_ = o.rooms.HandedOver(context.WithoutCancel(ctx), rows...)
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), o.timeout)
-	defer cancel()
-	_ = o.client.HDel(ctx, o.key, ids...).Err()
 }
 
-// run scans the outbox at once and then every minute, and deletes the rows in done.
+// run scans the outbox at once and then every minute, and removes the rows in done.
 func (o *outbox) run(ctx context.Context, log *zap.Logger) {
 	every := time.NewTicker(outboxEvery)
 	defer every.Stop()
@@ -273,13 +248,13 @@ func (o *outbox) run(ctx context.Context, log *zap.Logger) {
 		}
 		select {
 		case <-ctx.Done():
-			o.deleteRows(ctx)
+			o.removeRows(ctx)
 			return
 		case <-every.C:
 			isTime = true
-		case id := <-o.done:
+		case r := <-o.done:
 			isTime = false
-			o.deleteRows(ctx, id)
+			o.removeRows(ctx, r)
 		}
 	}
 }

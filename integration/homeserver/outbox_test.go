@@ -5,9 +5,9 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
-	"github.com/pushfx/pushfx/module"
-	"github.com/pushfx/pushfx/module/match"
+	"github.com/pushfx/pushfx/integration/homeserver/rooms"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/redistest"
 )
@@ -21,21 +21,25 @@ func TestAStartingHostEmptiesTheOutbox(t *testing.T) {
 	flags := []string{"-redis-mode", "standalone", "-redis", "redis://" + server.Addr(), "-key-prefix", "hs1:"}
 	first := startDemo(t, flags...)
 	first.setPusherHere("demo-alice", "phone", "")
-	now := client.Time(t.Context()).Val().Unix()
-	for id, age := range map[string]int64{"$old": 10, "$young": 0} {
-		data, err := json.Marshal(row{ID: id, Room: "!r:x", Event: module.Event{Position: 1, Thread: module.MainThread, Room: match.Room{MemberCount: 2}, JSON: fmt.Sprintf(
-			`{"event_id":%q,"room_id":"!r:x","type":"m.room.message","sender":"@bob:localhost","content":{}}`, id)},
-			Members: []mxid.UserID{"@alice:localhost"}, Sender: "@bob:localhost"})
+	store, rows := rooms.New(client, "hs1:", time.Minute), "hs1:demo:outbox:{!r:x}"
+	data, err := json.Marshal(row{Sender: "@bob:localhost"})
+	for _, id := range []string{"$old", "$young"} {
 		if err == nil {
-			err = client.HSet(t.Context(), "hs1:demo:outbox", id, fmt.Sprint(now-age, " ", string(data))).Err()
+			_, _, err = store.Add(t.Context(), "!r:x", rooms.Event{ID: id, JSON: fmt.Sprintf(
+				`{"event_id":%q,"room_id":"!r:x","type":"m.room.message","sender":"@bob:localhost","content":{}}`, id,
+			)}, rooms.Change{Members: []mxid.UserID{"@alice:localhost"}}, string(data))
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+	}
+	if err == nil {
+		old := client.Time(t.Context()).Val().Unix() - 10
+		err = client.HSet(t.Context(), rows, "$old", fmt.Sprint(old, " ", string(data))).Err()
+	}
+	if err != nil {
+		t.Fatal(err)
 	}
 	second := startDemo(t, flags...)
 	poll(t, "the old event is printed", func() bool { return strings.Contains(first.stdout.String()+second.stdout.String(), "event $old") })
-	poll(t, "its row is deleted", func() bool { return client.HLen(t.Context(), "hs1:demo:outbox").Val() == 1 })
+	poll(t, "its row is removed", func() bool { return client.HLen(t.Context(), rows).Val() == 1 })
 	if strings.Contains(first.stdout.String()+second.stdout.String(), "event $young") {
 		t.Error("the young event was sent, too")
 	}

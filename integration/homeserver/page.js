@@ -15,16 +15,17 @@ const el = (tag, props, ...children) => {
 
 const people = ['alice', 'bob', 'carol'];
 const mostArrivals = 100;
-let server = 'localhost', owner = 'alice', gateway = null, unread = {};
-const shownPushers = new Map();
+let server = 'localhost', owner = 'alice', gateway = null;
+const shownPushers = new Map(), unread = {};
 const userID = name => name.startsWith('@') ? name : `@${name}:${server}`;
 const roomID = name => name.startsWith('!') ? name : `!${name.toLowerCase().replace(/[^a-z0-9]+/g, '-') || 'room'}:${server}`;
 
 class Refusal extends Error { constructor(errcode, text) { super(text); this.errcode = errcode; } }
 const authOf = name => ({Authorization: `Bearer demo-${name}`});
+const noAnswer = 'No answer';
 const call = async (name, method, path, body, signal) => {
   const response = await fetch(path, {method, headers: authOf(name), body: body && JSON.stringify(body), signal})
-    .catch(() => { throw new Refusal('No answer', 'The demo host does not answer.'); });
+    .catch(() => { throw new Refusal(noAnswer, 'The demo host does not answer.'); });
   const answer = await response.json();
   if (!response.ok) throw new Refusal(answer.errcode, answer.error);
   return answer;
@@ -32,12 +33,15 @@ const call = async (name, method, path, body, signal) => {
 const sleep = time => new Promise(done => setTimeout(done, time));
 const v3 = '/_matrix/client/v3', rulePath = (kind, id) => `${v3}/pushrules/global/${kind}/${encodeURIComponent(id)}`;
 
+// bdi isolates text whose direction a user can choose.
+const bdi = text => el('bdi', {}, text);
+
 // act runs what a user started in a section, and shows the error there.
 const act = async (section, run) => {
   const error = $(section).querySelector('.error');
   [error.hidden, $(section).ariaBusy] = [true, 'true'];
   await run().catch(e => {
-    error.replaceChildren(el('code', {}, e.errcode ?? 'Error'), e.message);
+    error.replaceChildren(el('code', {}, e.errcode ?? 'Error'), bdi(e.message));
     error.hidden = false;
   });
   $(section).ariaBusy = 'false';
@@ -117,7 +121,12 @@ const renderPeople = () => {
   $('mentions').replaceChildren(...options.map(([value, text]) => el('option', {value, selected: value === chosen}, text)));
   renderUnread();
 };
-const renderUnread = () => { for (const name of people) $(`unread/${name}`).textContent = unread[name] ? `${unread[name]} unread` : ''; };
+const renderUnread = () => {
+  for (const name of people) {
+    const {unread: sum, rooms} = unread[name] ?? {};
+    $(`unread/${name}`).textContent = sum ? `${sum} unread in ${rooms} ${rooms > 1 ? 'rooms' : 'room'}` : '';
+  }
+};
 // nameIn returns the name or user id in what somebody entered.
 const nameIn = text => {
   const name = text.trim().toLowerCase();
@@ -171,7 +180,7 @@ const renderRule = (kind, rule, own, key) => {
   return el('li', {class: rule.enabled ? 'rule' : 'rule off', id: `rule/${id}`},
     el('input', {type: 'checkbox', role: 'switch', class: 'switch', id: `switch/${id}`, 'aria-describedby': `effect-${key} if-${key}`, checked: rule.enabled,
       change: event => change('PUT', `${rulePath(kind, rule.rule_id)}/enabled`, {enabled: event.target.checked})}),
-    el('div', {class: 'what'}, el('label', {for: `switch/${id}`}, name), el('br', {}), el('small', {id: `if-${key}`}, conditions(kind, rule)), ' ',
+    el('div', {class: 'what'}, el('label', {for: `switch/${id}`}, bdi(name)), el('br', {}), el('small', {id: `if-${key}`}, bdi(conditions(kind, rule))), ' ',
       rule.default ? el('code', {}, rule.rule_id) : null),
     el('span', {class: rule.actions.includes('notify') ? 'tag on' : 'tag', id: `effect-${key}`}, actions(rule.actions)),
     rule.default ? null : el('div', {class: 'tools'},
@@ -250,10 +259,10 @@ const renderResult = (name, why) => {
   const head = el('div', {class: 'row'}, el('h3', {}, name), el('span', {class: notify ? 'tag on' : 'tag'}, outcome));
   if (why.own) return el('div', {class: 'card result'}, head, el('p', {class: 'small'}, 'Nobody is notified of their own messages.'));
   const reason = decided ? el('p', {}, 'Decided by ', el('button', {type: 'button', class: 'link',
-    click: () => show(name).then(() => reveal(decided.kind, decided.rule_id))}, title(decided.kind, decided.rule_id)),
+    click: () => show(name).then(() => reveal(decided.kind, decided.rule_id))}, bdi(title(decided.kind, decided.rule_id))),
   ` (${kinds[decided.kind][0].toLowerCase()})`) : el('p', {}, 'No rule matches.');
-  const failed = rule => el('li', {}, el('strong', {}, title(rule.kind, rule.rule_id)), rule.verdict === 'disabled' ? ' is switched off.' :
-    ` needs: ${condition(rule.condition)}. Here ${rule.saw}.`);
+  const failed = rule => el('li', {}, el('strong', {}, bdi(title(rule.kind, rule.rule_id))), ...(rule.verdict === 'disabled' ? [' is switched off.'] :
+    [' needs: ', bdi(condition(rule.condition)), '. Here ', bdi(rule.saw), '.']));
   return el('div', {class: 'card result'}, head, reason, el('details', {}, el('summary', {class: 'small'},
     `${decided ? 'Why not an earlier rule?' : 'Why?'} ${before.length} did not match`), el('ol', {class: 'why'}, before.map(failed))));
 };
@@ -277,6 +286,7 @@ const listen = async signal => {
   if (!response.ok) return;
   gateway = null;
   [$('none').hidden, $('away').hidden] = [false, true];
+  for (const error of document.querySelectorAll('.error')) error.hidden ||= error.textContent.startsWith(noAnswer);
   $('arrivals').replaceChildren();
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   for (let text = '';;) {
@@ -297,15 +307,15 @@ const events = {
     const works = $('gateway').checked = gateway.status === 200;
     $('gateway-title').textContent = works ? 'The push gateway works' : `The push gateway answers ${gateway.status}`;
     $('gateway-text').textContent = works ? 'Switch it off, and send some messages.' : 'Notifications wait in order. Switch it on again.';
-    if (isFirst) await act('notifications', start);
+    if (isFirst) act('notifications', start); // arrivals do not wait for it
   },
-  arrival: data => act('notifications', () => arrived(data)),
+  arrival: data => arrived(data),
 };
 
 const arrived = async a => {
   watchSoon();
   if (a.status !== 200) return;
-  if (!shownPushers.has(a.devices[0].id)) await watch();
+  if (!shownPushers.has(a.devices[0].id)) await watch().catch(() => {});
   const n = a.notification, counts = n.counts ?? {}, tweaks = a.devices[0].tweaks ?? {};
   const {name, device} = shownPushers.get(a.devices[0].id) ?? {device: 'A device'};
   const read = () => act('notifications', () => call(name, 'POST',
@@ -317,8 +327,8 @@ const arrived = async a => {
     tweaks.sound && action({set_tweak: 'sound', value: tweaks.sound}), tweaks.highlight && 'highlight'].filter(Boolean);
   $('none').hidden = true;
   $('arrivals').prepend(el('li', {class: 'card arrival'},
-    el('div', {class: 'row'}, el('h3', {}, device), el('small', {}, new Date(a.at).toLocaleTimeString())),
-    el('p', {}, n.sender ? el('strong', {}, `${n.sender_display_name ?? n.sender} in ${n.room_name ?? n.room_id}: `) : '', text),
+    el('div', {class: 'row'}, el('h3', {}, bdi(device)), el('small', {}, new Date(a.at).toLocaleTimeString())),
+    el('p', {}, ...(n.sender ? [el('strong', {}, bdi(n.sender_display_name ?? n.sender), ' in ', bdi(n.room_name ?? n.room_id), ': ')] : []), bdi(text)),
     el('div', {class: 'facts'}, facts.map(fact => el('span', {class: 'tag'}, fact)),
       missing.length ? el('span', {class: 'tag warn'}, `left out: ${missing.join(', ')}`) : null,
       name && n.event_id ? el('button', {type: 'button', class: 'quiet', 'aria-label': `Read up to here: ${name}`, click: read}, 'Read up to here') : null)));
@@ -334,7 +344,7 @@ const renderPusher = (name, p) => {
   const blocks = el('div', {class: 'blocks detail', 'aria-hidden': 'true'});
   const deletion = {kind: null, app_id: p.app_id, pushkey: p.pushkey};
   const remove = () => act('notifications', () => call(name, 'POST', `${v3}/pushers/set`, deletion).then(watch));
-  const item = el('li', {class: 'pusher'}, el('span', {class: 'dot'}), el('span', {}, `${device} `, p.format ? el('code', {}, p.format) : null),
+  const item = el('li', {class: 'pusher'}, el('span', {class: 'dot'}), el('span', {}, bdi(device), ' ', p.format ? el('code', {}, p.format) : null),
     state, el('button', {type: 'button', class: 'quiet', 'aria-label': `Remove ${device}`, click: remove}, 'Remove'), detail, blocks);
   return {name, device, item, state, detail, blocks};
 };
@@ -344,13 +354,13 @@ const detailOf = p => {
   return [p.failing_ms && `${last} for ${seconds(p.failing_ms)}`, p.next_try_ms && `next try in ${seconds(p.next_try_ms)}`].filter(Boolean).join(', ');
 };
 
-// unreadIn returns each person's unread count, which the host keeps.
-const unreadIn = answers => Object.fromEntries(answers.map(([name, answer]) => [name, answer.unread]));
-
-// watch shows the unread counts and the state of all pushers, and returns whether a pusher has a backlog.
+// watch shows the unread counts and the state of all pushers, and returns whether a pusher has a backlog. A person
+// whose state cannot be read keeps the last one.
 const watch = async () => {
-  const answers = await Promise.all(people.map(async name => [name, await call(name, 'GET', '/_demo/pushers')]));
-  unread = unreadIn(answers);
+  const settled = await Promise.allSettled(people.map(async name => [name, await call(name, 'GET', '/_demo/pushers')]));
+  const answers = settled.filter(({value}) => value).map(({value}) => value), answered = new Set(answers.map(([name]) => name));
+  if (answers.length === 0) throw settled[0].reason;
+  Object.assign(unread, Object.fromEntries(answers));
   renderUnread();
   const all = answers.flatMap(([name, answer]) => answer.pushers.map(p => [name, p])), ids = new Set(all.map(([, p]) => p.id));
   for (const [name, p] of all) {
@@ -362,7 +372,7 @@ const watch = async () => {
     blocks.replaceChildren(...Array.from({length: p.backlog}, () => el('i', {})));
     if (!item.isConnected) $('pushers').append(item);
   }
-  for (const [id, {item}] of shownPushers) if (!ids.has(id)) item.remove();
+  for (const [id, {name, item}] of shownPushers) if (answered.has(name) && !ids.has(id)) item.remove();
   return all.some(([, p]) => p.backlog > 0);
 };
 
@@ -388,13 +398,26 @@ const start = async () => {
   compose();
   await act('rules', loadRules);
   follow(owner);
-  for (const name of people) await equip(name);
+  const equipped = await Promise.allSettled(people.map(equip));
   await watchOn();
+  for (const {reason} of equipped) if (reason) throw reason;
 };
 
-const onSubmit = (form, section, run) => $(form).addEventListener('submit', event => { event.preventDefault(); act(section, run); });
+// onSubmit disables the form's button while what it started runs.
+const onSubmit = (form, section, run) => $(form).addEventListener('submit', async event => {
+  event.preventDefault();
+  const button = $(form).querySelector('button:not([type=button])'), hadFocus = document.activeElement === button;
+  button.disabled = true;
+  await act(section, run);
+  button.disabled = false;
+  if (hadFocus && document.activeElement === document.body) button.focus({preventScroll: true});
+});
 onSubmit('person', 'rules', async () => {
-  const name = nameIn($('name').value);
+  const entered = nameIn($('name').value), [local, ...rest] = entered.split(':');
+  const name = entered.startsWith('@') && rest.join(':') === server ? local.slice(1) : entered;
+  await call(name, 'GET', `${v3}/account/whoami`).catch(e => {
+    throw e.errcode === noAnswer ? e : new Refusal('No such person', `There can be no “${name}” on the server ${server}.`);
+  });
   if (!people.includes(name)) people.push(name);
   $('name').value = '';
   await show(name);

@@ -189,9 +189,9 @@ func (b *browser) testChangesElsewhere(d *demo) {
 	before := get[int](b, `parseInt(document.querySelector('#owners small').textContent)`)
 	d.expect("POST", sendPath, "demo-bob", `{"event_id":"$curl","room_id":"!curl:localhost","members":["@alice:localhost"],`+
 		`"type":"m.room.message","content":{"msgtype":"m.text","body":"curl"}}`, 200, "")
-	b.wait(fmt.Sprintf(`document.querySelector('#owners label').textContent === 'alice %d unread'`, before+1))
+	b.wait(fmt.Sprintf(`document.querySelector('#owners label').textContent === 'alice %d unread in 2 rooms'`, before+1))
 	d.expect("POST", v3+"/rooms/!curl:localhost/receipt/m.read/$curl", "demo-alice", "{}", 200, "{}")
-	b.wait(fmt.Sprintf(`document.querySelector('#owners label').textContent === 'alice %d unread'`, before))
+	b.wait(fmt.Sprintf(`document.querySelector('#owners label').textContent === 'alice %d unread in 1 room'`, before))
 	for n := range maxArrivals + 1 {
 		d.expect("POST", receiver.Path, "", fmt.Sprintf(`{"notification":{"event_id":"$%d","devices":[{"app_id":"a","pushkey":"b"}]}}`, n), 200, "")
 	}
@@ -266,6 +266,39 @@ func (b *browser) testMarkup(d *demo) {
 	if n := get[int](b, `document.querySelectorAll('img').length`); n != 0 {
 		b.t.Errorf("%d pictures came from text", n)
 	}
+}
+
+// The page goes on after what the host refuses, and after an outage.
+func TestPageGoesOn(t *testing.T) {
+	t.Parallel()
+	d := startDemo(t)
+	b := openPage(t, d.url)
+	b.do(chromedp.EmulateViewport(1280, 860))
+	b.wait(`document.querySelectorAll('.pusher.ok').length === 4 && !document.querySelector('[aria-busy=true]')`)
+	if apart := get[float64](b, `(([a, b]) => Math.abs(a - b))([...document.querySelectorAll('#person > button, #name')].map(e => e.getBoundingClientRect().bottom))`); apart > 1 {
+		t.Errorf("the button is %v pixels below its field", apart)
+	}
+	for _, name := range []string{"@eve:evil.org", strings.Repeat("e", 300)} {
+		b.enter("name", name)
+		b.wait(fmt.Sprintf(`document.querySelector('#rules .error').innerText === 'No such person\nThere can be no “%s” on the server localhost.'`, name))
+	}
+	b.enter("name", "@dave:localhost")
+	b.wait(`document.querySelector('#owners :checked').value === 'dave' && document.querySelectorAll('.pusher.ok').length === 5`)
+	d.expect("POST", sendPath, "demo-bob", `{"room_id":"!x:localhost","members":["@alice:localhost"],"type":"m.room.message","content":{"body":"x"}}`, 200, "")
+	b.wait(`document.querySelector('#owners label').textContent === 'alice 1 unread in 1 room'`)
+
+	get[bool](b, `(document.getElementById('add-value').value = '\u202Eabc', document.getElementById('add').requestSubmit(), true)`)
+	b.wait(`document.querySelector('#kind-content label bdi')?.textContent === 'Keyword “\u202Eabc”'`)
+	if !get[bool](b, `(() => { document.getElementById('compose').requestSubmit(); return document.querySelector('#compose .primary').disabled })()`) {
+		t.Error("Send can be pressed twice")
+	}
+	b.wait(`!document.querySelector('#compose .primary').disabled && document.querySelectorAll('.result').length === 4`)
+
+	get[bool](b, `(window.answers = window.fetch, window.fetch = () => Promise.reject(new Error()), true)`)
+	b.press("explain", kb.Enter)
+	b.wait(`document.querySelector('#message .error').innerText.startsWith('No answer')`)
+	get[bool](b, `(window.fetch = window.answers, document.dispatchEvent(new Event('visibilitychange')), true)`)
+	b.wait(`document.querySelector('#message .error').hidden`)
 }
 
 // tab presses Tab until the page is at an element, and returns how often.

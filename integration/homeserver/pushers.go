@@ -22,11 +22,10 @@ type pusherStates struct {
 	push   *pushfx.Push
 	queue  module.DeliveryQueue
 	unread module.UnreadService
-	shards int
 }
 
-func newPusherStates(cfg config, push *pushfx.Push, queue module.DeliveryQueue, unread module.UnreadService) *pusherStates {
-	return &pusherStates{push, queue, unread, cfg.module.Delivery.Shards}
+func newPusherStates(push *pushfx.Push, queue module.DeliveryQueue, unread module.UnreadService) *pusherStates {
+	return &pusherStates{push, queue, unread}
 }
 
 const (
@@ -60,17 +59,13 @@ func (s *pusherStates) get(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	waiting := map[string]delivery.Waiting{} // by pusher
-	err = s.queue.Backlogs(ctx, delivery.ShardOf(user, s.shards), func(b module.Backlog) bool {
-		if !b.Claim.Target.IsFanOut() {
-			if w, err := delivery.ReadBacklog(b); err == nil {
-				waiting[w.Pusher] = w
-			}
-		}
-		return true
-	})
+	log, err := s.queue.Log(ctx, user)
 	if err != nil {
 		return err
+	}
+	waiting := map[string]delivery.Waiting{} // by pusher
+	for _, w := range delivery.ReadLog(user, log) {
+		waiting[w.Pusher] = w
 	}
 	all, now := []pusherState{}, s.push.Clock.Now()
 	for _, p := range list.All() {
@@ -84,11 +79,13 @@ func (s *pusherStates) get(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	sum := 0
+	sum, rooms := 0, 0
 	for _, room := range unread {
-		sum += room.Sum().Notifications
+		if n := room.Sum().Notifications; n > 0 {
+			sum, rooms = sum+n, rooms+1
+		}
 	}
-	return c.JSON(http.StatusOK, map[string]any{"pushers": all, "unread": sum})
+	return c.JSON(http.StatusOK, map[string]any{"pushers": all, "rooms": rooms, "unread": sum})
 }
 
 func newPusherState(user mxid.UserID, p pusher.Pusher) pusherState {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"net/http"
 	"strings"
 
@@ -41,7 +42,7 @@ func (r *receipts) post(c echo.Context) error {
 		return badRequest("M_INVALID_PARAM", "The receipt type must be m.read, m.read.private or m.fully_read.")
 	}
 	var request struct {
-		Thread *string `json:"thread_id"`
+		Thread json.RawMessage `json:"thread_id"`
 	}
 	if _, err := readObject(c, maxBodyBytes, &request); err != nil {
 		return err
@@ -52,15 +53,27 @@ func (r *receipts) post(c echo.Context) error {
 	}
 	thread := module.AllThreads
 	if request.Thread != nil {
-		thread = *request.Thread
+		if thread, err = threadIn(request.Thread); err != nil {
+			return err
+		}
 		if err := r.checkThread(c.Request().Context(), kind, room, e, thread); err != nil {
 			return err
 		}
 	}
-	if kind == fullyRead || thread == e.ID { // the root of a thread is in the main timeline
+	ctx, user := c.Request().Context(), callerOf(c).User
+	if kind == fullyRead {
+		err := r.rooms.rooms.SetReceipt(ctx, user, room, e, fullyRead, module.AllThreads)
+		if err == nil {
+			err = r.fullyReadChanged(ctx, user, room)
+		}
+		if err != nil {
+			return err
+		}
 		return c.JSON(http.StatusOK, emptyObject)
 	}
-	ctx, user := c.Request().Context(), callerOf(c).User
+	if thread == e.ID { // the root of a thread is in the main timeline
+		return c.JSON(http.StatusOK, emptyObject)
+	}
 	if err := r.rooms.rooms.SetReceipt(ctx, user, room, e, kind, thread); err != nil {
 		return err
 	}
@@ -68,6 +81,23 @@ func (r *receipts) post(c echo.Context) error {
 		return err
 	}
 	return c.JSON(http.StatusOK, emptyObject)
+}
+
+// fullyReadChanged tells the user's syncs to deliver m.fully_read as account data of the room.
+func (r *receipts) fullyReadChanged(ctx context.Context, user mxid.UserID, room string) error {
+	if err := r.rooms.rooms.Changed(ctx, room, user); err != nil {
+		return err
+	}
+	r.outbox.waker.wake(user)
+	return nil
+}
+
+// threadIn returns the thread_id of a receipt, which must be text that is not empty.
+func threadIn(member json.RawMessage) (thread string, err error) {
+	if json.Unmarshal(member, &thread) != nil || thread == "" {
+		return "", badRequest("M_INVALID_PARAM", "Invalid thread_id.")
+	}
+	return thread, nil
 }
 
 func (r *receipts) checkThread(ctx context.Context, kind, room string, e rooms.Event, thread string) error {
@@ -112,18 +142,21 @@ func (r *receipts) markers(c echo.Context) error {
 		if err != nil {
 			return err
 		}
-		if kind == fullyRead {
-			continue
+		if kind != fullyRead {
+			furthest = max(furthest, e.Position)
 		}
-		furthest = max(furthest, e.Position)
 		if err := r.rooms.rooms.SetReceipt(ctx, user, room, e, kind, module.AllThreads); err != nil {
 			return err
 		}
 	}
-	if furthest > 0 {
-		if err := r.outbox.read(ctx, user, room, module.AllThreads, furthest); err != nil {
-			return err
-		}
+	switch {
+	case furthest > 0:
+		err = r.outbox.read(ctx, user, room, module.AllThreads, furthest)
+	case request.FullyRead != "":
+		err = r.fullyReadChanged(ctx, user, room)
+	}
+	if err != nil {
+		return err
 	}
 	return c.JSON(http.StatusOK, emptyObject)
 }

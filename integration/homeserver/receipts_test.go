@@ -66,8 +66,9 @@ func TestReceiptsAndCounts(t *testing.T) {
 	d.expect("PUT", v3+"/rooms/"+teaRoom+"/redact/$5/t", "demo-bob", "{}", 200, "")
 	expect("{1 0}", "{1 0} map[]")
 	d.expect("GET", v3+"/notifications?limit=0", "demo-alice", "", 400, "")
-	if got := d.do("GET", v3+"/notifications", "demo-alice", ""); strings.Count(got.body, `"event_id"`) != 1 || !strings.Contains(got.body, `"event_id":"$3"`) {
-		t.Errorf("got %s", got.body)
+	mention, unread, _ := strings.Cut(d.do("GET", v3+"/notifications", "demo-alice", "").body, `,{"actions"`)
+	if !strings.Contains(mention, `"event":{"event_id":"$4"`) || !strings.Contains(mention, `"read":true`) || !strings.Contains(unread, `"event":{"event_id":"$3"`) || !strings.Contains(unread, `"read":false`) {
+		t.Errorf("got %s and %s", mention, unread)
 	}
 	d.expect("POST", v3+"/rooms/"+teaRoom+"/read_markers", "demo-alice", `{"m.fully_read":"$3","m.read":"$3"}`, 200, "{}")
 	expect("{0 0}", "{0 0} map[]")
@@ -78,6 +79,9 @@ func TestReceiptsAndCounts(t *testing.T) {
 
 	for body, kind := range map[string]string{`{"thread_id":""}`: "m.read", `{"thread_id":"$9"}`: "m.read", `{"thread_id":1}`: "m.read", `{}`: "m.other", `{"thread_id":"main"}`: fullyRead} {
 		receipt(kind, "$2", body, 400)
+	}
+	for _, body := range []string{`{"thread_id":null}`, `{"thread_id":1}`} {
+		d.expect("POST", v3+"/rooms/"+teaRoom+"/receipt/m.read/$2", "demo-alice", body, 400, `{"errcode":"M_INVALID_PARAM","error":"Invalid thread_id."}`)
 	}
 	receipt("m.read", "$4", `{"thread_id":"main"}`, 400)
 	receipt("m.read", "$unknown", "{}", 404)

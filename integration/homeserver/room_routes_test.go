@@ -134,6 +134,45 @@ func TestMembership(t *testing.T) {
 	}
 }
 
+// An invited user who has not joined gets the invite: as a notification, in the badge and in GET /notifications. Later
+// events of the room do not reach the user.
+func TestAnInvitedUserGetsTheInviteAlone(t *testing.T) {
+	t.Parallel()
+	d := startDemo(t, "-badge", "notifications")
+	d.setPusherHere("demo-carol", "phone", "")
+	next := d.syncRooms("demo-carol", "").Next
+	d.send("demo-bob", "$before", "")
+	d.expect("POST", sendPath, "demo-bob", fmt.Sprintf(membership, "@carol:localhost", "invite"), 200, "")
+	d.send("demo-bob", "$after", `,"m.mentions":{"user_ids":["@carol:localhost"]}`)
+	d.expect("POST", sendPath, "demo-bob", strings.Replace(fmt.Sprintf(teaEvent, "$named", ""), "@alice", "@carol", 1), 200, "")
+	d.expect("POST", sendPath, "demo-bob", fmt.Sprintf(membership, "@dave:localhost", "invite"), 200, "")
+	d.expect("PUT", v3+"/rooms/"+teaRoom+"/redact/$before/t", "demo-bob", "{}", 200, "")
+	d.expect("POST", sendPath, "demo-bob", `{"event_id":"$other","room_id":"!other:localhost","members":["@carol:localhost"],`+
+		`"type":"m.room.message","content":{"msgtype":"m.text","body":"Hello"}}`, 200, "")
+	poll(t, "the message of another room is printed", func() bool { return strings.Contains(d.stdout.String(), "event $other ") })
+	if printed := d.stdout.String(); strings.Count(printed, "room "+teaRoom) != 1 || !strings.Contains(printed, "m.room.member from @bob") ||
+		!strings.Contains(printed, `"Hello"  unread 2`) {
+		t.Errorf("printed %s", printed)
+	}
+	list := d.do("GET", v3+"/notifications", "demo-carol", "").body
+	if strings.Count(list, `"event_id"`) != 2 || !strings.Contains(list, `"membership":"invite"`) || strings.Contains(list, "Tea?") {
+		t.Errorf("got %s", list)
+	}
+	if got := d.syncRooms("demo-carol", "since="+next); len(got.Rooms.Join) != 1 || len(got.Rooms.Leave) != 0 {
+		t.Errorf("got %+v", got)
+	}
+	d.expect("POST", sendPath, "demo-carol", fmt.Sprintf(membership, "@carol:localhost", "join"), 200, "")
+	d.send("demo-bob", "$joined", "")
+	got := d.syncRooms("demo-carol", "since="+next).Rooms.Join[teaRoom]
+	var types []string
+	for _, e := range got.Timeline.Events {
+		types = append(types, e.Type)
+	}
+	if want := "[m.room.member m.room.member m.room.message]"; fmt.Sprint(types) != want {
+		t.Errorf("got %v, want %s: the invite, the join, and the message after it", types, want)
+	}
+}
+
 func TestRedaction(t *testing.T) {
 	t.Parallel()
 	d := startDemo(t)

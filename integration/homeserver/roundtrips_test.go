@@ -126,8 +126,8 @@ func (p *heldProxy) count(do func()) int {
 	return set(false) - before
 }
 
-// An event waits for two round trips of the host: one that stores it, and one that stores it in the outbox while the
-// ignored users are read. The module makes four more, one of which asks the host for sessions.
+// An event waits for five round trips, or six on a busy machine: the host stores it with its outbox row, reads who ignores the sender, and makes it
+// visible; the module counts it, and adds it to the logs of its members.
 func TestAnEventTakesFewRoundTrips(t *testing.T) {
 	t.Parallel()
 	const most, events = 6, 30 // the first event loads scripts; a busy machine splits a round trip in two

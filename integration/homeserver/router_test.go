@@ -48,7 +48,7 @@ func request(t *testing.T, parts failing, path string) (*httptest.ResponseRecord
 		t.Fatal(err)
 	}
 	store := startStore(t)
-	groups := []handlers.RouteGroup{parts, server.AccountData(parts), newAccountData(store)}
+	groups := []handlers.RouteGroup{parts, server.AccountData(parts), newAccountData(store, startRooms(t), newWaker())}
 	router := routerOf(groups, sessions.New(store, "localhost", func(mxid.UserID) {}), zap.New(core))
 	r := httptest.NewRequest(http.MethodGet, path, nil)
 	r.Header.Set("Authorization", "Bearer demo-alice")

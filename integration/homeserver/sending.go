@@ -14,7 +14,6 @@ import (
 
 	"github.com/pushfx/pushfx/integration/homeserver/rooms"
 	"github.com/pushfx/pushfx/integration/homeserver/sessions"
-	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/match"
 	"github.com/pushfx/pushfx/module/mxid"
 )
@@ -60,6 +59,13 @@ func (r *sendRequest) check() error {
 		return badRequest("M_INVALID_PARAM", "Invalid room id.")
 	case r.EventID != "" && !strings.HasPrefix(r.EventID, "$"):
 		return badRequest("M_INVALID_PARAM", "Invalid event id.")
+	case !rooms.ValidRelation(r.Content):
+		return badRequest("M_INVALID_PARAM", "Invalid relation.")
+	}
+	for name, text := range map[string]string{"event_id": r.EventID, "room_id": r.RoomID, "type": r.Type, "state_key": r.stateKey()} {
+		if len(text) > rooms.MaxIDBytes {
+			return badRequest("M_INVALID_PARAM", fmt.Sprintf("Field '%s' has more than %d bytes.", name, rooms.MaxIDBytes))
+		}
 	}
 	for _, user := range r.Members {
 		if user.Validate() != nil {
@@ -69,9 +75,22 @@ func (r *sendRequest) check() error {
 	return nil
 }
 
-// event returns the event as clients see it.
+func (r *sendRequest) stateKey() string {
+	if r.StateKey == nil {
+		return ""
+	}
+	return *r.StateKey
+}
+
+// maxEventBytes limits an event (Matrix specification, "Size limits").
+const maxEventBytes = 64 << 10
+
+// event returns the event as clients see it. It refuses what the module would refuse, before the event has a position.
 func (r *sendRequest) event(sender mxid.UserID, now time.Time) (string, error) {
-	text, err := json.Marshal(struct {
+	var text strings.Builder
+	encoder := json.NewEncoder(&text)
+	encoder.SetEscapeHTML(false) // a <, > or & would take six bytes
+	err := encoder.Encode(struct {
 		EventID  string          `json:"event_id"`
 		RoomID   string          `json:"room_id"`
 		Type     string          `json:"type"`
@@ -80,7 +99,16 @@ func (r *sendRequest) event(sender mxid.UserID, now time.Time) (string, error) {
 		Time     int64           `json:"origin_server_ts"`
 		Content  json.RawMessage `json:"content"`
 	}{r.EventID, r.RoomID, r.Type, sender, r.StateKey, now.UnixMilli(), r.Content})
-	return string(text), err
+	if err != nil {
+		return "", err
+	}
+	if text.Len() > maxEventBytes {
+		return "", &matrixError{status: http.StatusRequestEntityTooLarge, errcode: "M_TOO_LARGE", text: "The event is too large."}
+	}
+	if _, err := match.ReadEvent(text.String()); err != nil {
+		return "", badRequest("M_BAD_JSON", "The event must have each name once.")
+	}
+	return strings.TrimSpace(text.String()), nil
 }
 
 // change returns what the event changes in its room. A membership event has precedence over the members in the request.
@@ -97,25 +125,6 @@ func (r *sendRequest) change() rooms.Change {
 		change.User, change.Is = user, content.Membership
 	}
 	return change
-}
-
-// row returns the row of an event for the outbox.
-func (r *sendRequest) row(e rooms.Event, sender mxid.UserID, members rooms.Members) row {
-	name, _, _ := strings.Cut(strings.TrimPrefix(string(sender), "@"), ":")
-	others, change, reads := []mxid.UserID{sender}, r.change(), mxid.UserID("")
-	if change.User != "" {
-		others = append(others, change.User)
-		if change.Is != rooms.Invited {
-			reads = change.User
-		}
-	}
-	return row{
-		ID: e.ID, Room: r.RoomID, Members: members.Users(), Others: others, Sender: sender, Reads: reads, Power: r.Power,
-		Event: module.Event{
-			JSON: e.JSON, RoomName: r.RoomName, SenderName: name, Position: e.Position, Thread: e.Thread,
-			Room: match.Room{MemberCount: max(1, len(members.Users(rooms.Joined))), Power: r.Power.fact()},
-		},
-	}
 }
 
 // send serves POST /_demo/send. It answers 200 when the event has been handed over. If a client repeats a request with
@@ -137,17 +146,24 @@ func (s *sending) send(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	e, members, err := s.rooms.Add(ctx, request.RoomID, rooms.Event{ID: request.EventID, JSON: text}, request.change())
+	change := request.change()
+	stored := row{RoomName: request.RoomName, Sender: sender, User: change.User, Is: change.Is, Power: request.Power}
+	data, err := json.Marshal(stored)
+	if err != nil {
+		return err
+	}
+	e, members, err := s.rooms.Add(ctx, request.RoomID, rooms.Event{ID: request.EventID, JSON: text}, change, string(data))
 	if errors.Is(err, rooms.ErrTooManyMembers) {
 		return badRequest("M_INVALID_PARAM", "The room has too many members.")
 	}
 	if err != nil {
 		return err
 	}
-	if !e.Redacted {
-		if err := s.outbox.send(ctx, request.row(e, sender, members)); err != nil {
-			return err
-		}
+	at := rooms.Row{Room: request.RoomID, ID: e.ID}
+	if e.Redacted {
+		_ = s.outbox.handedOver(at, nil)
+	} else if err := s.outbox.send(ctx, stored.handover(at, e, members)); err != nil {
+		return err
 	}
 	return c.JSON(http.StatusOK, map[string]any{"event_id": e.ID, "position": e.Position})
 }

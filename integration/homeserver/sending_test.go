@@ -47,6 +47,29 @@ func TestSentEventsArePrinted(t *testing.T) {
 	}
 }
 
+// A pusher belongs to the device in the token, which needs no login; a logout or a new password removes the pusher.
+func TestAPusherOfATokenWithADeviceIsServed(t *testing.T) {
+	t.Parallel()
+	d := startDemo(t)
+	d.setPusherHere("demo-alice/PHONE", "phone", "")
+	d.setPusherHere("demo-alice/WATCH", "watch", "")
+	d.login("alice", "demo", "TABLET") // keeps the pushers of logged-in devices
+	d.send("demo-bob", "$1", "")
+	poll(t, "both notifications are printed", func() bool { return strings.Count(d.stdout.String(), "event $1 ") == 2 })
+	pushers := func() int {
+		return strings.Count(d.do("GET", v3+"/pushers", "demo-alice", "").body, `"pushkey"`)
+	}
+	d.expect("POST", v3+"/logout", "demo-alice/WATCH", "", 200, "")
+	if got := pushers(); got != 1 {
+		t.Errorf("%d pushers after the logout of a device, want 1", got)
+	}
+	d.expect("GET", whoamiPath, "demo-alice/PHONE", "", 200, `{"device_id":"PHONE","is_guest":false,"user_id":"@alice:localhost"}`)
+	d.expect("POST", v3+"/logout/all", "demo-alice/PHONE", "", 200, "")
+	if got := pushers(); got != 0 {
+		t.Errorf("%d pushers after the logout of all devices, want none", got)
+	}
+}
+
 func TestUsersThatIgnoreTheSenderAreNotNotified(t *testing.T) {
 	t.Parallel()
 	d := startDemo(t)
@@ -94,6 +117,29 @@ func TestSendingRefusesInvalidEvents(t *testing.T) {
 	// With -gateways none, pushers can name public gateways only.
 	d.expect("POST", v3+"/pushers/set", "demo-alice", `{"kind":"http","app_id":"app","pushkey":"key","app_display_name":"App",`+
 		`"device_display_name":"Phone","lang":"en","data":{"url":"`+d.url+receiver.Path+`"}}`, 400, "")
+}
+
+// A refused event takes no position in its room.
+func TestARefusedEventTakesNoPosition(t *testing.T) {
+	t.Parallel()
+	d := startDemo(t)
+	const good = `{"event_id":"$1","room_id":"!r:x","members":["@alice:localhost"],"type":"x","state_key":"s","content":{}}`
+	long := strings.Repeat("x", 255)
+	for want, body := range map[string]string{
+		`"M_INVALID_PARAM","error":"Field 'event_id' has more than 255 bytes."`:  strings.Replace(good, "$1", "$"+long, 1),
+		`"M_INVALID_PARAM","error":"Field 'room_id' has more than 255 bytes."`:   strings.Replace(good, "!r", "!"+long, 1),
+		`"M_INVALID_PARAM","error":"Field 'type' has more than 255 bytes."`:      strings.Replace(good, `"type":"x"`, `"type":"x`+long+`"`, 1),
+		`"M_INVALID_PARAM","error":"Field 'state_key' has more than 255 bytes."`: strings.Replace(good, `"s"`, `"s`+long+`"`, 1),
+		`"M_INVALID_PARAM","error":"Invalid relation."`:                          strings.Replace(good, `{}`, `{"m.relates_to":{"rel_type":"m.thread","event_id":"$`+long+`"}}`, 1),
+		`"M_BAD_JSON"`:  strings.Replace(good, `{}`, `{"a":1,"a":2}`, 1),
+		`"M_TOO_LARGE"`: strings.Replace(good, `{}`, `{"body":"`+strings.Repeat("x", maxBodyBytes-len(good)-len(`"body":""`))+`"}`, 1),
+	} {
+		if got := d.do("POST", sendPath, "demo-bob", body); got.status/100 != 4 || !strings.Contains(got.body, want) {
+			t.Errorf("got %d %s, want %s", got.status, got.body, want)
+		}
+	}
+	most := strings.Replace(strings.Replace(good, "$1", "$"+long[1:], 1), `{}`, `{"body":"`+strings.Repeat("<", 60<<10)+`"}`, 1)
+	d.expect("POST", sendPath, "demo-bob", most, 200, `{"event_id":"$`+long[1:]+`","position":1}`)
 }
 
 func TestTheGatewayAnswersWithTheStatusOfItsFlag(t *testing.T) {

@@ -21,7 +21,7 @@ import (
 
 const maxSyncWait = 30 * time.Second
 
-// syncs serves GET /sync: push rules and rooms. A sync token consists of the module's token and the token of the user's
+// syncs serves GET /sync: push rules, ignored users and rooms. A sync token consists of the module's token and the token of the user's
 // stream.
 type syncs struct {
 	rules    module.SyncService
@@ -73,6 +73,7 @@ type syncRequest struct {
 	stream  string        // the token of the user's stream, empty at a first sync
 	wait    time.Duration // longest wait for a change
 	deliver bool          // whether the filter allows push rules
+	ignored bool          // whether the filter allows the list of ignored users
 	limit   int           // maximum number of events of a room
 	threads bool          // whether the filter asks for counts by thread
 }
@@ -96,7 +97,8 @@ func (s *syncs) parse(ctx context.Context, who sessions.Caller, query url.Values
 		r.wait = 0
 	}
 	filter, err := s.filters.named(ctx, who.User, query.Get("filter"))
-	r.deliver, r.limit = filter.allows(module.AccountDataType), filter.timelineLimit()
+	r.deliver, r.ignored = filter.allows(module.AccountDataType), filter.allows(sessions.IgnoredType)
+	r.limit = filter.timelineLimit()
 	r.threads = filter.Room.Timeline.Threads
 	return r, err
 }
@@ -212,6 +214,9 @@ func (s *syncs) poll(ctx context.Context, who sessions.Caller, r syncRequest) (b
 	if found {
 		batch.AccountData.Events = append(batch.AccountData.Events,
 			accountDataEvent{module.AccountDataType, update.Content.AppendJSON(nil)})
+	}
+	if rooms.ignored != "" {
+		batch.AccountData.Events = append(batch.AccountData.Events, accountDataEvent{sessions.IgnoredType, json.RawMessage(rooms.ignored)})
 	}
 	return batch, found || !rooms.isEmpty(), update.Changed
 }

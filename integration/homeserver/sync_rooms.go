@@ -20,21 +20,24 @@ type roomsBatch struct {
 	Invite struct{}              `json:"invite"`
 	Knock  struct{}              `json:"knock"`
 	Leave  map[string]*roomBatch `json:"leave"`
+
+	ignored string // the user's list of ignored users, if it may have changed
 }
 
 func newRoomsBatch() roomsBatch {
 	return roomsBatch{Join: map[string]*roomBatch{}, Leave: map[string]*roomBatch{}}
 }
 
-func (b *roomsBatch) isEmpty() bool { return len(b.Join)+len(b.Leave) == 0 }
+func (b *roomsBatch) isEmpty() bool { return len(b.Join)+len(b.Leave) == 0 && b.ignored == "" }
 
 type roomBatch struct {
-	Timeline  timeline                `json:"timeline"`
-	Ephemeral *events[receiptEvent]   `json:"ephemeral,omitempty"` // the user's own receipts
-	State     events[json.RawMessage] `json:"state"`
-	Summary   *roomSummary            `json:"summary,omitempty"`
-	Unread    *threadUnread           `json:"unread_notifications,omitempty"`
-	Threads   map[string]threadUnread `json:"unread_thread_notifications,omitempty"` // by the event id of the root
+	Timeline    timeline                  `json:"timeline"`
+	Ephemeral   *events[receiptEvent]     `json:"ephemeral,omitempty"`    // the user's own receipts
+	AccountData *events[accountDataEvent] `json:"account_data,omitempty"` // m.fully_read
+	State       events[json.RawMessage]   `json:"state"`
+	Summary     *roomSummary              `json:"summary,omitempty"`
+	Unread      *threadUnread             `json:"unread_notifications,omitempty"`
+	Threads     map[string]threadUnread   `json:"unread_thread_notifications,omitempty"` // by the event id of the root
 }
 
 type threadUnread struct {
@@ -59,6 +62,13 @@ func (s *syncs) readRooms(ctx context.Context, user mxid.UserID, r syncRequest) 
 	changes, err := s.rooms.Since(ctx, user, r.stream)
 	if err != nil {
 		return batch, r.stream, err
+	}
+	if changes.AccountData && r.ignored {
+		lists, err := s.sessions.Ignored(ctx, user)
+		if err != nil {
+			return batch, r.stream, err
+		}
+		batch.ignored = lists[user]
 	}
 	var stays []string
 	for room, news := range changes.Rooms {
@@ -105,7 +115,7 @@ type receiptContent struct {
 	Thread string `json:"thread_id,omitempty"`
 }
 
-// addReceipts adds the user's own receipts to the rooms. The host does not deliver other users' receipts.
+// addReceipts adds the user's own receipts and m.fully_read to the rooms. The host does not deliver other users' receipts.
 func (s *syncs) addReceipts(ctx context.Context, user mxid.UserID, joined map[string]*roomBatch) error {
 	if len(joined) == 0 {
 		return nil
@@ -117,6 +127,14 @@ func (s *syncs) addReceipts(ctx context.Context, user mxid.UserID, joined map[st
 	for room, one := range joined {
 		one.Ephemeral = &events[receiptEvent]{[]receiptEvent{}}
 		for _, r := range all[room] {
+			if r.Kind == fullyRead {
+				content, err := json.Marshal(fullyReadContent{r.Event})
+				if err != nil {
+					return err
+				}
+				one.AccountData = &events[accountDataEvent]{[]accountDataEvent{{fullyRead, content}}}
+				continue
+			}
 			one.Ephemeral.Events = append(one.Ephemeral.Events, receiptEvent{"m.receipt", map[string]map[string]map[mxid.UserID]receiptContent{
 				r.Event: {r.Kind: {user: {r.Time.UnixMilli(), r.Thread}}},
 			}})

@@ -45,13 +45,15 @@ func app(listen, redisAddr string) fx.Option {
 			lc.Append(fx.StopHook(client.Close))
 			return client
 		}),
-		fx.Invoke(func(lc fx.Lifecycle, e *echo.Echo, push *pushfx.Push, log *zap.Logger, s *sessions) {
+		fx.Invoke(fx.Annotate(func(
+			groups []handlers.RouteGroup, lc fx.Lifecycle, e *echo.Echo, push module.HostService, log *zap.Logger, s *sessions,
+		) {
 			for dialect, prefix := range []string{handlers.V3: "/_matrix/client/v3", handlers.R0: "/_matrix/client/r0"} {
-				for _, group := range push.Groups {
+				for _, group := range groups {
 					group.Register(e.Group(prefix), handlers.Dialect(dialect), s.requireUser)
 				}
-				e.POST(prefix+"/login", s.login(push.Host, log))
-				e.POST(prefix+"/logout", s.logout(push.Host, log), s.requireUser)
+				e.POST(prefix+"/login", s.login(push, log))
+				e.POST(prefix+"/logout", s.logout(push, log), s.requireUser)
 			}
 			e.Server.ReadHeaderTimeout, e.Server.ReadTimeout, e.Server.WriteTimeout = 5*time.Second, 15*time.Second, time.Minute
 			lc.Append(fx.StartStopHook(func(ctx context.Context) (err error) {
@@ -60,7 +62,7 @@ func app(listen, redisAddr string) fx.Option {
 				}
 				return err
 			}, e.Shutdown))
-		}),
+		}, fx.ParamTags(pushfx.RouteGroups))),
 	)
 }
 

@@ -15,6 +15,8 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
 
+	"github.com/pushfx/pushfx"
+	"github.com/pushfx/pushfx/handlers"
 	"github.com/pushfx/pushfx/module/redistest"
 )
 
@@ -31,8 +33,8 @@ type client struct {
 }
 
 // start starts a host on a Redis, or on an embedded one if addr is empty, until the test
-// ends.
-func start(t *testing.T, addr string) client {
+// ends. More is added to the host.
+func start(t *testing.T, addr string, more ...fx.Option) client {
 	t.Helper()
 	logging.Disable() // it writes to stderr when the embedded Redis ends
 	if addr == "" {
@@ -40,7 +42,7 @@ func start(t *testing.T, addr string) client {
 	}
 	core, logs := observer.New(zap.InfoLevel)
 	var server *echo.Echo
-	running := fxtest.New(t, fx.NopLogger, app("127.0.0.1:0", addr), fx.Replace(zap.New(core)), fx.Populate(&server))
+	running := fxtest.New(t, fx.NopLogger, app("127.0.0.1:0", addr), fx.Replace(zap.New(core)), fx.Populate(&server), fx.Options(more...))
 	running.RequireStart()
 	t.Cleanup(func() {
 		running.RequireStop()
@@ -116,6 +118,21 @@ func TestAUserFromLoginToLogout(t *testing.T) {
 	alice.want(200, "POST", v3+"/logout", "")
 	alice.want(401, "GET", v3+"/pushers", "")
 	alice.want(401, "POST", v3+"/logout", "")
+}
+
+type profile struct{}
+
+func (profile) Register(g *echo.Group, _ handlers.Dialect, auth ...echo.MiddlewareFunc) {
+	g.GET("/profile", func(c echo.Context) error { return c.JSON(http.StatusOK, struct{}{}) }, auth...)
+}
+
+func TestAGroupOfTheHostIsServed(t *testing.T) {
+	t.Parallel()
+	stranger := start(t, "", fx.Provide(pushfx.AsRouteGroup(func() profile { return profile{} })))
+	stranger.want(401, "GET", v3+"/profile", "")
+	alice := stranger.login("alice")
+	alice.want(200, "GET", v3+"/profile", "")
+	alice.want(200, "GET", r0+"/profile", "")
 }
 
 func TestBadRequestsAreRefused(t *testing.T) {

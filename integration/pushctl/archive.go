@@ -4,9 +4,11 @@ import (
 	"bufio"
 	"compress/gzip"
 	"encoding/base64"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"time"
 	"unicode/utf8"
@@ -51,15 +53,33 @@ func (r record) kindName() string {
 
 // otherVersion returns a [fault.OtherVersionError] for a value of another version.
 func (r record) otherVersion() error {
-	err := stored.CheckForm(r.fields)
-	if r.event != nil {
-		_, err = stored.ReadEvent(*r.event)
-	}
 	var other *fault.OtherVersionError
-	if errors.As(err, &other) {
+	if errors.As(r.check(), &other) {
 		return other
 	}
 	return nil
+}
+
+// check returns an error for a value of another version and for an unreadable event. It does not read pushers.
+func (r record) check() (err error) {
+	if r.event == nil {
+		return stored.CheckForm(r.fields)
+	}
+	_, err = stored.ReadEvent(*r.event)
+	return err
+}
+
+// withoutUnreadable returns a hash without its unreadable pushers. Found reports whether it had some.
+func (r record) withoutUnreadable() (readable record, found bool) {
+	unreadable := stored.ReadHash(r.fields).Unreadable
+	if len(unreadable) == 0 {
+		return r, false
+	}
+	r.fields = maps.Clone(r.fields)
+	for _, field := range unreadable {
+		delete(r.fields, field)
+	}
+	return r, true
 }
 
 // converted returns the record with each text converted.
@@ -173,13 +193,22 @@ func (e *damagedArchiveError) Error() string {
 	return fmt.Sprintf("the archive is damaged: line %d: %s", e.line, e.cause)
 }
 
+// earlierBegin begins an archive of an earlier version, which is no gzip file.
+const earlierBegin = `{"pushctl_archive":`
+
+var errEarlierArchive = errors.New("the archive is of an earlier version of pushctl: import it with that version")
+
 // maxLine is the maximum length of a line. It is enough for an event of 1 MiB with JSON escapes.
 const maxLine = 64 << 20
 
 // readArchive calls visit for each record. Only the end of an archive shows whether it is
 // complete. Errors do not repeat a line's text.
 func readArchive(from io.Reader, visit func(number int64, r record) error) (records int64, err error) {
-	zip, err := gzip.NewReader(from)
+	begin := bufio.NewReader(from)
+	if text, _ := begin.Peek(len(earlierBegin)); string(text) == earlierBegin {
+		return 0, errEarlierArchive
+	}
+	zip, err := gzip.NewReader(begin)
 	if err != nil {
 		return 0, &damagedArchiveError{1, "not a gzip file"}
 	}
@@ -216,13 +245,14 @@ func readRecord(text []byte, number int64, visit func(int64, record) error) erro
 	return &damagedArchiveError{number, "not a record"}
 }
 
+// checkHeader ignores unknown members, which the header of another version may have.
 func checkHeader(text []byte) error {
 	var h archiveHeader
-	if strictUnmarshal(text, &h) != nil || h.Format == 0 {
+	if json.Unmarshal(text, &h) != nil || h.Format == 0 {
 		return &damagedArchiveError{1, "not the header of an archive"}
 	}
 	if h.Format != archiveFormat {
-		return fmt.Errorf("the archive has format %d, want %d", h.Format, archiveFormat)
+		return fmt.Errorf("the archive has format %d, want %d: import it with its version of pushctl", h.Format, archiveFormat)
 	}
 	return nil
 }

@@ -32,6 +32,8 @@ type backend struct {
 	pushers *pusherstore.Store
 	index   *pusherstore.Index
 	queue   *redisqueue.Queue
+
+	gaps *gaps // nil if the command needs all data
 }
 
 const (

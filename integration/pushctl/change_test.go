@@ -186,3 +186,20 @@ func TestResetAndForget(t *testing.T) {
 		})
 	}
 }
+
+// Only the version that wrote the counts removes them.
+func TestForgetRefusesUnreadCountsOfALaterVersion(t *testing.T) {
+	t.Parallel()
+	b := onOne(t)
+	b.register(alice)
+	b.do("RPUSH", b.keys.Unread(alice), "9x")
+	before := b.stored()
+	for _, args := range [][]string{{"forget", string(alice)}, {"forget", "-yes", string(alice)}} {
+		if r := b.want(exitFailure, args...); !strings.Contains(r.stderr, "of another version") {
+			t.Error(r.stderr)
+		}
+	}
+	if after := b.stored(); !maps.Equal(before, after) {
+		t.Errorf("got %v, want %v", after, before)
+	}
+}

@@ -15,7 +15,6 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/delivery/content"
 	"github.com/pushfx/pushfx/module/fault"
 	"github.com/pushfx/pushfx/module/mxid"
@@ -58,10 +57,30 @@ func inOrder(steps ...func(*fixture)) func(*fixture) {
 	}
 }
 
+// manyInvites returns a record that had no place for all invites.
+func manyInvites() string {
+	var list []string
+	for i := range 200 {
+		op := fold.Op{Kind: fold.Notified, Room: fmt.Sprintf("!%0254d", i), Position: 1, Thread: fold.Main, Time: int64(i + 1), Invite: true, Actions: `["notify"]`}
+		list = append(list, op.Text())
+	}
+	record, err := fold.Fold(list)
+	if err != nil {
+		panic(err)
+	}
+	return record.Text()
+}
+
+// waits makes a notification wait for a pusher of alice.
+func waits(keys stored.Keys, until int64) func(*fixture) {
+	const gate = "g g"
+	return inOrder(runs("HSET", keys.UserLog(alice), stored.LogField, "1 2 1 0 1 0 ,event001 ", stored.EntryField(1), `hevent001room00011700000000000 {"e":"$1","r":"!r:x","a":1,"x":4000000000000}`,
+		"pusher", fmt.Sprintf(`%d - 1 %s 0 {"n":1,"s":1,"l":1,"c":503,"g":"%s"}`, until, stored.GateDigest(gate), gate)),
+		runs("ZADD", keys.ShardDue(0, gate), 1, string(alice)), runs("ZADD", keys.ShardGates(0), 1, gate))
+}
+
 // damages returns each kind of problem that a single server can have.
 func damages(keys stored.Keys) []damage {
-	entry := `h0123456789abcdefroom0000user00000000001700000000{"u":"@alice:example.org"}`
-	another := strings.Replace(entry, "0123456789abcdef", "0123456789ABCDEF", 1)
 	tooLate := time.Now().Add(2*content.MaxWait).UnixMicro() | 1
 	const (
 		mine   = `{"rule_id":"mine","default":false,"enabled":true,"conditions":[],"actions":[]}`
@@ -115,56 +134,29 @@ func damages(keys stored.Keys) []damage {
 		{"pushers of an earlier version", otherVersion, left, runs("HSET", pushers, "commit", "{}")},
 		{"claims of a later version", otherVersion, left, runs("SET", claims, `{"revision":{"form":2}}`)},
 		{"claims of an earlier version", otherVersion, left, runs("SET", claims, `{"commit":{}}`)},
-		{"a queue of a later version", otherVersion, left, runs("SET", keys.DeliveryFormat(), "5 8")},
+		{"a queue of a later version", otherVersion, left, runs("SET", keys.DeliveryFormat(), "6 8")},
 		{"a queue of an earlier version", otherVersion, left, runs("SET", keys.DeliveryFormat(), "1 8")},
 		{"a log of an earlier version", otherVersion, left, runs("XADD", "delivery:{000}:log", "*", "d", secret)},
 		{"hosts of an earlier version", otherVersion, left, runs("ZADD", "delivery:hosts", 1, "host")},
 		{"unreadable unread counts", unreadableUnread, left, runs("RPUSH", counts, op, secret)},
 		{"unread counts of a later version", otherVersion, left, runs("RPUSH", counts, "2"+op[1:])},
+		{"unread counts of an earlier version", otherVersion, left, runs("RPUSH", counts, "1R", op)},
+		{"shortened unread counts", shortenedUnread, left, runs("RPUSH", counts, manyInvites(), stored.UnreadDigest(manyInvites()))},
 		{"a long list of unread counts", longUnread, left, runs(longList...)},
 		{"unread counts that expire", expiringKey, fixed, inOrder(runs("RPUSH", counts, op), runs("EXPIRE", counts, 3600))},
 		{"unread counts of another type", wrongType, left, runs("SET", counts, "x")},
-		{"an unreadable notification", unreadableEntry, left, inOrder(
-			runs("HSET", keys.ShardFirst(0), "x", stored.FirstEntry("g", secret)), runs("ZADD", keys.Due(0, "g"), 1, "x"),
-			runs("ZADD", keys.ShardGates(0), 1, "g"))},
-		{"more unreadable notifications", unreadableEntry, left, inOrder(
-			runs("HSET", keys.ShardFirst(0), "x", stored.FirstEntry("g", entry)), runs("ZADD", keys.Due(0, "g"), 1, "x"),
-			runs("ZADD", keys.ShardGates(0), 1, "g"), runs("RPUSH", keys.More(0, "x"), secret))},
-		{"a backlog without a time", lostBacklog, fixed, runs("HSET", keys.ShardFirst(0), "x", stored.FirstEntry("g", entry))},
-		{"a backlog without its first notification", lostBacklog, fixed, runs("RPUSH", keys.More(0, "x"), entry)},
-		{"a gate that is not listed", lostBacklog, fixed, inOrder(
-			runs("HSET", keys.ShardFirst(0), "x", stored.FirstEntry("g", entry)), runs("ZADD", keys.Due(0, "g"), 1, "x"))},
-		{"a text without a notification", strayText, fixed, runs("HSET", keys.ShardTexts(0), stored.TextField("x", "0123456789abcdef"), secret)},
-		{"a text of a notification that is gone", strayText, fixed, inOrder(
-			runs("HSET", keys.ShardFirst(0), "x", stored.FirstEntry("g", entry)), runs("ZADD", keys.Due(0, "g"), 1, "x"),
-			runs("ZADD", keys.ShardGates(0), 1, "g"), runs("RPUSH", keys.More(0, "x"), another), runs("HSET", keys.ShardTexts(0),
-				"x0123456789abcdef", "{}", "x"+another[1:17], "{}", "xfedcba9876543210", secret))},
-		{"a backlog that is due too late", lateBacklog, fixed, inOrder(
-			runs("HSET", keys.ShardFirst(0), "x", stored.FirstEntry("g", entry)), runs("ZADD", keys.Due(0, "g"), tooLate, "x"),
-			runs("ZADD", keys.ShardGates(0), 1, "g"))},
-		{"a claim that lapses too late", lateBacklog, fixed, inOrder(
-			runs("HSET", keys.ShardFirst(0), "x", stored.FirstEntry("g", entry)), runs("ZADD", keys.Due(0, "g"), tooLate+1, "x"),
-			runs("ZADD", keys.ShardGates(0), 1, "g"))},
-		{"a gate that is looked at too late", lateBacklog, fixed, inOrder(
-			runs("HSET", keys.ShardFirst(0), "x", stored.FirstEntry("g", entry)), runs("ZADD", keys.Due(0, "g"), 1, "x"),
-			runs("ZADD", keys.ShardGates(0), tooLate, "g"))},
-		{"a shard that no host looks at", strayShard, fixed, inOrder(
-			runs("SET", keys.DeliveryFormat(), stored.DeliveryFormatText(8)),
-			runs("HSET", keys.ShardFirst(8), "x", stored.FirstEntry("g", entry)), runs("ZADD", keys.Due(8, "g"), 1, "x"),
-			runs("ZADD", keys.ShardGates(8), 1, "g"), runs("HSET", keys.ShardTrouble(8), "y", "1 {}"))},
-		{"a large event in such a shard", strayEvent, left, inOrder(
-			runs("SET", keys.DeliveryFormat(), stored.DeliveryFormatText(8)),
-			runs("HSET", keys.ShardFirst(8), module.FanOut+"room0000", stored.FirstEntry(module.FanOut, entry)),
-			runs("ZADD", keys.Due(8, module.FanOut), 1, module.FanOut+"room0000"), runs("ZADD", keys.ShardGates(8), 1, module.FanOut))},
+		{"an unreadable notification", unreadableEntry, left, inOrder(waits(keys, 1), runs("HSET", keys.UserLog(alice), stored.EntryField(1), secret))},
+		{"an unreadable pusher in a log", unreadableState, left, runs("HSET", keys.UserLog(alice), "x", secret)},
+		{"a user who is not listed", notListed, fixed, inOrder(waits(keys, 1), runs("DEL", keys.ShardDue(0, "g g")))},
+		{"a gate that is not listed", notListed, fixed, inOrder(waits(keys, 1), runs("DEL", keys.ShardGates(0)))},
+		{"a user who is listed too late", notListed, fixed, inOrder(waits(keys, 1), runs("ZADD", keys.ShardDue(0, "g g"), tooLate, string(alice)))},
+		{"a pusher that is due too late", notListed, fixed, waits(keys, tooLate)},
+		{"a log that expires", expiringKey, fixed, inOrder(waits(keys, 1), runs("EXPIRE", keys.UserLog(alice), 3600))},
 		{"a held gateway with an unreadable time", unreadableGateway, left, runs("HSET", keys.DeliveryGateways(), "https://x:443", secret)},
 
-		{"a backlog of another type", wrongType, left, runs("SET", keys.More(0, "x"), "x")},
-		{"first notifications of another type", wrongType, left, runs("SET", keys.ShardFirst(0), "x")},
-		{"texts of another type", wrongType, left, runs("SET", keys.ShardTexts(0), "x")},
-		{"due times of another type", wrongType, left, runs("SET", keys.Due(0, "g"), "x")},
+		{"a log of another type", wrongType, left, runs("SET", keys.UserLog(alice), "x")},
+		{"due times of another type", wrongType, left, runs("SET", keys.ShardDue(0, "g"), "x")},
 		{"gates of another type", wrongType, left, runs("SET", keys.ShardGates(0), "x")},
-		{"a key that a host put aside", wrongType, left, runs("SET", keys.Aside(0, "x"), "x")},
-		{"trouble of another type", wrongType, left, runs("SET", keys.ShardTrouble(0), "x")},
 		{"an event of another type", wrongType, left, runs("RPUSH", keys.Rules(carol), "x")},
 		{"pushers of another type", wrongType, left, runs("SET", keys.Pushers(carol), "x")},
 		{"claims of another type", wrongType, left, inOrder(runs("DEL", claims), runs("RPUSH", claims, "x"))},
@@ -260,8 +252,8 @@ func TestAValueOfAnotherVersionStays(t *testing.T) {
 		"old rules":    {keys.Rules(alice), spoils(`"revision":{`, `"commit":{`)},
 		"pushers":      {keys.Pushers(alice), runs("HSET", keys.Pushers(alice), "revision", `{"form":2}`)},
 		"old pushers":  {keys.Pushers(alice), runs("HSET", keys.Pushers(alice), "commit", `{}`)},
-		"queue":        {keys.DeliveryFormat(), runs("SET", keys.DeliveryFormat(), "5 8")},
-		"key of queue": {keys.ShardTrouble(0), inOrder(runs("SET", keys.DeliveryFormat(), "5 8"), runs("SET", keys.ShardTrouble(0), "x"))},
+		"queue":        {keys.DeliveryFormat(), runs("SET", keys.DeliveryFormat(), "6 8")},
+		"key of queue": {keys.ShardGates(0), inOrder(runs("SET", keys.DeliveryFormat(), "6 8"), runs("SET", keys.ShardGates(0), "x"))},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -320,19 +312,19 @@ func TestAQueueOfAnotherVersionIsNamed(t *testing.T) {
 	t.Parallel()
 	b := onOne(t)
 	b.register(alice)
-	b.do("SET", b.keys.DeliveryFormat(), "5 8")
-	b.do("RPUSH", b.keys.More(0, "x"), secret)
+	b.do("SET", b.keys.DeliveryFormat(), "6 8")
+	b.do("RPUSH", b.keys.ShardDue(0, "x"), secret)
 	b.do("SET", b.keys.ShardGates(0), "a type of another version")
 	r := b.want(exitProblems, "check", "-list")
 	for _, line := range []string{
-		"delivery:format\tform \"5 8\"\n",
-		b.keys.More(0, "x") + "\t\n", b.keys.ShardGates(0) + "\t\n",
+		"delivery:format\tform \"6 8\"\n",
+		b.keys.ShardDue(0, "x") + "\t\n", b.keys.ShardGates(0) + "\t\n",
 	} {
 		if !strings.Contains(r.stdout, otherVersion.name+"\t"+line) {
 			t.Errorf("want %s in\n%s", line, r.stdout)
 		}
 	}
-	if strings.Contains(r.stdout, wrongType.name) || strings.Contains(r.stdout, lostBacklog.name) {
+	if strings.Contains(r.stdout, wrongType.name) || strings.Contains(r.stdout, notListed.name) {
 		t.Errorf("judges keys of another version:\n%s", r.stdout)
 	}
 }
@@ -341,7 +333,7 @@ func TestListNamesKeysOfTheWrongType(t *testing.T) {
 	t.Parallel()
 	b := onOne(t)
 	b.register(alice)
-	keys := []string{b.keys.Rules(carol), b.keys.Pushers(carol), b.keys.Claims(aPusher("x").Digest()), b.keys.ShardTrouble(0)}
+	keys := []string{b.keys.Rules(carol), b.keys.Pushers(carol), b.keys.Claims(aPusher("x").Digest()), b.keys.UserLog(carol)}
 	for _, key := range keys {
 		b.do("ZADD", key, 1, "x")
 	}
@@ -448,7 +440,9 @@ func TestAPrefixIsNoPattern(t *testing.T) {
 	if r := b.want(exitOK, "check"); !strings.Contains(r.stdout, "  3 keys") {
 		t.Error(r.stdout)
 	}
-	b.do("SET", `hs[1]*\x`, "")
+	b.do("SET", `hs[1]*\demo:outbox`, "") // the host's own
+	b.want(exitOK, "check")
+	b.do("SET", `hs[1]*\pushers:x`, "")
 	if r := b.want(exitProblems, "check"); !strings.Contains(r.stdout, "unknown key") {
 		t.Error(r.stdout)
 	}

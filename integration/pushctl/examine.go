@@ -38,6 +38,8 @@ type tally struct {
 	Unread  int64 `json:"users_with_unread_counts"`
 	Waiting int64 `json:"waiting_notifications"`
 	Failing int64 `json:"failing_pushers"`
+	Entries int64 `json:"entries_in_the_index_of_users"`
+	Listed  int64 `json:"-"` // entries of users with something to send
 }
 
 func (t *tally) add(u tally) {
@@ -50,6 +52,8 @@ func (t *tally) add(u tally) {
 	t.Unread += u.Unread
 	t.Waiting += u.Waiting
 	t.Failing += u.Failing
+	t.Entries += u.Entries
+	t.Listed += u.Listed
 }
 
 // examine reads keys of a node and looks for problems.
@@ -58,7 +62,7 @@ func (b *backend) examine(ctx context.Context, node *redis.Client, names []strin
 	defer cancel()
 	x := &examination{tally: tally{Keys: int64(len(names))}, now: b.now()}
 	for _, name := range names {
-		if b.isUnknown(name) {
+		if b.keys.Parse(name).Kind == stored.MalformedKey { // other keys may be the host's, with the same prefix
 			x.problems = append(x.problems, problem{kind: unknownKey, subject: shownKey(name)})
 		}
 	}
@@ -82,13 +86,6 @@ var (
 	otherVersion = kind{"data of another version", byHand}
 )
 
-// isUnknown reports whether a key is a malformed key of the module, or has the module's prefix but is no key of the
-// module. Without a prefix, other keys may belong to the host.
-func (b *backend) isUnknown(name string) bool {
-	kind := b.keys.Parse(name).Kind
-	return kind == stored.MalformedKey || kind == stored.ForeignKey && b.keys.Prefix != ""
-}
-
 // shownKey returns a key without the text after "pushkey:", which may be a pushkey.
 func shownKey(name string) string {
 	if before, _, found := strings.Cut(name, "pushkey:"); found {
@@ -100,7 +97,7 @@ func shownKey(name string) string {
 // examineValue looks for problems within one value.
 func (b *backend) examineValue(x *examination, node *redis.Client, v value) {
 	switch {
-	case v.state == isAbsent:
+	case v.state == isAbsent || v.state == isUnread:
 	case v.state == isOtherType:
 		x.problems = append(x.problems, problem{kind: wrongType, subject: v.name})
 	case v.state == isElsewhere:

@@ -3,17 +3,13 @@ package main
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/mxid"
-	"github.com/pushfx/pushfx/module/stored"
 )
 
 // The repair of what hosts add, fail to deliver and deliver at that moment changes nothing.
@@ -62,74 +58,27 @@ func TestCheckFindsNothingWhileHostsSend(t *testing.T) {
 	d.stop()
 }
 
-// Hosts are started with fewer shards, on the queue of hosts with more.
-func TestBacklogsOfAShardThatNoHostLooksAtAreSent(t *testing.T) {
+// The repair of a user whom the index lacks lets hosts send.
+func TestAUserWhoIsNotListedIsRepaired(t *testing.T) {
 	t.Parallel()
-	d := onOne(t).deliver(64)
-	var users []mxid.UserID
-	for n := range 12 {
-		users = append(users, mxid.UserID(fmt.Sprintf("@u%d:example.org", n)))
-	}
-	d.notify(users...)
-	d.notify(users...)
-	d.until("all wait", func() bool {
-		return !slices.ContainsFunc(users, func(user mxid.UserID) bool { return d.queues(user)[0].Last != "503" })
-	})
+	d := onOne(t).deliver(4)
+	d.away(alice)
 	d.stop()
-	d.do("DEL", d.keys.DeliveryFormat())
-	few := d.deliver(2)
-	if r := few.want(exitProblems, "check", "-list"); !strings.Contains(r.stdout, strayShard.name+"\tshard ") {
+	for shard := range 4 {
+		d.do("DEL", d.keys.ShardGates(shard))
+	}
+	if r := d.want(exitProblems, "check", "-list"); !strings.Contains(r.stdout, notListed.name+"\t"+string(alice)) {
 		t.Errorf("check: %s", r.stdout)
 	}
-	few.want(exitProblems, "repair")
-	few.want(exitOK, "repair", "-yes")
-	few.want(exitOK, "check")
-	few.answers(takes)
-	few.want(exitOK, "queues", "retry", "-gateway", "push.example.org", "-yes")
-	var got []string
-	for len(got) < 2*len(users) {
-		select {
-		case pushkey := <-few.posted:
-			got = append(got, pushkey)
-		case <-time.After(time.Minute):
-			t.Fatalf("sent %q", got)
-		}
+	d.want(exitProblems, "repair")
+	d.want(exitOK, "repair", "-yes")
+	d.want(exitOK, "check")
+	again := d.deliver(4)
+	again.answers(takes)
+	select {
+	case <-again.posted:
+	case <-time.After(time.Minute):
+		t.Error("nothing was sent")
 	}
-	for _, user := range users {
-		if n := len(slices.DeleteFunc(slices.Clone(got), func(key string) bool { return !strings.HasSuffix(key, string(user)) })); n != 2 {
-			t.Errorf("%s got %d notifications", user, n)
-		}
-	}
-	few.stop()
-}
-
-// A large shard is read in parts, so that clients' requests do not wait long.
-func TestCheckReadsALargeShardInParts(t *testing.T) {
-	t.Parallel()
-	b := onOne(t)
-	b.register(alice)
-	const backlogs, gates = 900, 30
-	isLost := map[int]bool{10: true, 450: true, 899: true}
-	_, err := b.client.Pipelined(t.Context(), func(p redis.Pipeliner) error {
-		for n := range backlogs {
-			name, gate := fmt.Sprint("target", n), fmt.Sprint("gate", n%gates)
-			entry := `h0123456789abcdefroom0000user00000000001700000000{"u":"@alice:example.org"}`
-			p.HSet(t.Context(), b.keys.ShardFirst(0), name, stored.FirstEntry(gate, entry))
-			if !isLost[n] {
-				p.ZAdd(t.Context(), b.keys.Due(0, gate), redis.Z{Score: 1, Member: name})
-			}
-			p.ZAdd(t.Context(), b.keys.ShardGates(0), redis.Z{Score: 1, Member: gate})
-		}
-		return p.ConfigResetStat(t.Context()).Err()
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	r := b.want(exitProblems, "check", "-list")
-	if n := strings.Count(r.stdout, lostBacklog.name+"\t"); n != len(isLost) || !strings.Contains(r.stdout, fmt.Sprint(backlogs, " waiting")) {
-		t.Errorf("%d are lost:\n%s", n, r.stdout)
-	}
-	if stats := b.client.Info(t.Context(), "commandstats").Val(); !strings.Contains(stats, "cmdstat_hscan:") {
-		t.Errorf("the shard was read at once: %s", stats)
-	}
+	again.stop()
 }

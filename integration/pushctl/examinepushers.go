@@ -93,7 +93,9 @@ func (b *backend) examinePushers(ctx context.Context, node *redis.Client, x *exa
 	}
 	for _, h := range x.hashes {
 		for _, p := range h.Pushers.All() {
-			b.examinePusher(x, node, h.value, p, texts[p.Digest()])
+			if text, isRead := texts[p.Digest()]; isRead {
+				b.examinePusher(x, node, h.value, p, text)
+			}
 		}
 	}
 	return nil
@@ -134,7 +136,9 @@ func (b *backend) examineClaims(ctx context.Context, node *redis.Client, x *exam
 	lists := b.pushers.LoadMany(ctx, users)
 	for user, loaded := range lists {
 		if loaded.Err != nil && user.Validate() == nil && !isUnreadable(loaded.Err) {
-			return fmt.Errorf("read pushers: %w", loaded.Err)
+			if err := b.skip(ctx, "pushers", b.keys.Pushers(user), loaded.Err); err != nil {
+				return fmt.Errorf("read pushers: %w", err)
+			}
 		}
 	}
 	for _, c := range x.claims {
@@ -191,7 +195,11 @@ func (b *backend) readPending(ctx context.Context, claims []keyClaims) (map[push
 	pending := map[pusher.Digest]bool{}
 	for digest, answer := range answers {
 		if err := answer.Err(); err != nil && !errors.Is(err, redis.Nil) {
-			return nil, fmt.Errorf("read pending pushkeys: %w", err)
+			if err := b.skip(ctx, "pending pushkeys", b.keys.Pending(), err); err != nil {
+				return nil, fmt.Errorf("read pending pushkeys: %w", err)
+			}
+			pending[digest] = true // perhaps
+			continue
 		}
 		pending[digest] = answer.Err() == nil
 	}
@@ -206,7 +214,7 @@ const overdue = 15 * time.Minute
 func (b *backend) overduePushkeys(ctx context.Context) ([]problem, error) {
 	late, err := b.index.Pending(ctx, b.now().Add(-overdue), 1<<20)
 	if err != nil || len(late) == 0 {
-		return nil, err
+		return nil, b.skip(ctx, "pending pushkeys", b.keys.Pending(), err)
 	}
 	return []problem{{
 		kind: pendingPushkeys, subject: b.keys.Pending(), detail: fmt.Sprintf("%d, the oldest of %s", len(late), timeOf(late[0].Claim)),

@@ -2,9 +2,9 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
+	"github.com/pushfx/pushfx/module/fault"
 	"github.com/pushfx/pushfx/module/stored"
 	"github.com/pushfx/pushfx/module/unread"
 	"github.com/pushfx/pushfx/module/unread/fold"
@@ -13,6 +13,7 @@ import (
 var (
 	unreadableUnread = kind{"unreadable unread counts", byHand}
 	longUnread       = kind{"unread counts not compacted", byHand}
+	shortenedUnread  = kind{"unread counts shortened", byHand}
 )
 
 // unreadList describes the list of a user's unread counts.
@@ -23,7 +24,8 @@ type unreadList struct {
 	Rooms         int    `json:"rooms"` // with unread notifications
 	Notifications int    `json:"notifications"`
 
-	err error // from [fold.Fold]
+	isShortened bool  // the list had no place for all notifications
+	err         error // from [fold.Fold]
 }
 
 func readUnread(v value) unreadList {
@@ -36,10 +38,12 @@ func readUnread(v value) unreadList {
 	if len(texts) > 0 && fold.IsRecord(texts[0]) {
 		l.Operations--
 	}
-	var record fold.Record
-	if record, l.err = fold.Fold(texts); l.err != nil {
+	record, err := fold.Fold(texts)
+	if err != nil {
+		l.err = err
 		return l
 	}
+	l.isShortened = record.IsShortened()
 	for _, room := range record.Rooms() {
 		if n := room.Len(); n > 0 {
 			l.Rooms++
@@ -52,7 +56,7 @@ func readUnread(v value) unreadList {
 func (b *backend) examineUnread(x *examination, v value) {
 	l := readUnread(v)
 	switch {
-	case errors.Is(l.err, fold.ErrLaterForm):
+	case fault.IsOtherVersion(l.err):
 		x.addOtherVersion(v, l.err)
 		return
 	case l.err != nil:
@@ -64,6 +68,11 @@ func (b *backend) examineUnread(x *examination, v value) {
 				values, err := b.readValues(ctx, b.client, []string{v.name})
 				return err == nil && readUnread(values[0]).Operations > unread.MaxOps, err
 			},
+		})
+	}
+	if l.isShortened {
+		x.problems = append(x.problems, problem{
+			kind: shortenedUnread, subject: v.name, detail: fmt.Sprintf("%d bytes, %d rooms with unread notifications", l.Bytes, l.Rooms),
 		})
 	}
 	b.examineExpiry(x, v)

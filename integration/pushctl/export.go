@@ -73,6 +73,9 @@ func (c *call) exportTo(ctx context.Context, a *archive) error {
 		}
 		return a.add(records...)
 	})
+	if err == nil && a.records+int64(skipped) == 0 {
+		err = c.noKeys()
+	}
 	if err == nil {
 		err = a.end()
 	}

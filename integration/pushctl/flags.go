@@ -28,6 +28,7 @@ type options struct {
 	rate                                pace
 	save, pusher, allowedPrefixes       string
 	gateway                             gatewayName
+	state                               string
 }
 
 // redisVariable is the environment variable for the Redis, if -redis is not given.

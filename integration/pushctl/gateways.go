@@ -9,6 +9,7 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -16,6 +17,8 @@ import (
 
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/delivery"
+	"github.com/pushfx/pushfx/module/delivery/redisqueue"
+	"github.com/pushfx/pushfx/module/fault"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/stored"
 )
@@ -24,49 +27,41 @@ func gatewaysCommand() command {
 	return command{
 		name:    "gateways",
 		summary: "shows push gateways with waiting notifications, and held gateways",
-		about: "Shows held gateways, and for each push gateway and app with waiting notifications: the pushers, the\n" +
-			"due ones and for how long they are due, the failing ones and since when they fail, and the last\n" +
-			"answer. A gateway that fails is closed: its pushers stay due, and hosts try one of them every 5 s.\n" +
-			"The hosts' metrics have requests under way and deliveries.",
+		about: "Shows held gateways, and for each push gateway and app with waiting notifications: the users, the due\n" +
+			"ones, for how long the oldest notification has waited, the users whose last request failed and since\n" +
+			"when, and the last answer. Times are of a sample of the users. A gateway that fails is closed: its\n" +
+			"users stay due, and hosts try one of them every 5 s. Exit status 2: a part cannot be read; the rest\n" +
+			"is shown.",
 		flags: (*flags).addJSON,
 		run:   (*call).showGateways,
 	}
 }
 
-func (c *call) showGateways(ctx context.Context) error {
-	all, err := c.readGateways(ctx)
-	if err != nil {
-		return err
-	}
-	return c.result(all, func(w io.Writer) error { return writeGateways(w, all, c.now()) }, false)
-}
-
 // shownGateway is a push gateway for an app.
 type shownGateway struct {
 	Gateway   string    `json:"gateway"`
-	App       string    `json:"app_id,omitempty"` // empty: a held gateway without backlogs
+	App       string    `json:"app_id,omitempty"` // empty: a held gateway without waiting users
 	HeldSince time.Time `json:"held_since,omitzero"`
-	Pushers   int       `json:"pushers"`
+	Users     int       `json:"users"`
 	Due       int       `json:"due"`
-	Late      float64   `json:"late_seconds"` // of the pusher that has been due the longest
+	Oldest    float64   `json:"oldest_seconds"` // for how long the oldest notification has waited
 	Failing   int       `json:"failing"`
 	Since     time.Time `json:"failing_since,omitzero"`
 	Last      string    `json:"last,omitempty"` // the status, or why there was no answer
 }
 
-// gate has the totals of all backlogs for a gateway and an app, over all shards.
+// gate has what waits for a gateway and an app. Its times are of a sample of the users.
 type gate struct {
-	backlogs, due int
-	late          time.Duration
-	failing       int       // number of failing pushers
-	since         time.Time // time of the first failure
-	last          string    // answer
-	isTried       bool      // whether a host lately tried the gateway without success
-	heldSince     time.Time
+	users, due, failing int
+	late, oldest        time.Duration
+	since               time.Time // time of the first failure
+	last                string    // answer
+	isTried             bool      // whether a host lately tried the gateway without success
+	heldSince           time.Time
 }
 
-// isClosed reports whether hosts have closed the gate, or an operator holds it. Its due backlogs
-// wait for the gateway, not for a host.
+// isClosed reports whether hosts have closed the gate, or an operator holds it. Its due users wait for the gateway, not
+// for a host.
 func (g *gate) isClosed() bool { return g.isTried || !g.heldSince.IsZero() }
 
 // The time after a failure during which hosts count as trying the gateway. They try a closed gateway every 5 s, and a
@@ -76,55 +71,83 @@ const (
 	blockedFor = 70 * time.Minute
 )
 
-// readGates returns the gates of all shards by name. It reads no backlogs.
-func (c *call) readGates(ctx context.Context, shards int) (map[string]*gate, error) {
-	held, err := c.queue.Held(ctx)
-	if err != nil {
-		return nil, err
-	}
-	var mu sync.Mutex
-	all, now := map[string]*gate{}, c.now()
-	of := func(name string) *gate {
-		g := all[name]
+// readGates returns the gates of the index by name, and the held gateways. After an error, both lack what cannot be read.
+func (c *call) readGates(ctx context.Context) (gates map[string]*gate, held map[string]time.Time, err error) {
+	held, err = c.queue.Held(ctx)
+	err = notRead("which gateways are held", err)
+	gates = map[string]*gate{}
+	users, digests := map[mxid.UserID]bool{}, map[string]*gate{}
+	listings, failed := c.readIndex(ctx)
+	for _, l := range listings {
+		g := gates[l.Gate]
 		if g == nil {
-			gateway, _ := delivery.SplitGate(name)
+			gateway, _ := delivery.SplitGate(l.Gate)
 			g = &gate{heldSince: held[gateway]}
-			all[name] = g
+			gates[l.Gate], digests[stored.GateDigest(l.Gate)] = g, g
 		}
-		return g
+		g.users, g.due, g.failing = g.users+l.Users, g.due+l.Due, g.failing+l.Failing
+		for _, user := range l.Sample {
+			users[user] = true
+		}
 	}
-	err = parallel(ctx, allShards(shards), func(ctx context.Context, shard int) error {
-		gates, err := c.queue.Gates(ctx, shard, now)
-		if err != nil {
-			return err
+	places, unread := c.queue.Places(ctx, slices.Collect(maps.Keys(users)))
+	for _, p := range places {
+		if g := digests[p.Gate]; g != nil {
+			g.add(p)
 		}
-		mu.Lock()
-		for _, part := range gates {
-			g := of(part.Name)
-			g.backlogs += part.Backlogs
-			g.due += part.Due
-			g.late = max(g.late, now.Sub(part.Earliest))
-		}
-		mu.Unlock()
-		return c.queue.Troubles(ctx, shard, func(t module.Trouble) {
-			w := delivery.ReadTrouble(t)
-			mu.Lock()
-			defer mu.Unlock()
-			of(w.Gateway+" "+w.App).fails(w, now)
-		})
-	})
-	if err != nil {
-		return nil, fmt.Errorf("read the queue: %w", err)
 	}
-	return all, nil
+	return gates, held, errors.Join(err, failed, notRead("what waits for some users", unread))
 }
 
-// fails counts a failing pusher.
-func (g *gate) fails(w delivery.Waiting, now time.Time) {
+func notRead(what string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("cannot read %s: %w", what, err)
+}
+
+// readIndex returns the listings of all shards. After an error, it returns the listings of the other shards.
+func (c *call) readIndex(ctx context.Context) (all []redisqueue.Listing, err error) {
+	var mu sync.Mutex
+	var failed []int
+	var last error
+	_ = parallel(ctx, shardsOf(c.queue.Shards), func(ctx context.Context, shard int) error {
+		listings, err := c.queue.ShardListings(ctx, shard)
+		mu.Lock()
+		defer mu.Unlock()
+		if all = append(all, listings...); err != nil {
+			failed, last = append(failed, shard), err
+		}
+		return nil
+	})
+	slices.Sort(failed)
+	return all, notRead(fmt.Sprintf("shards %v of %d", failed, c.queue.Shards), last)
+}
+
+// readGateNames reads the names of the gates in the index. An index with a key of another type has no names; the scan
+// reports the key.
+func (s *scanner) readGateNames(ctx context.Context) error {
+	listings, err := s.readIndex(ctx)
+	s.gateNames = map[string]string{}
+	for _, l := range listings {
+		s.gateNames[stored.GateDigest(l.Gate)] = l.Gate
+	}
+	if err != nil && strings.Contains(fault.Details(err), "WRONGTYPE") {
+		return nil
+	}
+	return err
+}
+
+// add adds what waits for a pusher.
+func (g *gate) add(p redisqueue.Place) {
+	g.late = max(g.late, p.Now.Sub(time.UnixMicro(p.Until)))
+	if !p.Oldest.IsZero() {
+		g.oldest = max(g.oldest, p.Now.Sub(p.Oldest))
+	}
+	w := delivery.ReadTrouble(module.Trouble{Generation: p.Generation, Text: p.Trouble})
 	if w.Since.IsZero() {
 		return
 	}
-	g.failing++
 	g.last = lastOf(w)
 	if g.since.IsZero() || w.Since.Before(g.since) {
 		g.since = w.Since
@@ -133,38 +156,29 @@ func (g *gate) fails(w delivery.Waiting, now time.Time) {
 	if w.Class == "blocked" {
 		most = blockedFor
 	}
-	g.isTried = g.isTried || now.Sub(w.Last) <= most
+	g.isTried = g.isTried || p.Now.Sub(w.Last) <= most
 }
 
-func (c *call) readGateways(ctx context.Context) ([]shownGateway, error) {
-	shards, err := c.shardCount(ctx)
-	if err != nil {
-		return nil, err
+func (c *call) showGateways(ctx context.Context) error {
+	if err := c.openQueue(ctx); err != nil {
+		return err
 	}
-	gates, err := c.readGates(ctx, shards)
-	if err != nil {
-		return nil, err
-	}
+	gates, held, unread := c.readGates(ctx)
 	all, shown := []shownGateway{}, map[string]bool{}
 	for _, name := range slices.Sorted(maps.Keys(gates)) {
 		g := gates[name]
-		if g.backlogs == 0 || name == module.FanOut {
-			continue
+		if g.users > 0 {
+			gateway, app := delivery.SplitGate(name)
+			shown[gateway] = true
+			all = append(all, shownGateway{gateway, app, g.heldSince, g.users, g.due, g.oldest.Seconds(), g.failing, g.since, g.last})
 		}
-		gateway, app := delivery.SplitGate(name)
-		shown[gateway] = true
-		all = append(all, shownGateway{gateway, app, g.heldSince, g.backlogs, g.due, max(0, g.late.Seconds()), g.failing, g.since, g.last})
-	}
-	held, err := c.queue.Held(ctx)
-	if err != nil {
-		return nil, err
 	}
 	for _, name := range slices.Sorted(maps.Keys(held)) {
 		if !shown[name] {
 			all = append(all, shownGateway{Gateway: name, HeldSince: held[name]})
 		}
 	}
-	return all, nil
+	return errors.Join(unread, c.result(all, func(w io.Writer) error { return writeGateways(w, all, c.now()) }, false))
 }
 
 func writeGateways(w io.Writer, all []shownGateway, now time.Time) error {
@@ -175,11 +189,11 @@ func writeGateways(w io.Writer, all []shownGateway, now time.Time) error {
 	var rows [][]string
 	for _, g := range all {
 		rows = append(rows, []string{
-			printable(g.Gateway), printable(cmp.Or(g.App, "-")), ago(g.HeldSince, now), strconv.Itoa(g.Pushers), strconv.Itoa(g.Due), duration(g.Late, time.Second),
+			printable(g.Gateway), printable(cmp.Or(g.App, "-")), ago(g.HeldSince, now), strconv.Itoa(g.Users), strconv.Itoa(g.Due), duration(g.Oldest, time.Second),
 			strconv.Itoa(g.Failing), ago(g.Since, now), printable(cmp.Or(g.Last, "-")),
 		})
 	}
-	return writeTable(w, []string{"GATEWAY", "APP", "HELD FOR", "PUSHERS", "DUE", "DUE FOR", "FAILING", "FAILING FOR", "LAST"}, rows)
+	return writeTable(w, []string{"GATEWAY", "APP", "HELD FOR", "USERS", "DUE", "WAITING FOR", "FAILING", "FAILING FOR", "LAST"}, rows)
 }
 
 func gatewaysHoldCommand() command {
@@ -195,7 +209,7 @@ func gatewaysHoldCommand() command {
 }
 
 func (c *call) holdGateway(ctx context.Context) error {
-	if _, err := c.shardCount(ctx); err != nil {
+	if err := c.openQueue(ctx); err != nil {
 		return err
 	}
 	g, err := readGatewayName(c.args[0])

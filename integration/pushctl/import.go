@@ -11,6 +11,7 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/pushfx/pushfx/module/fault"
 	"github.com/pushfx/pushfx/module/pusher"
 	"github.com/pushfx/pushfx/module/stored"
 )
@@ -21,8 +22,8 @@ func importCommand() command {
 		summary: "stores an export's data",
 		about: "Reads the whole file, and changes nothing if it is damaged. Then it stores missing values and skips\n" +
 			"equal ones, so the same command continues after an interruption. Values that differ are kept and\n" +
-			"listed (exit status 1), or replaced with -overwrite. Versions grow, so that requests in progress do\n" +
-			"not change the new values, and syncs notice them.",
+			"listed (exit status 1), or replaced with -overwrite. Unreadable values stay in the file and are listed,\n" +
+			"too. Versions grow, so that requests in progress do not change the new values, and syncs notice them.",
 		flags: func(f *flags) {
 			f.addDurability()
 			f.addRate()
@@ -36,6 +37,7 @@ type importer struct {
 	*call
 	seed maphash.Seed
 	last map[uint64]int64 // line number of the last record of each key, by the key's hash
+	bad  map[int64]bool   // line numbers of unreadable events
 
 	mu     sync.Mutex
 	counts map[importOutcome]int
@@ -47,13 +49,14 @@ const (
 	created importOutcome = iota
 	unchanged
 	replaced
-	kept // Redis has another value, which stays
+	kept       // Redis has another value, which stays
+	unreadable // the value in the file, or a part of it
 )
 
 var errFileChanged = errors.New("the file changed during the import")
 
 func (c *call) importFile(ctx context.Context) error {
-	i, name := &importer{call: c, seed: maphash.MakeSeed(), last: map[uint64]int64{}, counts: map[importOutcome]int{}}, c.args[0]
+	i, name := &importer{call: c, seed: maphash.MakeSeed(), last: map[uint64]int64{}, bad: map[int64]bool{}, counts: map[importOutcome]int{}}, c.args[0]
 	file, err := os.Open(name)
 	if err != nil {
 		return err
@@ -62,8 +65,12 @@ func (c *call) importFile(ctx context.Context) error {
 	// SCAN may have returned a key twice: its last record counts.
 	records, err := readArchive(file, func(line int64, r record) error {
 		i.last[i.keyHash(r)] = line
-		if err := r.otherVersion(); err != nil {
+		err := r.check()
+		if fault.IsOtherVersion(err) {
 			return fmt.Errorf("line %d has %w: import it with that version", line, err)
+		}
+		if err != nil {
+			i.bad[line] = true
 		}
 		return ctx.Err()
 	})
@@ -75,12 +82,12 @@ func (c *call) importFile(ctx context.Context) error {
 	}
 	fmt.Fprintf(i.notes, "%s is complete: %d values\n", name, records)
 	err = i.storeAll(ctx, file, records)
-	fmt.Fprintf(i.out, "%d values stored, %d unchanged, %d replaced, %d kept that differ\n",
-		i.counts[created], i.counts[unchanged], i.counts[replaced], i.counts[kept])
+	fmt.Fprintf(i.out, "%d values stored, %d unchanged, %d replaced, %d kept that differ, %d left in the file that cannot be read\n",
+		i.counts[created], i.counts[unchanged], i.counts[replaced], i.counts[kept], i.counts[unreadable])
 	switch {
 	case err != nil:
 		return fmt.Errorf("%w (run the same command again to continue)", err)
-	case i.counts[kept] > 0:
+	case i.counts[kept]+i.counts[unreadable] > 0:
 		return errProblems
 	}
 	return nil
@@ -102,6 +109,13 @@ func (i *importer) storeAll(ctx context.Context, file io.Reader, records int64) 
 	}
 	read, err := readArchive(file, func(line int64, r record) error {
 		if line != i.last[i.keyHash(r)] {
+			return nil
+		}
+		r, hasUnreadable := r.withoutUnreadable()
+		if i.bad[line] || hasUnreadable {
+			i.count(unreadable, r)
+		}
+		if i.bad[line] || hasUnreadable && len(stored.HashFields(r.fields)) == 0 {
 			return nil
 		}
 		if err := limiter.Wait(ctx); err != nil {
@@ -166,13 +180,21 @@ func (i *importer) store(ctx context.Context, j importJob) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", printable(string(j.user)), err)
 	}
+	i.count(outcome, j.record)
+	return nil
+}
+
+// count counts an outcome, and lists a value that is not as in the file.
+func (i *importer) count(outcome importOutcome, r record) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	i.counts[outcome]++
-	if outcome == kept {
-		fmt.Fprintf(i.out, "kept\t%s\t%s\n", j.kindName(), printable(string(j.user)))
+	switch outcome {
+	case kept:
+		fmt.Fprintf(i.out, "kept\t%s\t%s\n", r.kindName(), printable(string(r.user)))
+	case unreadable:
+		fmt.Fprintf(i.out, "unreadable\t%s\t%s\n", r.kindName(), printable(string(r.user)))
 	}
-	return nil
 }
 
 // maxTries is the maximum number of tries to store a value that hosts keep changing.

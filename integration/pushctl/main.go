@@ -57,7 +57,7 @@ type call struct {
 func commands() []command {
 	return []command{
 		showCommand(), checkCommand(), repairCommand(), refreshCommand(), exportCommand(), importCommand(), resetCommand(),
-		forgetCommand(), queuesCommand(), queuesShowCommand(), queuesRetryCommand(), queuesFlushCommand(),
+		forgetCommand(), explainCommand(), queuesCommand(), queuesShowCommand(), queuesRetryCommand(), queuesFlushCommand(),
 		sendTestCommand(),
 		gatewaysCommand(), gatewaysHoldCommand(), gatewaysOpenCommand(),
 	}

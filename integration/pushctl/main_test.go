@@ -311,7 +311,7 @@ func TestNoTableIsWiderThanATerminal(t *testing.T) {
 	}
 	for name, write := range map[string]func(io.Writer) error{
 		"queues": func(w io.Writer) error {
-			return shownQueues{Backlogs: 1_312_000, Due: 1_000_000, Failing: 1_000_000, FanOut: 100_000, Late: 123456.789}.write(w)
+			return shownQueues{Users: 1_312_000, Due: 1_000_000, Failing: 1_000_000, Oldest: 86400, Late: 123456.789}.write(w)
 		},
 		"queues show": func(w io.Writer) error {
 			return writeQueues(w, []shownQueue{{
@@ -320,7 +320,7 @@ func TestNoTableIsWiderThanATerminal(t *testing.T) {
 		},
 		"gateways": func(w io.Writer) error {
 			return writeGateways(w, []shownGateway{{
-				Gateway: host, App: "org.example.app.ios", Since: now.Add(-20 * time.Hour), Pushers: 312000,
+				Gateway: host, App: "org.example.app.ios", Since: now.Add(-20 * time.Hour), Users: 312000,
 			}}, now)
 		},
 		"send-test": func(w io.Writer) error {

@@ -108,7 +108,8 @@ func escaped(text []byte) []byte {
 
 func isEscaped(r rune) bool { return r > '~' && (r == utf8.RuneError || !unicode.IsPrint(r)) }
 
-// result writes a result, as JSON or as text. It returns errProblems if there are problems.
+// result writes a result, as JSON or as text. It returns an error if the result is incomplete, or errProblems if there
+// are problems.
 func (c *call) result(value any, writeText func(io.Writer) error, hasProblems bool) (err error) {
 	buffered := bufio.NewWriter(c.out)
 	if c.asJSON {
@@ -116,7 +117,7 @@ func (c *call) result(value any, writeText func(io.Writer) error, hasProblems bo
 	} else {
 		err = writeText(buffered)
 	}
-	if err = errors.Join(err, buffered.Flush()); err == nil && hasProblems {
+	if err = errors.Join(err, buffered.Flush(), c.incomplete()); err == nil && hasProblems {
 		err = errProblems
 	}
 	return err

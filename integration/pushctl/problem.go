@@ -114,7 +114,7 @@ func (u *unconfirmed) confirm(ctx context.Context) (confirmed []problem, err err
 			continue
 		}
 		exists, err := p.recheck(ctx)
-		if err != nil {
+		if err = u.skip(ctx, "values", p.subject, err); err != nil {
 			return nil, err
 		}
 		if exists {

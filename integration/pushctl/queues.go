@@ -6,18 +6,19 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strconv"
-	"sync"
+	"strings"
+	"sync/atomic"
 	"time"
-
-	"github.com/redis/go-redis/v9"
 
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/delivery"
+	"github.com/pushfx/pushfx/module/delivery/content"
+	"github.com/pushfx/pushfx/module/delivery/redisqueue"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pusher"
-	"github.com/pushfx/pushfx/module/stored"
 )
 
 // addSelection adds the flags of [call.selected].
@@ -33,9 +34,10 @@ func queuesCommand() command {
 	return command{
 		name:    "queues",
 		summary: "counts waiting notifications, and says whether hosts send them",
-		about: "Counts the pushers with waiting notifications, the due ones among them, and the failing ones. Exit\n" +
-			"status 1: a notification has been due for more than ten seconds, so no host with pushfx.Delivery\n" +
-			"runs, or hosts cannot keep up.",
+		about: "Counts the users with waiting notifications, the due ones among them, and the failing ones, and says\n" +
+			"for how long the oldest has waited. Exit status 1: a notification has been due for more than ten\n" +
+			"seconds, so no host with pushfx.Delivery runs, or hosts cannot keep up. 2: a part cannot be read; the\n" +
+			"rest is shown.",
 		flags: (*flags).addJSON,
 		run:   (*call).showQueues,
 	}
@@ -43,32 +45,30 @@ func queuesCommand() command {
 
 var errNoQueue = errors.New("no host has started with pushfx.Delivery")
 
-func (b *backend) shardCount(ctx context.Context) (int, error) {
-	text, err := b.client.Get(ctx, b.keys.DeliveryFormat()).Result()
-	if errors.Is(err, redis.Nil) {
-		return 0, fmt.Errorf("%w on this Redis with -key-prefix %q", errNoQueue, b.keys.Prefix)
+// openQueue reads the format of the queue. If the format's master is away, it assumes the default.
+func (b *backend) openQueue(ctx context.Context) error {
+	isFound, other, err := b.readFormat(ctx)
+	if other == nil && err == nil && !isFound {
+		return fmt.Errorf("%w on this Redis with -key-prefix %q", errNoQueue, b.keys.Prefix)
 	}
-	if err != nil {
-		return 0, fmt.Errorf("read the queue: %w", err)
-	}
-	return stored.ReadDeliveryFormat(text)
+	return other
 }
 
-func allShards(shards int) (numbers []int) {
-	for n := range shards {
-		numbers = append(numbers, n)
+func shardsOf(n int) (shards []int) {
+	for shard := range n {
+		shards = append(shards, shard)
 	}
-	return numbers
+	return shards
 }
 
 type shownQueues struct {
-	Backlogs int64   `json:"pushers_with_a_backlog"`
-	Due      int64   `json:"due"`
-	Closed   int64   `json:"behind_closed_gateways"` // due backlogs at gateways that fail or are held
-	Failing  int64   `json:"failing_pushers"`
-	FanOut   int64   `json:"large_events"`
-	Late     float64 `json:"late_seconds"` // lateness of the backlog that has been due the longest at other gateways
-	Stalled  bool    `json:"stalled"`      // hosts do not send, or cannot keep up
+	Users   int     `json:"users"` // with waiting notifications, at each gateway and app
+	Due     int     `json:"due"`
+	Closed  int     `json:"behind_closed_gateways"` // due users of gateways that fail or are held
+	Failing int     `json:"failing_users"`
+	Oldest  float64 `json:"oldest_seconds"` // for how long the oldest notification has waited
+	Late    float64 `json:"late_seconds"`   // lateness of the user that has been due the longest at other gateways
+	Stalled bool    `json:"stalled"`        // hosts do not send, or cannot keep up
 }
 
 // maxLate is the lateness from which hosts count as stalled.
@@ -77,99 +77,90 @@ const maxLate = 10 * time.Second
 func (c *call) showQueues(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, replyTimeout)
 	defer cancel()
-	shards, err := c.shardCount(ctx)
-	if err != nil {
+	if err := c.openQueue(ctx); err != nil {
 		return err
 	}
-	q, err := c.readQueues(ctx, shards)
-	if err != nil {
-		return err
+	gates, _, unread := c.readGates(ctx)
+	var q shownQueues
+	for _, g := range gates {
+		q.Users, q.Due, q.Failing = q.Users+g.users, q.Due+g.due, q.Failing+g.failing
+		q.Oldest = max(q.Oldest, g.oldest.Seconds())
+		if g.isClosed() {
+			q.Closed += g.due
+		} else {
+			q.Late = max(q.Late, g.late.Seconds())
+		}
 	}
-	return c.result(q, q.write, q.Stalled)
+	q.Stalled = q.Late > maxLate.Seconds()
+	err := c.result(q, q.write, q.Stalled)
+	if unread != nil {
+		return errors.Join(unread, unlessProblems(err))
+	}
+	return err
+}
+
+// unlessProblems drops errProblems: that something cannot be read is the worse news.
+func unlessProblems(err error) error {
+	if errors.Is(err, errProblems) {
+		return nil
+	}
+	return err
 }
 
 func (q shownQueues) write(w io.Writer) error {
-	number := func(n int64) string { return strconv.FormatInt(n, 10) }
-	err := writeTable(w, []string{"PUSHERS WITH A BACKLOG", "DUE", "BEHIND CLOSED GATEWAYS", "LONGEST DUE FOR", "FAILING", "LARGE EVENTS"},
-		[][]string{{number(q.Backlogs), number(q.Due), number(q.Closed), duration(q.Late, time.Millisecond), number(q.Failing), number(q.FanOut)}})
+	err := writeTable(w, []string{"USERS", "DUE", "BEHIND CLOSED GATEWAYS", "LONGEST DUE FOR", "WAITING FOR", "FAILING"}, [][]string{{
+		strconv.Itoa(q.Users), strconv.Itoa(q.Due), strconv.Itoa(q.Closed), duration(q.Late, time.Millisecond),
+		duration(q.Oldest, time.Second), strconv.Itoa(q.Failing),
+	}})
 	if err == nil && q.Stalled {
 		_, err = fmt.Fprintln(w, "No host sends, or hosts cannot keep up.")
 	}
 	return err
 }
 
-// readQueues reads all shards, but no backlogs.
-func (c *call) readQueues(ctx context.Context, shards int) (q shownQueues, err error) {
-	failing, fanOut := make([]*redis.IntCmd, shards), make([]*redis.StringCmd, shards)
-	_, err = c.client.Pipelined(ctx, func(p redis.Pipeliner) error {
-		for n := range shards {
-			failing[n] = p.HLen(ctx, c.keys.ShardTrouble(n))
-			fanOut[n] = p.HGet(ctx, c.keys.ShardBytes(n), stored.FanOutEntries)
-		}
-		return nil
-	})
-	if err != nil && !errors.Is(err, redis.Nil) {
-		return q, fmt.Errorf("read the queue: %w", err)
-	}
-	for n := range shards {
-		q.Failing += failing[n].Val()
-		waiting, _ := fanOut[n].Int64()
-		q.FanOut += waiting
-	}
-	gates, err := c.readGates(ctx, shards)
-	if err != nil {
-		return q, err
-	}
-	for _, g := range gates {
-		q.Backlogs += int64(g.backlogs)
-		q.Due += int64(g.due)
-		if g.isClosed() {
-			q.Closed += int64(g.due)
-		} else {
-			q.Late = max(q.Late, g.late.Seconds())
-		}
-	}
-	q.Stalled = q.Late > maxLate.Seconds()
-	return q, nil
-}
-
+// backlog is a pusher with something to send.
 type backlog struct {
+	redisqueue.Place
 	delivery.Waiting
-	claim module.Claim
+	gate, gateway string // of the pusher, or of its last failure if the user has deleted it
 }
 
-// readBacklogs returns the matching backlogs of some shards, and writes the number of
-// unreadable ones to the notes.
-func (c *call) readBacklogs(ctx context.Context, shards []int, matches func(delivery.Waiting) bool) ([]backlog, error) {
-	var mu sync.Mutex
-	var all []backlog
-	unreadable := 0
-	err := parallel(ctx, shards, func(ctx context.Context, shard int) error {
-		return c.queue.Backlogs(ctx, shard, func(b module.Backlog) bool {
-			if b.Claim.Target.IsFanOut() {
-				return true
-			}
-			w, err := delivery.ReadBacklog(b)
-			mu.Lock()
-			defer mu.Unlock()
-			if err != nil {
-				unreadable++
-			} else if matches(w) {
-				all = append(all, backlog{w, b.Claim})
-			}
-			return true
-		})
-	})
+// pusherID is the name of the pusher in the log.
+func (b *backlog) pusherID() string { return b.Place.Pusher }
+
+// readBacklogs returns what waits for users, at the gateways that -gateway names.
+func (c *call) readBacklogs(ctx context.Context, users ...mxid.UserID) (all []backlog, err error) {
+	places, err := c.queue.Places(ctx, users)
 	if err != nil {
-		return nil, fmt.Errorf("read the queue: %w", err)
+		return nil, notRead("the queue", err)
 	}
-	if unreadable > 0 {
-		fmt.Fprintf(c.notes, "pushctl: skipped %d unreadable backlogs (see pushctl check)\n", unreadable)
+	lists := c.pushers.LoadMany(ctx, users)
+	for _, p := range places {
+		b := backlog{Place: p, Waiting: delivery.ReadTrouble(module.Trouble{Generation: p.Generation, Text: p.Trouble})}
+		b.gate, b.gateway = cmp.Or(strings.TrimSpace(b.Gateway+" "+b.App), goneGate), b.Gateway
+		if target := targetOf(p.User, lists[p.User].Value, p.Pusher); target != nil {
+			b.gate, b.gateway = target.Gate(), target.Gateway
+		}
+		if c.gateway.isAny() || c.gateway.matches(b.gateway) {
+			all = append(all, b)
+		}
 	}
-	slices.SortFunc(all, func(a, b backlog) int {
-		return cmp.Or(cmp.Compare(a.claim.Target.Shard, b.claim.Target.Shard), cmp.Compare(a.Pusher, b.Pusher))
-	})
-	return slices.CompactFunc(all, func(a, b backlog) bool { return a.claim.Target == b.claim.Target }), nil
+	return all, nil
+}
+
+// goneGate lists users for deleted pushers that have not failed. A look at any gate finds them.
+const goneGate = "unknown"
+
+// targetOf returns a pusher of a user, nil if it is deleted or disabled.
+func targetOf(user mxid.UserID, list pusher.List, id string) *content.Target {
+	for _, p := range list.All() {
+		if delivery.PusherID(user, p.Key) == id {
+			if target, ok := content.ReadTarget(user, p, content.Limits{}); ok {
+				return target
+			}
+		}
+	}
+	return nil
 }
 
 func queuesShowCommand() command {
@@ -225,20 +216,20 @@ func (c *call) showUserQueues(ctx context.Context) error {
 	return c.result(all, func(w io.Writer) error { return writeQueues(w, all, c.now()) }, isLate)
 }
 
-// queuesOf returns the backlogs of a user's pushers, deleted pushers included.
+// queuesOf returns what waits for a user's pushers, deleted pushers included.
 func (c *call) queuesOf(ctx context.Context, user mxid.UserID) ([]shownQueue, error) {
-	backlogs, err := c.selectBacklogs(ctx, user)
+	if err := c.openQueue(ctx); err != nil {
+		return nil, err
+	}
+	backlogs, err := c.readBacklogs(ctx, user)
 	if err != nil {
 		return nil, err
 	}
 	var gates map[string]*gate
 	if len(backlogs) > 0 {
-		shards, err := c.shardCount(ctx)
-		if err != nil {
-			return nil, err
-		}
-		if gates, err = c.readGates(ctx, shards); err != nil {
-			return nil, err
+		var unread error
+		if gates, _, unread = c.readGates(ctx); unread != nil {
+			fmt.Fprintf(c.notes, "pushctl: %v\n", unread)
 		}
 	}
 	list, err := c.pushers.Load(ctx, user)
@@ -248,15 +239,15 @@ func (c *call) queuesOf(ctx context.Context, user mxid.UserID) ([]shownQueue, er
 	all := []shownQueue{}
 	for _, p := range list.All() {
 		q := newShownQueue(user, p)
-		if i := slices.IndexFunc(backlogs, func(b backlog) bool { return b.Pusher == q.Pusher }); i >= 0 {
-			q.fill(backlogs[i], c.now(), gates)
+		if i := slices.IndexFunc(backlogs, func(b backlog) bool { return b.pusherID() == q.Pusher }); i >= 0 {
+			q.fill(backlogs[i], gates)
 			backlogs = slices.Delete(backlogs, i, i+1)
 		}
 		all = append(all, q)
 	}
 	for _, b := range backlogs {
-		q := shownQueue{Pusher: b.Pusher, Gateway: b.Gateway, State: stateGone}
-		q.fill(b, c.now(), gates)
+		q := shownQueue{Pusher: b.pusherID(), Gateway: b.gateway, State: stateGone}
+		q.fill(b, gates)
 		all = append(all, q)
 	}
 	if len(all) == 0 {
@@ -274,25 +265,25 @@ func newShownQueue(user mxid.UserID, p pusher.Pusher) shownQueue {
 	return q
 }
 
-func (q *shownQueue) fill(b backlog, now time.Time, gates map[string]*gate) {
-	q.Notifications, q.Oldest, q.Since, q.Attempts, q.Last = b.Notifications, b.Oldest, b.Since, b.Attempts, lastOf(b.Waiting)
-	if !b.Claimed {
-		q.Due = b.Due
+func (q *shownQueue) fill(b backlog, gates map[string]*gate) {
+	due := time.UnixMicro(b.Until)
+	q.Notifications, q.Oldest, q.Since, q.Attempts, q.Last = b.Place.Notifications, b.Place.Oldest, b.Since, b.Attempts, lastOf(b.Waiting)
+	if !b.IsClaimed() {
+		q.Due = due
 	}
-	g := gates[b.claim.Gate]
+	g := gates[b.gate]
 	if g == nil {
 		g = &gate{}
 	}
-	isDue := !b.Due.After(now)
 	switch {
 	case q.State != stateWell:
 	case !g.heldSince.IsZero():
 		q.State = stateHeld
-	case isDue && g.isClosed():
+	case !due.After(b.Now) && g.isClosed():
 		q.State, q.Last = stateClosed, cmp.Or(q.Last, g.last)
-	case now.Sub(b.Due) > maxLate:
+	case b.Now.Sub(due) > maxLate:
 		q.State = stateLate
-	case b.Claimed:
+	case b.IsClaimed():
 		q.State = stateUnderWay
 	default:
 		q.State = stateWaits
@@ -327,25 +318,69 @@ func writeQueues(w io.Writer, all []shownQueue, now time.Time) error {
 	return writeTable(w, head, rows)
 }
 
-// selectBacklogs returns the backlogs of a user, or of all users, at the gateways that -gateway names.
-func (c *call) selectBacklogs(ctx context.Context, user mxid.UserID) ([]backlog, error) {
-	shards, err := c.shardCount(ctx)
+// selectBacklogs returns what waits for a user, or for all users, at the gateways that -gateway names.
+func (c *call) selectBacklogs(ctx context.Context, user mxid.UserID) (all []backlog, err error) {
+	if err := c.openQueue(ctx); err != nil {
+		return nil, err
+	}
+	if user != "" {
+		return c.readBacklogs(ctx, user)
+	}
+	listings, err := c.readIndex(ctx)
 	if err != nil {
 		return nil, err
 	}
-	numbers := allShards(shards)
-	if user != "" {
-		numbers = []int{delivery.ShardOf(user, shards)}
+	users := map[mxid.UserID]bool{}
+	for _, l := range listings {
+		if gateway, _ := delivery.SplitGate(l.Gate); !c.gateway.matches(gateway) {
+			continue
+		}
+		for shard := range c.queue.Shards {
+			found, err := c.queue.UsersAt(ctx, shard, l.Gate)
+			if err != nil {
+				return nil, err
+			}
+			for _, user := range found {
+				users[user] = true
+			}
+		}
 	}
-	return c.readBacklogs(ctx, numbers, func(w delivery.Waiting) bool {
-		return (user == "" || w.User == user) && c.gateway.matches(w.Gateway)
-	})
+	for part := range slices.Chunk(slices.Sorted(maps.Keys(users)), 1000) {
+		some, err := c.readBacklogs(ctx, part...)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, some...)
+	}
+	return all, nil
 }
 
 // selection has the backlogs that a command changes.
 type selection struct {
 	backlogs []backlog
 	at       string // the gateway of -gateway, as a part of a sentence
+}
+
+// eachUser calls do for the backlogs of each user, [workers] at a time, and adds up what it returns.
+func (s selection) eachUser(ctx context.Context, do func(context.Context, []backlog) (int, error)) (int, error) {
+	byUser := map[mxid.UserID][]backlog{}
+	for _, b := range s.backlogs {
+		byUser[b.Place.User] = append(byUser[b.Place.User], b)
+	}
+	var all atomic.Int64
+	err := parallel(ctx, slices.Collect(maps.Values(byUser)), func(ctx context.Context, of []backlog) error {
+		n, err := do(ctx, of)
+		all.Add(int64(n))
+		return err
+	})
+	return int(all.Load()), err
+}
+
+func gatesOf(backlogs []backlog) (pushers []module.PusherGate) {
+	for _, b := range backlogs {
+		pushers = append(pushers, module.PusherGate{Pusher: b.pusherID(), Gate: b.gate})
+	}
+	return pushers
 }
 
 // selected returns the backlogs that USER and -gateway name. If there are none, it prints "nothing waits". It returns a
@@ -374,7 +409,7 @@ func (c *call) selected(ctx context.Context) (s selection, err error) {
 	}
 	pushers := map[string]int{}
 	for _, b := range s.backlogs {
-		pushers[b.Gateway]++
+		pushers[b.gateway]++
 	}
 	gateway, err := c.gateway.only(pushers)
 	s.at = " at " + printable(gateway)
@@ -421,25 +456,15 @@ func (c *call) retryQueues(ctx context.Context) error {
 	if err != nil || len(s.backlogs) == 0 {
 		return err
 	}
-	type place struct {
-		shard int
-		gate  string
-	}
-	byGate := map[place][]string{}
-	for _, b := range s.backlogs {
-		if at := (place{b.claim.Target.Shard, b.claim.Gate}); !b.Claimed {
-			byGate[at] = append(byGate[at], b.claim.Target.Name)
+	all, err := s.eachUser(ctx, func(ctx context.Context, of []backlog) (n int, err error) {
+		waiting := slices.DeleteFunc(of, func(b backlog) bool { return b.IsClaimed() })
+		if len(waiting) == 0 || !c.yes {
+			return len(waiting), nil
 		}
-	}
-	all := 0
-	for at, targets := range byGate {
-		n := len(targets)
-		if c.yes {
-			if n, err = c.queue.Retry(ctx, at.shard, at.gate, targets); err != nil {
-				return err
-			}
-		}
-		all += n
+		return c.queue.Retry(ctx, waiting[0].Place.User, gatesOf(waiting))
+	})
+	if err != nil {
+		return err
 	}
 	if err := c.noteHeld(ctx, s.backlogs); err != nil {
 		return err
@@ -453,9 +478,9 @@ func (c *call) noteHeld(ctx context.Context, all []backlog) error {
 	if err != nil {
 		return err
 	}
-	isHeld := func(b backlog) bool { return !held[b.Gateway].IsZero() }
+	isHeld := func(b backlog) bool { return !held[b.gateway].IsZero() }
 	if i := slices.IndexFunc(all, isHeld); i >= 0 {
-		fmt.Fprintf(c.notes, "pushctl: hosts send nothing to %s, which is held (gateways open ends it)\n", printable(all[i].Gateway))
+		fmt.Fprintf(c.notes, "pushctl: hosts send nothing to %s, which is held (gateways open ends it)\n", printable(all[i].gateway))
 	}
 	return nil
 }
@@ -482,28 +507,22 @@ func (c *call) flushQueues(ctx context.Context) error {
 
 // flush counts the notifications and, with -yes, drops them.
 func (c *call) flush(ctx context.Context, s selection) error {
-	all := 0
-	for _, b := range s.backlogs {
-		n := b.Notifications
+	all, err := s.eachUser(ctx, func(ctx context.Context, of []backlog) (n int, err error) {
+		var dropped []string
 		if c.yes {
-			var err error
-			if n, err = c.queue.Flush(ctx, b.claim); err != nil {
-				return err
+			if dropped, err = c.queue.Drop(ctx, of[0].Place.User, gatesOf(of), of[0].End); err != nil {
+				return 0, err
 			}
 		}
-		all += n
-	}
-	return c.report("drop %d notifications of %d pushers%s", all, len(s.backlogs), s.at)
-}
-
-// forgetBacklogs drops the backlogs of a user without pushers.
-func (c *call) forgetBacklogs(ctx context.Context, user mxid.UserID) error {
-	all, err := c.selectBacklogs(ctx, user)
-	if errors.Is(err, errNoQueue) || err == nil && len(all) == 0 {
-		return nil
-	}
+		for _, b := range of {
+			if !c.yes || slices.Contains(dropped, b.pusherID()) {
+				n += b.Place.Notifications
+			}
+		}
+		return n, nil
+	})
 	if err != nil {
 		return err
 	}
-	return c.flush(ctx, selection{backlogs: all})
+	return c.report("drop %d notifications of %d pushers%s", all, len(s.backlogs), s.at)
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/pushfx/pushfx/module/match"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pusher"
+	"github.com/pushfx/pushfx/module/redistest"
 	"github.com/pushfx/pushfx/module/stored"
 )
 
@@ -104,7 +105,7 @@ func (d *delivering) notify(users ...mxid.UserID) {
 		`{"event_id":"$%d","room_id":"!r:x","type":"m.room.message","sender":"@bob:x","content":{"body":"%s"}}`, d.events, secret)}
 	decisions, err := d.host.Notifier.Decide(ctx, event, members)
 	if err == nil {
-		err = d.host.Notifier.Notify(ctx, event, "", decisions)
+		err = d.host.Notifier.Notify(ctx, event, decisions)
 	}
 	if err != nil {
 		d.t.Fatal(err)
@@ -147,14 +148,14 @@ func TestQueuesAreShown(t *testing.T) {
 		t.Errorf("without a queue: status %d, %s", r.status, r.stderr)
 	}
 	d := b.deliver(8)
-	if r := b.want(exitOK, "queues"); !strings.Contains(r.stdout, "PUSHERS WITH A BACKLOG") {
+	if r := b.want(exitOK, "queues"); !strings.Contains(r.stdout, "WAITING FOR") {
 		t.Errorf("got %s", r.stdout)
 	}
 	d.away(alice)
 	d.notify(alice)
 	var q shownQueues
 	r := b.want(exitOK, "queues", "-json")
-	if err := json.Unmarshal([]byte(r.stdout), &q); err != nil || q.Backlogs != 1 || q.Failing != 1 || q.Stalled {
+	if err := json.Unmarshal([]byte(r.stdout), &q); err != nil || q.Users != 1 || q.Failing != 1 || q.Stalled {
 		t.Errorf("got %+v, %v", q, err)
 	}
 	if all := d.queues(alice); all[0].Notifications != 2 || all[0].Gateway != "https://push.example.org:443" || all[0].Attempts != 1 {
@@ -166,14 +167,17 @@ func TestQueuesAreShown(t *testing.T) {
 	}
 	// No host sends.
 	d.stop()
-	shard := delivery.ShardOf(alice, 8)
-	gate := b.client.ZRange(t.Context(), b.keys.ShardGates(shard), 0, 0).Val()[0]
-	name := b.client.ZRange(t.Context(), b.keys.Due(shard, gate), 0, 0).Val()[0]
-	b.do("ZADD", b.keys.Due(shard, gate), time.Now().Add(-time.Minute).UnixMicro()|1, name)
+	late := func(trouble string) {
+		log := b.keys.UserLog(alice)
+		pusher := delivery.PusherID(alice, aPusher(string(alice)).Key)
+		s, _ := stored.ReadPusherState(b.client.HGet(b.t.Context(), log, pusher).Val())
+		b.do("HSET", log, pusher, fmt.Sprintf("%d %s %d %s %s", time.Now().Add(-time.Minute).UnixMicro(), s.Nonce, s.Number, s.Gate, stored.TroubleText(s.Generation, trouble)))
+	}
+	late(fmt.Sprintf(`{"n":1,"s":1,"l":%d,"c":503}`, time.Now().UnixMilli()))
 	if r := b.want(exitOK, "queues"); !strings.Contains(r.stdout, "BEHIND CLOSED GATEWAYS") {
 		t.Errorf("a gateway that failed just now: got %s", r.stdout)
 	}
-	b.do("HDEL", b.keys.ShardTrouble(shard), name)
+	late("")
 	if r := b.want(exitProblems, "queues"); !strings.Contains(r.stdout, "No host sends") {
 		t.Errorf("got %s", r.stdout)
 	}
@@ -206,10 +210,6 @@ func TestBacklogsAreFlushed(t *testing.T) {
 	d.notify(alice)
 	d.away(bob)
 	d.stop()
-	counts := d.keys.ShardBytes(delivery.ShardOf(alice, 8))
-	for _, user := range d.client.HKeys(t.Context(), counts).Val() {
-		d.do("HSET", counts, user, "no number")
-	}
 	if r := d.want(exitOK, "queues", "flush", string(alice)); !strings.Contains(r.stdout, "would drop 2 notifications of 1 pushers") {
 		t.Errorf("got %s", r.stdout)
 	}
@@ -219,9 +219,9 @@ func TestBacklogsAreFlushed(t *testing.T) {
 	if r := d.want(exitOK, "queues", "flush", string(alice), "-yes"); !strings.Contains(r.stdout, "nothing waits") {
 		t.Errorf("got %s", r.stdout)
 	}
-	for _, key := range d.client.Keys(t.Context(), "delivery:*").Val() {
-		if k := d.keys.Parse(key).Kind; !slices.Contains([]stored.KeyKind{stored.SeenKey, stored.SentKey, stored.DeliveryFormatKey, stored.ShardSummaryKey}, k) {
-			t.Errorf("%s still exists", key)
+	for _, user := range []mxid.UserID{alice, bob} {
+		if log, err := d.queue.Log(t.Context(), user); err != nil || len(log.Pushers) > 0 {
+			t.Errorf("%s: %+v, %v", user, log, err)
 		}
 	}
 }
@@ -251,7 +251,7 @@ func TestGatewaysAreHeldAndOpened(t *testing.T) {
 	})
 	var all []shownGateway
 	r := d.want(exitOK, "gateways", "-json")
-	if err := json.Unmarshal([]byte(r.stdout), &all); err != nil || len(all) != 1 || all[0].HeldSince.IsZero() || all[0].Pushers != 1 {
+	if err := json.Unmarshal([]byte(r.stdout), &all); err != nil || len(all) != 1 || all[0].HeldSince.IsZero() || all[0].Users != 1 {
 		t.Errorf("got %+v, %v", all, err)
 	}
 	d.want(exitProblems, "gateways", "open", "other.example.org")
@@ -267,7 +267,7 @@ func TestForgetDropsBacklogs(t *testing.T) {
 	d := onOne(t).deliver(8)
 	d.away(alice)
 	d.stop()
-	if r := d.want(exitOK, "forget", string(alice), "-yes"); !strings.Contains(r.stdout, "drop 1 notifications of 1 pushers") {
+	if r := d.want(exitOK, "forget", string(alice), "-yes"); d.client.Exists(t.Context(), d.keys.UserLog(alice)).Val() > 0 {
 		t.Errorf("got %s", r.stdout)
 	}
 	if r := d.want(exitProblems, "queues", "show", string(alice)); !strings.Contains(r.stderr, "no push rules and no pushers") {
@@ -482,5 +482,28 @@ func TestAGatewayThatCouldBeSeveralIsAskedFor(t *testing.T) {
 	d.want(exitOK, "gateways", "open", "push.example.org:443", "-yes")
 	if r := d.want(exitOK, "gateways", "open", "push.example.org", "-yes"); r.stdout != "done: open http://push.example.org:80\n" {
 		t.Errorf("the only one that is held: got %s", r.stdout)
+	}
+}
+
+// A lost master takes away its own shards and users only.
+func TestQueuesBesideALostMasterShowTheRest(t *testing.T) {
+	t.Parallel()
+	servers := redistest.Cluster(t, 3, 0)
+	d := newFixture(t, "-redis-mode", "cluster", "-redis", strings.Join(servers.Addrs(), ",")).deliver(16)
+	var users []mxid.UserID
+	for n := range 12 {
+		users = append(users, mxid.UserID(fmt.Sprintf("@u%d:example.org", n)))
+	}
+	d.notify(users...)
+	d.until("all wait", func() bool {
+		return !slices.ContainsFunc(users, func(user mxid.UserID) bool { return d.queues(user)[0].Last != "503" })
+	})
+	d.stop()
+	servers.Masters()[2].Stop()
+	for _, args := range [][]string{{"queues", "-json"}, {"gateways", "-json"}} {
+		r := d.want(exitFailure, args...)
+		if !strings.Contains(r.stderr, "cannot read shards [") || !strings.Contains(r.stdout, `"users":`) || strings.Contains(r.stdout, `"users":0,`) {
+			t.Errorf("%s: got %s, %s", args, r.stdout, r.stderr)
+		}
 	}
 }

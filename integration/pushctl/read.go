@@ -34,6 +34,7 @@ const (
 	isAbsent               // the key does not exist
 	isElsewhere            // the reply is MOVED or ASK
 	isOtherType            // the key has another type than the module's
+	isUnread               // there was no reply; see [gaps]
 )
 
 // readValues reads the push rules, pusher hashes, claims and unread counts among the keys in
@@ -89,7 +90,10 @@ func (b *backend) readEach(
 	})
 	for i, answer := range answers {
 		if err := values[i].fill(answer); err != nil {
-			return nil, fmt.Errorf("read %s: %w", values[i].owner(), err)
+			if err := b.skip(ctx, "values", values[i].name, err); err != nil {
+				return nil, fmt.Errorf("read %s: %w", values[i].owner(), err)
+			}
+			values[i].state = isUnread
 		}
 	}
 	return values, nil
@@ -159,7 +163,7 @@ func (v *value) owner() string {
 }
 
 // readClaims reads the claims to many pushkeys. The text is empty for missing claims and for
-// keys of another type.
+// keys of another type. Claims that could not be read are left out; see [gaps].
 func (b *backend) readClaims(ctx context.Context, digests []pusher.Digest) (map[pusher.Digest]string, error) {
 	texts := make(map[pusher.Digest]string, len(digests))
 	for part := range slices.Chunk(digests, pageSize) {
@@ -172,7 +176,9 @@ func (b *backend) readClaims(ctx context.Context, digests []pusher.Digest) (map[
 			return nil, err
 		}
 		for _, v := range values {
-			texts[v.Digest] = v.text
+			if v.state != isUnread {
+				texts[v.Digest] = v.text
+			}
 		}
 	}
 	return texts, nil

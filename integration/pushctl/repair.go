@@ -140,7 +140,10 @@ func (r *repairer) saveDamaged(damaged record) (err error) {
 // write writes the result, even if the repair failed. It returns errProblems if problems remain.
 func (r *repairer) write(failed error) error {
 	found := r.report.Problems
-	if len(found) == 0 {
+	switch {
+	case len(found) == 0 && failed != nil:
+		return nil // the rest was not examined
+	case len(found) == 0:
 		_, err := fmt.Fprintln(r.out, "No problems.")
 		return err
 	}

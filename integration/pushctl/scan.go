@@ -55,7 +55,10 @@ type scanner struct {
 	limiter *rate.Limiter
 	bar     *progressbar.ProgressBar
 	found   atomic.Int64 // keys of the module
-	strays  strayShards
+
+	gateNames map[string]string // by digest, of the index
+
+	lacksIndex bool // a part of the queue's index cannot be read
 }
 
 // pageFunc handles a page of a node's keys. Calls for several nodes are concurrent.
@@ -63,7 +66,7 @@ type pageFunc func(ctx context.Context, node *redis.Client, keys []string) error
 
 // errNoKeys is the error of a scan without a key of the module. The flags probably name
 // another prefix or Redis than the hosts use.
-var errNoKeys = errors.New("there are no push rules or pushers")
+var errNoKeys = errors.New("there is no data of hosts")
 
 // errTopologyChanged is the error of a scan that may have missed keys.
 var errTopologyChanged = errors.New("slots moved or a master was replaced during the scan, so it may have missed keys: run it again")
@@ -84,6 +87,9 @@ func (s *scanner) scan(ctx context.Context, page pageFunc) error {
 	defer stop()
 	err = redisclient.EachMaster(scanning, s.client, func(ctx context.Context, node *redis.Client) error {
 		err := s.scanNode(ctx, node, page)
+		if err != nil && ctx.Err() == nil {
+			err = s.skipAt("all keys", s.addressOf(node), "", err)
+		}
 		if err != nil {
 			stop()
 		}
@@ -98,10 +104,14 @@ func (s *scanner) scan(ctx context.Context, page pageFunc) error {
 		return err
 	case before != after:
 		return errTopologyChanged
-	case s.found.Load() == 0:
-		return fmt.Errorf("%w under -key-prefix %q on %s", errNoKeys, s.keys.Prefix, s.servers)
+	case s.found.Load() == 0 && s.incomplete() == nil:
+		return s.noKeys()
 	}
 	return nil
+}
+
+func (b *backend) noKeys() error {
+	return fmt.Errorf("%w under -key-prefix %q on %s", errNoKeys, b.keys.Prefix, b.servers)
 }
 
 func (s *scanner) scanNode(ctx context.Context, node *redis.Client, page pageFunc) error {
@@ -129,7 +139,7 @@ func (s *scanner) handle(ctx context.Context, node *redis.Client, keys []string,
 		return err
 	}
 	for _, key := range keys {
-		if kind := s.keys.Parse(key).Kind; kind == stored.RulesKey || kind == stored.PushersKey || kind == stored.ClaimsKey {
+		if kind := s.keys.Parse(key).Kind; kind != stored.ForeignKey && kind != stored.MalformedKey {
 			s.found.Add(1)
 		}
 	}
@@ -145,6 +155,9 @@ func (b *backend) topology(ctx context.Context) (string, error) {
 	var all []string
 	err := redisclient.EachMaster(ctx, b.client, func(ctx context.Context, node *redis.Client) error {
 		info, err := node.Info(ctx, "server").Result()
+		if err != nil && b.gaps != nil {
+			return nil // its keys are a gap
+		}
 		if err != nil {
 			return fmt.Errorf("INFO on %s: %w", b.addressOf(node), err)
 		}

@@ -1,9 +1,13 @@
 package main
 
 import (
+	"bytes"
+	"context"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/pushfx/pushfx/module/unread/fold"
 )
 
 // The commands run on a Redis without keys of the module.
@@ -27,9 +31,33 @@ func TestFindingNoKeysIsAnError(t *testing.T) {
 	}
 }
 
+// Hosts with unread counts alone have stored something, so that the flags name their Redis.
+func TestUnreadCountsAloneAreChecked(t *testing.T) {
+	t.Parallel()
+	b := onOne(t)
+	b.do("RPUSH", b.keys.Unread(alice), fold.Op{Kind: fold.Read, Room: "!r", Position: 1}.Text())
+	if r := b.want(exitOK, "check"); !strings.Contains(r.stdout, "1 users with unread counts") {
+		t.Error(r.stdout)
+	}
+	b.wantNothing("export", filepath.Join(t.TempDir(), "export"))
+}
+
+// A scan that fails has not seen all problems.
+func TestAFailedRepairDoesNotSayNoProblems(t *testing.T) {
+	t.Parallel()
+	b := onOne(t)
+	b.register(alice)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	var out bytes.Buffer
+	if err := (&call{backend: b.backend, out: &out}).repair(ctx); err == nil || out.Len() > 0 {
+		t.Errorf("got %v and %q", err, &out)
+	}
+}
+
 func (b *fixture) wantNothing(args ...string) {
 	b.t.Helper()
-	if r := b.ctl(args...); r.status != exitFailure || strings.Contains(r.stdout, "No problems") || !strings.Contains(r.stderr, "there are no push rules or pushers under -key-prefix") {
+	if r := b.ctl(args...); r.status != exitFailure || strings.Contains(r.stdout, "No problems") || !strings.Contains(r.stderr, "there is no data of hosts under -key-prefix") {
 		b.t.Errorf("%s: status %d\n%s%s", args, r.status, r.stdout, r.stderr)
 	}
 }

@@ -90,13 +90,14 @@ func (c *call) show(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if shown.Rules.Bytes == 0 && shown.Pushers.Bytes == 0 && shown.Unread.Bytes == 0 && len(shown.Problems) == 0 {
+	if shown.Rules.Bytes == 0 && shown.Pushers.Bytes == 0 && shown.Unread.Bytes == 0 && len(shown.Problems) == 0 && c.incomplete() == nil {
 		return c.notFound(user)
 	}
 	return c.result(shown, shown.write, false)
 }
 
 func (c *call) shown(ctx context.Context, user mxid.UserID) (shownUser, error) {
+	c.allowGaps()
 	ctx, cancel := context.WithTimeout(ctx, replyTimeout)
 	defer cancel()
 	names := []string{c.keys.Rules(user), c.keys.Pushers(user), c.keys.Unread(user)}

@@ -160,24 +160,28 @@ func forgetCommand() command {
 }
 
 func (c *call) checkForget(ctx context.Context, user mxid.UserID, records []record) error {
-	if len(records) > 0 {
-		return nil
+	values, err := c.readValues(ctx, c.client, []string{c.keys.Unread(user)})
+	if err != nil {
+		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, replyTimeout)
-	defer cancel()
-	n, err := c.client.Exists(ctx, c.keys.Unread(user)).Result()
-	if err == nil && n == 0 {
-		err = c.notFound(user)
+	switch v := values[0]; {
+	case v.state == isOtherType:
+		return errOtherType
+	case fault.IsOtherVersion(readUnread(v).err):
+		return fmt.Errorf("%s: %w", v.name, readUnread(v).err)
+	case v.state == isAbsent && len(records) == 0:
+		return c.notFound(user)
 	}
-	return err
+	return nil
 }
 
 func (c *call) forgetUser(ctx context.Context, user mxid.UserID) error {
-	if _, other, err := c.readFormat(ctx); other != nil || err != nil {
+	hasQueue, other, err := c.readFormat(ctx)
+	if other != nil || err != nil {
 		return errors.Join(other, err)
 	}
-	if err := c.host.ForgetUser(ctx, user); err != nil {
+	if err := c.host.ForgetUser(ctx, user); err != nil || !hasQueue {
 		return err
 	}
-	return c.forgetBacklogs(ctx, user)
+	return c.queue.Forget(ctx, user)
 }

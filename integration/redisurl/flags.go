@@ -13,6 +13,7 @@ type Flags struct {
 	Mode                               string
 	Where, Master                      string
 	PasswordFile, SentinelPasswordFile string
+	CA, Cert, Key                      string // files of TLS
 }
 
 // Environment variables with passwords.
@@ -37,12 +38,20 @@ func (f *Flags) Add(flags *flag.FlagSet, mode Mode, modes string) {
 		"`FILE` with the password of the Redis on its first line. Other sources are the URL\nand the environment variable "+PasswordVariable)
 	flags.StringVar(&f.SentinelPasswordFile, "redis-sentinel-password-file", "",
 		"`FILE` with the password of the sentinels on its first line. Other sources are the\nURL and the environment variable "+SentinelPasswordVariable)
+	flags.StringVar(&f.CA, "redis-ca", "",
+		"`FILE` with the authorities that sign the servers' certificates, in PEM (default: the\nsystem's). This flag and the next two turn TLS on")
+	flags.StringVar(&f.Cert, "redis-cert", "",
+		"`FILE` with the client certificate, in PEM, which Redis asks for by default. The file\nis read again for each new connection")
+	flags.StringVar(&f.Key, "redis-key", "", "`FILE` with the key of the client certificate, in PEM")
 }
 
 // Servers returns the servers that the flags name. Passwords come from the URL, a file or the environment. Errors do
 // not repeat text that may be a password.
 func (f *Flags) Servers(environment func(name string) string) (Servers, error) {
 	s, err := Parse(Mode(f.Mode), f.Where, f.Master)
+	if err == nil {
+		err = f.addTLS(&s)
+	}
 	if err != nil {
 		return Servers{}, err
 	}

@@ -31,18 +31,21 @@ func (a *audience) decide(ctx context.Context, e module.Event, members []match.M
 		return nil, err
 	}
 	members = slices.Clone(members)
-	if err := a.fill(ctx, members); err != nil {
-		return nil, err
+	failed := a.fill(ctx, members)
+	if failed != nil {
+		members = slices.DeleteFunc(members, func(m match.Member) bool { return m.Rules == nil })
 	}
 	results, err := match.EvaluateAll(ctx, event, e.Room, members)
 	if err != nil {
 		return nil, module.Unavailable(err)
 	}
+	subject, membership := memberEvent(e.JSON)
 	decisions := make(module.Decisions, len(members))
 	for i, result := range results {
-		decisions[i] = module.Decision{User: members[i].User, Result: result}
+		user := members[i].User
+		decisions[i] = module.Decision{User: user, Result: result, Invite: membership == "invite" && user == subject}
 	}
-	return decisions, nil
+	return decisions, failed
 }
 
 var errNoMembers = fault.New(fault.InvalidParam, "A room needs the number of its joined members.")
@@ -53,28 +56,38 @@ func checkRoom(e module.Event, members []match.Member) error {
 	switch {
 	case e.Room.MemberCount > 0 || len(members) == 0:
 		return nil
-	case e.Room.MemberCount == 0 && len(members) == 1 && isMemberEvent(e.JSON, members[0].User):
-		return nil
+	case e.Room.MemberCount == 0 && len(members) == 1:
+		if user, _ := memberEvent(e.JSON); user == members[0].User {
+			return nil
+		}
 	}
 	return errNoMembers
 }
 
-// isMemberEvent reports whether the event is about the membership of the user.
-func isMemberEvent(event string, user mxid.UserID) bool {
-	var kind, stateKey string
+// memberEvent returns the user of a membership event and the new membership. Both are empty
+// for other events.
+func memberEvent(event string) (user mxid.UserID, membership string) {
+	var kind string
 	w := strictjson.Walk(event) // an object
 	for name := range w.Object() {
-		if w.Next() != '"' {
-			continue
-		}
-		switch name {
-		case "type":
+		next := w.Next()
+		switch {
+		case name == "type" && next == '"':
 			kind = w.String()
-		case "state_key":
-			stateKey = w.String()
+		case name == "state_key" && next == '"':
+			user = mxid.UserID(w.String())
+		case name == "content" && next == '{':
+			for name := range w.Object() {
+				if name == "membership" && w.Next() == '"' {
+					membership = w.String()
+				}
+			}
 		}
 	}
-	return kind == "m.room.member" && stateKey == string(user)
+	if kind != "m.room.member" {
+		return "", ""
+	}
+	return user, membership
 }
 
 // fill gives rules to each member without rules.

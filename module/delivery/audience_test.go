@@ -110,20 +110,18 @@ func (s *ruleStore) read() int {
 	return s.reads
 }
 
-func listening(t *testing.T, s *ruleStore, cfg Config) (a *audience, stop func()) {
-	feed := newFeed(t, s)
-	a = &audience{feed, s, match.NewCache(cfg.MaxCachedRules), observe.None}
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		feed.Run(ctx)
-	}()
-	synctest.Wait()
-	return a, func() {
-		cancel()
-		<-ended
-	}
+// withAudience runs a test with a feed that watches the rules.
+func withAudience(t *testing.T, test func(t *testing.T, s *ruleStore, a *audience)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		s := newRuleStore()
+		feed := newFeed(t, s)
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		go feed.Run(ctx)
+		synctest.Wait()
+		test(t, s, &audience{feed, s, match.NewCache(1 << 20), observe.None})
+	})
 }
 
 var hi = module.Event{JSON: `{"type":"m.room.message","sender":"@s:h","content":{"body":"hi"}}`, Room: match.Room{MemberCount: 3}}
@@ -149,11 +147,8 @@ func notifies(t *testing.T, a *audience, users ...mxid.UserID) string {
 }
 
 func TestRulesAreReadOnceUntilTheyChange(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newRuleStore()
+	withAudience(t, func(t *testing.T, s *ruleStore, a *audience) {
 		s.silence("@b:h", true)
-		a, stop := listening(t, s, DefaultConfig())
-		defer stop()
 		for range 3 {
 			if got := notifies(t, a, "@a:h", "@b:h", "@s:h"); got != "[@a:h]" {
 				t.Errorf("got %s", got)
@@ -192,10 +187,8 @@ func (l *lookups) Count(event observe.Event, _ string, n int) {
 
 func TestMembersOfALargeRoomHaveTheirRules(t *testing.T) {
 	const count = 3*1024 + 10 // lookups have parts of 1,024
-	synctest.Test(t, func(t *testing.T) {
-		s, cache, counted := newRuleStore(), match.NewCache(1<<20), &lookups{}
-		a, stop := listening(t, s, DefaultConfig())
-		defer stop()
+	withAudience(t, func(t *testing.T, s *ruleStore, a *audience) {
+		cache, counted := match.NewCache(1<<20), &lookups{}
 		a.observer = counted
 		members := make([]match.Member, count)
 		for i := range members {
@@ -230,10 +223,7 @@ func TestMembersOfALargeRoomHaveTheirRules(t *testing.T) {
 }
 
 func TestAChangeThatTheWatchMissesIsFound(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newRuleStore()
-		a, stop := listening(t, s, DefaultConfig())
-		defer stop()
+	withAudience(t, func(t *testing.T, s *ruleStore, a *audience) {
 		notifies(t, a, "@a:h")
 		s.mute = true
 		s.silence("@a:h", true)
@@ -245,10 +235,7 @@ func TestAChangeThatTheWatchMissesIsFound(t *testing.T) {
 }
 
 func TestRulesAreNotCachedWithoutAWatch(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newRuleStore()
-		a, stop := listening(t, s, DefaultConfig())
-		defer stop()
+	withAudience(t, func(t *testing.T, s *ruleStore, a *audience) {
 		notifies(t, a, "@a:h")
 		s.breakWatch()
 		synctest.Wait()
@@ -272,10 +259,7 @@ func TestRulesAreNotCachedWithoutAWatch(t *testing.T) {
 }
 
 func TestAChangeDuringAReadIsNotMissed(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newRuleStore()
-		a, stop := listening(t, s, DefaultConfig())
-		defer stop()
+	withAudience(t, func(t *testing.T, s *ruleStore, a *audience) {
 		s.delay = time.Second
 		var reading sync.WaitGroup
 		reading.Go(func() { notifies(t, a, "@a:h") })
@@ -288,49 +272,9 @@ func TestAChangeDuringAReadIsNotMissed(t *testing.T) {
 	})
 }
 
-func TestLargeRuleSetsDoNotEvictTheRulesOfOthers(t *testing.T) {
-	const large, others = 40, 2000
-	synctest.Test(t, func(t *testing.T) {
-		s, cfg := newRuleStore(), DefaultConfig()
-		cfg.MaxCachedRules = 2 << 20
-		for i := range large + others {
-			set := pushrule.ServerDefault(name(i))
-			rules := 1
-			if i < large {
-				rules = 400
-			}
-			for r := range rules {
-				if err := set.Put(pushrule.Content, fmt.Sprintf("%d-%d", i, r), pushrule.Draft{Pattern: fmt.Sprint(r, strings.Repeat("x", 100))}, pushrule.Position{}); err != nil {
-					t.Fatal(err)
-				}
-			}
-			if i < large || i%10 == 0 { // the rest have the default rules
-				s.sets[name(i)] = set
-			}
-		}
-		a, stop := listening(t, s, cfg)
-		defer stop()
-		var everybody []mxid.UserID
-		for i := range large + others {
-			everybody = append(everybody, name(i))
-		}
-		notifies(t, a, everybody...)
-		for round := range 5 {
-			before := s.read()
-			notifies(t, a, everybody[:large]...)
-			notifies(t, a, everybody[large:]...)
-			if got := s.read() - before; got > large {
-				t.Fatalf("round %d: the rules of %d users were read again, want %d at most", round, got, large)
-			}
-		}
-	})
-}
-
 func TestDecideRefusesARoomWithoutJoinedMembers(t *testing.T) {
 	const invite = `{"type":"m.room.member","state_key":"@a:h","sender":"@s:h","content":{"membership":"invite"}}`
-	synctest.Test(t, func(t *testing.T) {
-		a, stop := listening(t, newRuleStore(), DefaultConfig())
-		defer stop()
+	withAudience(t, func(t *testing.T, _ *ruleStore, a *audience) {
 		for name, test := range map[string]struct {
 			event   string
 			count   int
@@ -355,21 +299,44 @@ func TestDecideRefusesARoomWithoutJoinedMembers(t *testing.T) {
 	})
 }
 
-func TestDecideFailsIfRulesCannotBeRead(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newRuleStore()
-		a, stop := listening(t, s, DefaultConfig())
-		defer stop()
+// An event invites only the user that it names.
+func TestDecideMarksInvites(t *testing.T) {
+	const member = `{"type":"m.room.member","state_key":"@a:h","sender":"@s:h","content":{"membership":"invite"}}`
+	withAudience(t, func(t *testing.T, _ *ruleStore, a *audience) {
+		for event, want := range map[string]bool{
+			member: true,
+			strings.Replace(member, `"invite"`, `"\u0069nvite"`, 1):                        true,
+			strings.Replace(member, `"invite"`, `"join"`, 1):                               false,
+			strings.Replace(member, `"invite"`, `["invite"]`, 1):                           false,
+			strings.Replace(member, `m.room.member`, `m.room.message`, 1):                  false,
+			strings.Replace(member, `{"membership":"invite"}`, `"membership"`, 1):          false,
+			strings.Replace(member, `"content"`, `"other"`, 1):                             false,
+			strings.Replace(member, `"type":"m.room.member"`, `"kind":"m.room.member"`, 1): false,
+		} {
+			e := module.Event{JSON: event, Room: match.Room{MemberCount: 2}}
+			decisions, err := a.decide(t.Context(), e, []match.Member{{User: "@a:h"}, {User: "@b:h"}})
+			if err != nil || decisions[0].Invite != want || decisions[1].Invite {
+				t.Errorf("%s: got %+v, error %v", event, decisions, err)
+			}
+		}
+	})
+}
+
+// While the storage of some members is away, the others' rules decide. Damaged rules are no error.
+func TestDecideGoesOnWithoutMembersWhoseRulesCannotBeRead(t *testing.T) {
+	withAudience(t, func(t *testing.T, s *ruleStore, a *audience) {
+		notifies(t, a, "@a:h") // caches the rules of a
 		s.err = module.Unavailable(errors.New("away"))
-		if _, err := a.decide(t.Context(), hi, []match.Member{{User: "@a:h"}}); !errors.Is(err, s.err) {
-			t.Errorf("got %v", err)
+		decisions, err := a.decide(t.Context(), hi, []match.Member{{User: "@b:h"}, {User: "@a:h"}})
+		if !errors.Is(err, s.err) || len(decisions) != 1 || decisions[0].User != "@a:h" || !decisions[0].Result.Notify() {
+			t.Errorf("got %+v, %v", decisions, err)
 		}
 		s.err = pushrule.Unreadable(errors.New("damaged"))
-		if got := notifies(t, a, "@a:h"); got != "[]" {
+		if got := notifies(t, a, "@b:h", "@a:h"); got != "[@a:h]" {
 			t.Errorf("got %s", got)
 		}
 		s.err = nil
-		if got := notifies(t, a, "@a:h"); got != "[@a:h]" {
+		if got := notifies(t, a, "@b:h", "@a:h"); got != "[@b:h @a:h]" {
 			t.Errorf("got %s", got)
 		}
 	})

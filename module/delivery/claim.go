@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/delivery/content"
+	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/retry"
 )
 
@@ -16,7 +18,7 @@ const (
 	renewAfter = 1500 * time.Millisecond // while a request is in flight
 
 	// completeFor is how long a host tries to complete a notification. It is longer than
-	// a lease: while the queue is down, no other host can claim the backlog.
+	// a lease: while the queue is down, no other host can claim the pusher.
 	completeFor = time.Minute
 )
 
@@ -25,28 +27,30 @@ type claims struct {
 	queue    module.DeliveryQueue
 	failures *failures
 	mu       sync.Mutex
-	own      map[module.Target]*claimed
+	own      map[pusherName]*claimed
 }
 
-// claimed is a backlog that this host has claimed. Only one goroutine at a time
+type pusherName struct {
+	user   mxid.UserID
+	pusher string
+}
+
+func nameOf(c *module.Claim) pusherName { return pusherName{c.User, c.Pusher} }
+
+// claimed is a pusher that this host has claimed. Only one goroutine at a time
 // uses it: during a request the timer that renews the claim, otherwise the sender.
 type claimed struct {
 	all       *claims
-	claim     module.Claim
-	gate      string    // that lists the backlog after the claim
-	renewedAt time.Time // time before the call that claimed or renewed the backlog
+	claim     *module.Claim
+	trouble   content.Trouble
+	renewedAt time.Time // time before the call that claimed or renewed the pusher
 
-	// again is set when this host claims the backlog again after the claim has lapsed.
-	again atomic.Pointer[claimedAgain]
+	// again is set when this host claims the pusher again after the claim has lapsed.
+	again atomic.Pointer[claimed]
 }
 
-type claimedAgain struct {
-	claim module.Claim
-	at    time.Time
-}
-
-func (all *claims) add(claim module.Claim, at time.Time) *claimed {
-	return &claimed{all: all, claim: claim, gate: claim.Gate, renewedAt: at}
+func (all *claims) add(claim *module.Claim, at time.Time) *claimed {
+	return &claimed{all: all, claim: claim, renewedAt: at}
 }
 
 // begin registers c for claimAgain, until end is called.
@@ -54,31 +58,32 @@ func (c *claimed) begin() (end func()) {
 	all := c.all
 	all.mu.Lock()
 	defer all.mu.Unlock()
-	all.own[c.claim.Target] = c
+	name := nameOf(c.claim)
+	all.own[name] = c
 	return func() {
 		all.mu.Lock()
-		if all.own[c.claim.Target] == c {
-			delete(all.own, c.claim.Target)
+		if all.own[name] == c {
+			delete(all.own, name)
 		}
 		all.mu.Unlock()
 		if again := c.again.Load(); again != nil {
-			all.release(again.claim)
+			again.release()
 		}
 	}
 }
 
-// claimAgain passes a new claim to the goroutine that sends the backlog, if any.
-func (all *claims) claimAgain(claim module.Claim, at time.Time) (isOwn bool) {
+// claimAgain passes a new claim to the goroutine that sends for the pusher, if any.
+func (all *claims) claimAgain(again *claimed) (isOwn bool) {
 	all.mu.Lock()
 	defer all.mu.Unlock()
-	c := all.own[claim.Target]
+	c := all.own[nameOf(again.claim)]
 	if c != nil {
-		c.again.Store(&claimedAgain{claim, at})
+		c.again.Store(again)
 	}
 	return c != nil
 }
 
-// isFenced reports whether an error says that another host has the backlog. If this
+// isFenced reports whether an error says that another host has the pusher. If this
 // host has claimed it again, c gets the new claim.
 func (c *claimed) isFenced(err error) bool {
 	if !errors.Is(err, module.ErrFenced) {
@@ -86,7 +91,7 @@ func (c *claimed) isFenced(err error) bool {
 	}
 	again := c.again.Swap(nil)
 	if again != nil {
-		c.claim, c.renewedAt = again.claim, again.at
+		c.claim, c.renewedAt = again.claim, again.renewedAt
 	}
 	return again == nil
 }
@@ -95,15 +100,15 @@ func (c *claimed) keep(ctx context.Context) error {
 	if time.Since(c.renewedAt) < renewAfter {
 		return nil
 	}
-	return c.renew(ctx)
+	return c.renew(ctx, false)
 }
 
-func (c *claimed) renew(ctx context.Context) error {
+func (c *claimed) renew(ctx context.Context, fails bool) error {
 	now := time.Now()
-	next, err := c.all.queue.Renew(ctx, c.claim, now.Sub(c.renewedAt))
+	err := c.all.queue.Renew(ctx, c.claim, lease, fails)
 	switch {
 	case err == nil:
-		c.claim, c.renewedAt = next, now
+		c.renewedAt = now
 	case errors.Is(err, module.ErrFenced) && !c.isFenced(err):
 		return nil
 	}
@@ -112,29 +117,35 @@ func (c *claimed) renew(ctx context.Context) error {
 
 func (c *claimed) hasLapsed() bool { return time.Since(c.renewedAt) >= lease }
 
-// complete removes a notification. While the queue is not available it tries again; ok
-// is false if the claim is lost.
-func (c *claimed) complete(life context.Context, id string, trouble module.Trouble, sent string) (left int, ok bool) {
-	if left, err := c.all.queue.Complete(life, c.claim, id, trouble, sent); err == nil {
+// complete moves the pusher to a place. While the queue is not available it tries again;
+// ok is false if the claim is lost.
+func (c *claimed) complete(life context.Context, d module.Done) (left int, ok bool) {
+	d.Trouble = c.trouble.Stored()
+	if left, err := c.all.queue.Complete(life, c.claim, d); err == nil {
 		return left, true
 	}
-	return c.completeAgain(life, id, trouble, sent)
+	return c.completeAgain(life, d)
 }
 
-func (c *claimed) completeAgain(life context.Context, id string, trouble module.Trouble, sent string) (left int, ok bool) {
+func (c *claimed) completeAgain(life context.Context, d module.Done) (left int, ok bool) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(life), completeFor)
 	defer cancel()
 	fenced := 0
 	retry.Repeat(ctx, 50*time.Millisecond, time.Second, func() bool {
 		var err error
-		left, err = c.all.queue.Complete(ctx, c.claim, id, trouble, sent)
+		left, err = c.all.queue.Complete(ctx, c.claim, d)
 		switch {
 		case err == nil:
 			ok = true
 			cancel()
 		case errors.Is(err, module.ErrFenced):
-			// After the first error: a look of this host may just have claimed the backlog again.
-			if fenced++; c.isFenced(err) && (fenced > 1 || !c.hasLapsed()) {
+			// After the first error: a look of this host may just have claimed the pusher again.
+			fenced++
+			switch isFenced := c.isFenced(err); {
+			case isFenced && (fenced > 1 || !c.hasLapsed()):
+				cancel()
+			case !isFenced && c.claim.Number >= d.To: // another host has sent it meanwhile
+				left, ok = 1, true
 				cancel()
 			}
 		case life.Err() != nil: // no more tries after life has ended
@@ -147,28 +158,29 @@ func (c *claimed) completeAgain(life context.Context, id string, trouble module.
 	return left, ok
 }
 
-// postpone ends the claim. If that fails, the claim lapses.
-func (c *claimed) postpone(delay time.Duration, trouble *module.Trouble) {
+// postpone ends the claim. If that fails, the claim lapses. With fails, the user goes behind
+// others at the gate.
+func (c *claimed) postpone(delay time.Duration, fails bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), lease)
 	defer cancel()
-	err := c.all.queue.Postpone(ctx, c.claim, c.gate, delay, trouble)
+	err := c.all.queue.Postpone(ctx, c.claim, delay, c.trouble.Stored(), fails)
 	if errors.Is(err, module.ErrFenced) && !c.isFenced(err) {
-		err = c.all.queue.Postpone(ctx, c.claim, c.gate, delay, trouble)
+		err = c.all.queue.Postpone(ctx, c.claim, delay, c.trouble.Stored(), fails)
 	}
 	if err != nil && !errors.Is(err, module.ErrFenced) {
-		c.all.failures.add("postpone a backlog", err)
+		c.all.failures.add("postpone a pusher", err)
 	}
 }
 
-// release makes the backlog due: at once, or after retryQueue if there was an error.
-func (c *claimed) release(err error) {
-	if err != nil {
-		c.all.failures.add("read a backlog", err)
-		c.postpone(retryQueue, nil)
+// release makes the pusher due at once.
+func (c *claimed) release() { c.postpone(0, false) }
+
+// releaseAfter makes the pusher due after retryQueue because of an error. A lost claim needs
+// no release.
+func (c *claimed) releaseAfter(doing string, err error) {
+	if errors.Is(err, module.ErrFenced) {
 		return
 	}
-	c.postpone(0, nil)
+	c.all.failures.add(doing, err)
+	c.postpone(retryQueue, false)
 }
-
-// release makes a backlog due at once.
-func (all *claims) release(claim module.Claim) { all.add(claim, time.Now()).release(nil) }

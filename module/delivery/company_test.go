@@ -4,11 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/delivery/dialguard"
 	"github.com/pushfx/pushfx/module/mxid"
 )
 
@@ -16,10 +19,59 @@ import (
 
 func isInnocent(pushkey string) bool { return strings.HasPrefix(pushkey, "key") }
 
+// attack makes the gateway "gw" answer attackers as told, and others after 20 ms.
+func (w *world) attack(answer func(context.Context, sent) (module.GatewayAnswer, error)) {
+	w.answer("gw", func(ctx context.Context, s sent) (module.GatewayAnswer, error) {
+		if isInnocent(s.pushkey) {
+			time.Sleep(20 * time.Millisecond)
+			return module.GatewayAnswer{Status: 200}, nil
+		}
+		return answer(ctx, s)
+	})
+}
+
+// attackers returns users with pushers at the gateways that the function names.
+func (w *world) attackers(users, pushers int, gateway func(user, pusher int) string) (all []mxid.UserID) {
+	for u := range users {
+		all = append(all, mxid.UserID(fmt.Sprintf("@attacker%d:h", u)))
+		for p := range pushers {
+			w.set(all[u], fmt.Sprintf("attack%d-%d", u, p), gateway(u, p))
+		}
+	}
+	return all
+}
+
+func atGW(int, int) string { return "gw" }
+
+// innocents sets a pusher for each of some users.
+func (w *world) innocents(users int) (all []mxid.UserID) {
+	for i := range users {
+		w.set(name(i), key(i), "gw")
+		all = append(all, name(i))
+	}
+	return all
+}
+
+// ages returns the delays of the first arrivals at pushers of innocent users, sorted.
+func (w *world) ages(sentAt map[string]time.Time) (ages []time.Duration) {
+	seen := map[string]bool{}
+	for _, s := range w.all() {
+		if _, isTimed := sentAt[s.event]; !isTimed {
+			continue
+		}
+		if id := s.pushkey + s.event; isInnocent(s.pushkey) && s.status == 200 && !seen[id] {
+			seen[id] = true
+			ages = append(ages, s.began.Sub(sentAt[s.event]))
+		}
+	}
+	slices.Sort(ages)
+	return ages
+}
+
 // checkAges fails if fewer notifications of innocent users came, or later.
 func (w *world) checkAges(sentAt map[string]time.Time, count int, p99 time.Duration) {
 	w.t.Helper()
-	ages := w.ages(sentAt, isInnocent)
+	ages := w.ages(sentAt)
 	if len(ages) < count {
 		w.t.Fatalf("%d of %d notifications came", len(ages), count)
 	}
@@ -31,7 +83,7 @@ func (w *world) checkAges(sentAt map[string]time.Time, count int, p99 time.Durat
 // The pushers of attackers are answered with 429 and a Retry-After of 600 s, or 502, at a
 // gateway that others share.
 func TestFailingPushersOfFewUsersDelayNoOthers(t *testing.T) {
-	for name, test := range map[string]struct {
+	for label, test := range map[string]struct {
 		users, pushers int
 		answer         module.GatewayAnswer
 	}{
@@ -40,32 +92,18 @@ func TestFailingPushersOfFewUsersDelayNoOthers(t *testing.T) {
 		"429, three of two users": {2, 3, module.GatewayAnswer{Status: 429, RetryAfter: 10 * time.Minute}},
 		"502, three of two users": {2, 3, module.GatewayAnswer{Status: 502}},
 	} {
-		t.Run(name, func(t *testing.T) {
+		t.Run(label, func(t *testing.T) {
 			inBubble(t, func(w *world) {
-				w.answer("gw", func(_ context.Context, s sent) (module.GatewayAnswer, error) {
-					if isInnocent(s.pushkey) {
-						return module.GatewayAnswer{Status: 200}, nil
-					}
-					return test.answer, nil
-				})
-				for u := range test.users {
-					for p := range test.pushers {
-						w.set(mxid.UserID(fmt.Sprintf("@attacker%d:h", u)), fmt.Sprintf("attack%d-%d", u, p), "gw")
-					}
-				}
-				for i := range 10 {
-					w.set(name2(i), key(i), "gw")
-				}
-				d, stop := w.host()
-				defer stop()
+				w.attack(func(context.Context, sent) (module.GatewayAnswer, error) { return test.answer, nil })
+				attackers := w.attackers(test.users, test.pushers, atGW)
+				w.innocents(10)
+				d := w.host()
 				sentAt := map[string]time.Time{}
 				for e := range 90 {
-					for u := range test.users {
-						w.notify(d, 1000+10*e+u, "!a:h", mxid.UserID(fmt.Sprintf("@attacker%d:h", u)))
-					}
+					w.notify(d, 1000+e, "!a:h", attackers...)
 					if e%10 == 9 { // quiet between
 						sentAt[fmt.Sprintf("$%d", e)] = time.Now()
-						w.notify(d, e, "!r:h", name2(e/10))
+						w.notify(d, e, "!r:h", name(e/10))
 					}
 					time.Sleep(time.Second)
 				}
@@ -78,10 +116,10 @@ func TestFailingPushersOfFewUsersDelayNoOthers(t *testing.T) {
 // Three users at three gateways that refuse connections cut a host off. It looks slowly,
 // however much waits.
 func TestAHostThatIsCutOffLooksSlowly(t *testing.T) {
-	for name, test := range map[string]struct {
+	for label, test := range map[string]struct {
 		status, calls int // calls of the queue in a second
 	}{"control": {502, 40}, "cut off": {0, 40}} {
-		t.Run(name, func(t *testing.T) {
+		t.Run(label, func(t *testing.T) {
 			inBubble(t, func(w *world) {
 				refuse := func(ctx context.Context, s sent) (module.GatewayAnswer, error) {
 					if test.status == 0 {
@@ -92,11 +130,10 @@ func TestAHostThatIsCutOffLooksSlowly(t *testing.T) {
 				var users []mxid.UserID
 				for i := range 60 {
 					w.answer(fmt.Sprint("gw", i%3), refuse)
-					w.set(name2(i), key(i), fmt.Sprint("gw", i%3))
-					users = append(users, name2(i))
+					w.set(name(i), key(i), fmt.Sprint("gw", i%3))
+					users = append(users, name(i))
 				}
-				d, stop := w.host()
-				defer stop()
+				d := w.host()
 				w.notify(d, 1, "!r:h", users...)
 				time.Sleep(time.Minute)
 				if isCutOff := d.Stats().CutOff; isCutOff != (test.status == 0) {
@@ -112,13 +149,12 @@ func TestAHostThatIsCutOffLooksSlowly(t *testing.T) {
 	}
 }
 
-// A full Redis refuses what the look for due backlogs writes.
+// A full Redis refuses what the look for due pushers writes.
 func TestLateGrowsWhileLooksFail(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.set(name1, "key", "gw")
 		w.answer("gw", always(502))
-		d, stop := w.host()
-		defer stop()
+		d := w.host()
 		w.notify(d, 1, "!r:h", name1)
 		time.Sleep(30 * time.Second)
 		if got := d.Stats().Late; got > time.Second {
@@ -139,19 +175,16 @@ func TestLateGrowsWhileLooksFail(t *testing.T) {
 
 // A gateway that always answers 200, but after 1.5 s, gets all it is owed.
 func TestASlowGatewayGetsAll(t *testing.T) {
-	for name, delay := range map[string]time.Duration{"control": 50 * time.Millisecond, "slow": 1500 * time.Millisecond} {
-		t.Run(name, func(t *testing.T) {
+	for label, delay := range map[string]time.Duration{"control": 50 * time.Millisecond, "slow": 1500 * time.Millisecond} {
+		t.Run(label, func(t *testing.T) {
 			inBubble(t, func(w *world) {
 				w.answer("gw", slow(delay, 200))
-				for i := range 100 {
-					w.set(name2(i), key(i), "gw")
-				}
-				d, stop := w.host()
-				defer stop()
+				w.innocents(100)
+				d := w.host()
 				sentAt := map[string]time.Time{}
 				for e := range 600 {
 					sentAt[fmt.Sprintf("$%d", e)] = time.Now()
-					w.notify(d, e, "!r:h", name2(e%100))
+					w.notify(d, e, "!r:h", name(e%100))
 					time.Sleep(100 * time.Millisecond)
 				}
 				time.Sleep(5 * time.Second)
@@ -163,29 +196,13 @@ func TestASlowGatewayGetsAll(t *testing.T) {
 
 // Requests for 16 pushkeys of each attacker hang at a gateway that others share.
 func TestHangingPushersOfFewUsersDelayNoOthers(t *testing.T) {
-	for name, attackers := range map[string]int{"control": 0, "two users": 2, "twenty users": 20} {
-		t.Run(name, func(t *testing.T) {
+	for label, attackers := range map[string]int{"control": 0, "two users": 2, "twenty users": 20} {
+		t.Run(label, func(t *testing.T) {
 			inBubble(t, func(w *world) {
-				hangs := slow(time.Hour, 200)
-				w.answer("gw", func(ctx context.Context, s sent) (module.GatewayAnswer, error) {
-					if isInnocent(s.pushkey) {
-						time.Sleep(20 * time.Millisecond)
-						return module.GatewayAnswer{Status: 200}, nil
-					}
-					return hangs(ctx, s)
-				})
-				var users []mxid.UserID
-				for u := range attackers {
-					users = append(users, mxid.UserID(fmt.Sprintf("@attacker%d:h", u)))
-					for p := range 16 {
-						w.set(users[u], fmt.Sprintf("attack%d-%d", u, p), "gw")
-					}
-				}
-				for i := range 50 {
-					w.set(name2(i), key(i), "gw")
-				}
-				d, stop := w.host()
-				defer stop()
+				w.attack(slow(time.Hour, 200))
+				users := w.attackers(attackers, 16, atGW)
+				w.innocents(50)
+				d := w.host()
 				sentAt := map[string]time.Time{}
 				const events = 1050
 				for e := range events {
@@ -193,7 +210,7 @@ func TestHangingPushersOfFewUsersDelayNoOthers(t *testing.T) {
 						w.notify(d, 10_000+e, "!a:h", users...)
 					}
 					sentAt[fmt.Sprintf("$%d", e)] = time.Now()
-					w.notify(d, e, "!r:h", name2(e%50))
+					w.notify(d, e, "!r:h", name(e%50))
 					time.Sleep(100 * time.Millisecond)
 				}
 				time.Sleep(5 * time.Second)
@@ -216,39 +233,25 @@ func TestFreshAccountsThatHang(t *testing.T) {
 		attackers := test.attackers
 		t.Run(fmt.Sprint(attackers), func(t *testing.T) {
 			inBubble(t, func(w *world) {
-				hangs := slow(time.Hour, 200)
-				w.answer("gw", func(ctx context.Context, s sent) (module.GatewayAnswer, error) {
-					if isInnocent(s.pushkey) {
-						time.Sleep(20 * time.Millisecond)
-						return module.GatewayAnswer{Status: 200}, nil
-					}
-					return hangs(ctx, s)
-				})
-				var users []mxid.UserID
-				for u := range attackers {
-					users = append(users, mxid.UserID(fmt.Sprintf("@attacker%d:h", u)))
-					for p := range 4 {
-						w.set(users[u], fmt.Sprintf("attack%d-%d", u, p), "gw")
-					}
-				}
-				d, stop := w.host()
-				defer stop()
-				w.set(name2(99), key(99), "gw")
-				w.notify(d, 19_999, "!k:h", name2(99))
+				w.attack(slow(time.Hour, 200))
+				users := w.attackers(attackers, 4, atGW)
+				d := w.host()
+				w.set(name(99), key(99), "gw")
+				w.notify(d, 19_999, "!k:h", name(99))
 				time.Sleep(time.Second)
 				for e := range int(test.lead / time.Second) {
-					w.notify(d, 20_000+e, "!k:h", append(users, name2(99))...)
+					w.notify(d, 20_000+e, "!k:h", append(users, name(99))...)
 					time.Sleep(time.Second)
 				}
 				sentAt := map[string]time.Time{}
 				const events = 60 // the first of each user
 				for e := range events {
-					w.set(name2(e), key(e), "gw")
+					w.set(name(e), key(e), "gw")
 					if e%10 == 0 && attackers > 0 {
 						w.notify(d, 10_000+e, "!a:h", users...)
 					}
 					sentAt[fmt.Sprintf("$%d", e)] = time.Now()
-					w.notify(d, e, "!r:h", name2(e))
+					w.notify(d, e, "!r:h", name(e))
 					time.Sleep(100 * time.Millisecond)
 				}
 				time.Sleep(20 * time.Second)
@@ -258,124 +261,146 @@ func TestFreshAccountsThatHang(t *testing.T) {
 	}
 }
 
-// slowExpansion is a queue where each part of a large event takes a while.
-type slowExpansion struct {
-	module.DeliveryQueue
-	takes time.Duration
-}
-
-func (q slowExpansion) Enqueue(ctx context.Context, batches []module.DeliveryBatch) []module.Result[module.Enqueued] {
-	if batches[0].Of.Token != 0 {
-		time.Sleep(q.takes)
+// failsAt returns how many gates the queue knows at which a user fails.
+func (w *world) failsAt(user mxid.UserID) int {
+	log, err := w.queue.Log(context.Background(), user)
+	if err != nil {
+		w.t.Fatal(err)
 	}
-	return q.DeliveryQueue.Enqueue(ctx, batches)
+	return len(log.Failing)
 }
 
-// Messages go to rooms with many members, in the shard of other users.
-func TestLargeEventsDelayNoOtherRooms(t *testing.T) {
-	for name, events := range map[string]int{"control": 0, "large events": 21} {
-		t.Run(name, func(t *testing.T) {
-			withReader(t, func(w *world, r *reader) {
-				w.cfg.Shards = 1
-				var members []mxid.UserID
-				for i := range 500 {
-					members = append(members, mxid.UserID(fmt.Sprintf("@member%d:h", i)))
-				}
-				for i := range 20 {
-					w.set(name2(i), key(i), "gw")
-					members = append(members, name2(i)) // also in the large rooms
-				}
-				d, stop := w.hostOn(slowExpansion{w.queue, 800 * time.Millisecond}, w)
-				defer stop()
-				for e := range events {
-					w.notify(d, 10_000+e, fmt.Sprintf("!large%d:h", e%3), members...)
-				}
-				sentAt := map[string]time.Time{}
-				for e := range 100 {
-					sentAt[fmt.Sprintf("$%d", e)] = time.Now()
-					w.notify(d, e, fmt.Sprintf("!direct%d:h", e%20), name2(e%20))
-					time.Sleep(100 * time.Millisecond)
-				}
-				w.checkAges(sentAt, 100, time.Second)
-				before := len(w.all())
-				if err := d.UpdateBadges(t.Context(), "@own3:h"); err != nil {
-					t.Fatal(err)
-				}
-				r.set("@own3:h", 7)
-				w.wait(5*time.Second, func() bool {
-					for _, s := range w.all()[before:] {
-						if s.pushkey == key(3) && s.counts != nil && s.counts.Unread == 7 {
-							return true
-						}
-					}
-					return false
-				})
-			})
-		})
-	}
-}
-
-// A sender of one message to many large rooms delays another sender's by a step.
-func TestManyLargeRoomsOfASenderDelayNoOthers(t *testing.T) {
-	for name, test := range map[string]struct {
-		senders int
-		isLate  bool
-	}{"none": {0, false}, "one sender": {1, false}, "the control, a sender each": {160, true}} {
-		t.Run(name, func(t *testing.T) {
+// The queue knows at which gates a user's last request failed or hangs: hosts that start know it, too.
+func TestTheQueueKnowsWhoFails(t *testing.T) {
+	for label, test := range map[string]struct {
+		answer func(context.Context, sent) (module.GatewayAnswer, error)
+		after  time.Duration
+		fails  int
+	}{
+		"502":                          {always(502), 0, 1},
+		"404":                          {always(404), 0, 1},
+		"a request without an answer":  {slow(time.Hour, 200), 2100 * time.Millisecond, 1},
+		"one that may yet be answered": {slow(time.Hour, 200), 1900 * time.Millisecond, 0},
+		"the address is not allowed": {func(context.Context, sent) (module.GatewayAnswer, error) {
+			return module.GatewayAnswer{}, dialguard.ErrRefused
+		}, 0, 0},
+		"the gateway refuses the notification":   {always(400), 0, 0},
+		"the notification was sent after a wait": {slow(time.Second, 200), 3 * time.Second, 0},
+	} {
+		t.Run(label, func(t *testing.T) {
 			inBubble(t, func(w *world) {
-				w.cfg.Shards, w.cfg.Content = 1, NoNames // stores little
-				var members []mxid.UserID
-				for i := range 60 {
-					members = append(members, mxid.UserID(fmt.Sprintf("@member%d:h", i)))
+				w.set(name1, "key", "gw")
+				w.answer("gw", test.answer)
+				d := w.host()
+				synctest.Wait()
+				w.notify(d, 1, "!r:h", name1)
+				time.Sleep(test.after)
+				synctest.Wait()
+				if got := w.failsAt(name1); got != test.fails {
+					t.Errorf("fails at %d gates, want %d", got, test.fails)
 				}
-				w.set("@last:h", "key", "gw")
-				d, stop := w.hostOn(slowExpansion{w.queue, 100 * time.Millisecond}, w)
-				defer stop()
-				send := func(n int, sender string, members []mxid.UserID) {
-					event := fmt.Sprintf(`{"event_id":"$%d","room_id":"!large%d:h","sender":%q,"type":"m.room.message","content":{}}`, n, n, sender)
-					if err := w.send(d, module.Event{JSON: event}, members...); err != nil {
-						t.Fatal(err)
-					}
-				}
-				if test.senders > 0 {
-					for n := range 160 {
-						send(1000+n, fmt.Sprintf("@sender%d:h", n%test.senders), members)
-					}
-				}
-				at := time.Now()
-				send(1, "@other:h", append(members, "@last:h"))
-				w.wait(20*time.Second, func() bool { return len(w.got("key")) == 1 })
-				if took := time.Since(at); (took > time.Second) != test.isLate {
-					t.Errorf("it took %v", took)
+				w.answer("gw", always(200))
+				time.Sleep(5 * time.Minute)
+				w.notify(d, 2, "!r:h", name1)
+				synctest.Wait()
+				if got := w.failsAt(name1); got != 0 && label != "the address is not allowed" {
+					t.Errorf("afterwards: fails at %d gates", got)
 				}
 			})
 		})
 	}
 }
 
-// Rooms are expanded one after the other, however many events of one wait.
-func TestRoomsAreExpandedInTurn(t *testing.T) {
+// 200 accounts of ten pushers hang at a gateway that others share. Others are answered soon, also by a host that starts.
+func TestAccountsThatHangDelayNoQuietUser(t *testing.T) {
+	for label, attackers := range map[string]int{"control": 0, "200 accounts": 200} {
+		t.Run(label, func(t *testing.T) {
+			inBubble(t, func(w *world) {
+				w.attack(slow(time.Hour, 200))
+				users := w.attackers(attackers, 10, atGW)
+				w.innocents(40)
+				d, stop := w.hostOn(w.queue, w)
+				n := 0
+				run := func(first int, sentAt map[string]time.Time) {
+					for range 60 {
+						if n%10 == 0 && attackers > 0 {
+							w.notify(d, 10_000+n, "!a:h", users...)
+						}
+						sentAt[fmt.Sprintf("$%d", n)] = time.Now()
+						w.notify(d, n, "!r:h", name(first+n%20))
+						n++
+						time.Sleep(time.Second)
+					}
+				}
+				run(0, map[string]time.Time{})
+				running := map[string]time.Time{}
+				run(0, running)
+				time.Sleep(5 * time.Second)
+				w.checkAges(running, 60, 2*time.Second)
+				stop()
+				d = w.host()
+				started := map[string]time.Time{}
+				run(20, started)
+				time.Sleep(10 * time.Second)
+				w.checkAges(started, 60, 10*time.Second)
+			})
+		})
+	}
+}
+
+// Members of a room have pushers whose gateways are slow, fail or never answer, some of them another app's of the gateway "gw".
+func TestMembersWithBadPushersDelayNoOther(t *testing.T) {
+	own := func(user, pusher int) string { return fmt.Sprintf("bad%d-%d", user, pusher) }
+	for label, test := range map[string]struct {
+		users, pushers int
+		gateway        func(user, pusher int) string
+		answer         func(context.Context, sent) (module.GatewayAnswer, error)
+		every          time.Duration
+		p99            time.Duration
+	}{
+		"control":                                {0, 0, own, always(200), 250 * time.Millisecond, 0},
+		"300 pushers that hang":                  {1, 300, own, slow(time.Hour, 200), 250 * time.Millisecond, time.Second},
+		"a gateway that answers after 4.9 s":     {1, 30, func(int, int) string { return "bad" }, slow(4900*time.Millisecond, 200), 100 * time.Millisecond, time.Second},
+		"1,000 gateways that answer after 0.9 s": {10, 100, own, slow(900*time.Millisecond, 200), 500 * time.Millisecond, 250 * time.Millisecond},
+	} {
+		t.Run(label, func(t *testing.T) {
+			inBubble(t, func(w *world) {
+				members := append(w.attackers(test.users, test.pushers, test.gateway), w.innocents(50)...)
+				for u := range test.users {
+					for p := range test.pushers {
+						w.answer(test.gateway(u, p), test.answer)
+					}
+				}
+				d := w.host()
+				sentAt := map[string]time.Time{}
+				events := int(30 * time.Second / test.every)
+				for e := range events {
+					sentAt[fmt.Sprintf("$%d", e)] = time.Now()
+					w.notify(d, e, "!r:h", members...)
+					time.Sleep(test.every)
+				}
+				time.Sleep(2 * time.Second)
+				w.checkAges(sentAt, events*50, test.p99)
+			})
+		})
+	}
+}
+
+func TestAFailingAppDelaysNoOtherAppOfTheGateway(t *testing.T) {
 	inBubble(t, func(w *world) {
-		w.cfg.Shards = 1
-		var members []mxid.UserID
-		for i := range 500 {
-			members = append(members, mxid.UserID(fmt.Sprintf("@member%d:h", i)))
+		w.attack(always(502))
+		members := w.innocents(10)
+		for i := range members {
+			w.setApp(name(i), "ill", fmt.Sprint("ill", i), "gw")
 		}
-		w.set("@last:h", "key", "gw")
-		members = append(members, "@last:h")
-		d, stop := w.hostOn(slowExpansion{w.queue, time.Second}, w)
-		defer stop()
-		for e := range 20 {
-			w.notify(d, 1000+e, "!busy:h", members[:500]...)
+		d := w.host()
+		sentAt := map[string]time.Time{}
+		for e := range 90 {
+			sentAt[fmt.Sprintf("$%d", e)] = time.Now()
+			w.notify(d, e, "!r:h", members...)
+			time.Sleep(time.Second)
 		}
-		for room := range 20 {
-			w.notify(d, 2000+room, fmt.Sprintf("!other%d:h", room), members[:500]...)
-		}
-		at := time.Now()
-		w.notify(d, 1, "!quiet:h", members...)
-		w.wait(20*time.Second, func() bool { return len(w.got("key")) == 1 })
-		if took := time.Since(at); took > 10*time.Second {
-			t.Errorf("it took %v", took)
-		}
+		time.Sleep(3 * time.Second)
+		w.checkAges(sentAt, 900, 2*time.Second)
 	})
 }

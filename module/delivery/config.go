@@ -21,8 +21,8 @@ const (
 
 // Config configures delivery. All hosts of one queue should have the same Config.
 type Config struct {
-	// Shards is the number of parts of the queue. The first host that starts fixes it. 1
-	// to 1,000; default 128.
+	// Shards is the number of parts of the queue's list of due users. The first host that
+	// starts fixes it. 1 to 1,000; default 16.
 	Shards int
 
 	// MaxInFlight bounds the requests in flight of this host. Half of it is for slow
@@ -50,11 +50,11 @@ type Config struct {
 	MaxAge  time.Duration
 	CallAge time.Duration
 
-	// MaxBacklog bounds the notifications that wait for a pusher. Low priority is dropped
-	// first, then the oldest of the room with most. Default 100.
+	// MaxBacklog bounds the notifications that wait for a user. A log that is longer by a
+	// fifth is cut: low priority first, then the oldest of the room with most. Default 100.
 	MaxBacklog int
 
-	// MaxUserBytes bounds the stored bodies of all pushers of a user. Further
+	// MaxUserBytes bounds the stored bodies of a user's notifications. Further
 	// notifications are sent as event_id_only. Default 256 KiB.
 	MaxUserBytes int
 
@@ -64,9 +64,6 @@ type Config struct {
 
 	// MaxEventBytes bounds an event. Default 64 KiB, as the specification.
 	MaxEventBytes int
-
-	// DedupWindow is how long Notify ignores repeated events. Default 15 minutes.
-	DedupWindow time.Duration
 
 	// Content is by default FullContent.
 	Content ContentPolicy
@@ -86,12 +83,12 @@ type Config struct {
 // DefaultConfig returns the defaults.
 func DefaultConfig() Config {
 	return Config{
-		Shards: 128, MaxInFlight: 2048, MaxPerGateway: 256,
+		Shards: 16, MaxInFlight: 2048, MaxPerGateway: 256,
 		RequestTimeout: time.Minute, DrainTimeout: 10 * time.Second,
 		MaxAge: 24 * time.Hour, CallAge: time.Minute,
 		MaxBacklog: 100, MaxUserBytes: 256 << 10,
 		MaxNotificationBytes: 8 << 10, MaxEventBytes: 64 << 10,
-		DedupWindow: 15 * time.Minute, Content: FullContent, BadgeDelay: 3 * time.Second,
+		Content: FullContent, BadgeDelay: 3 * time.Second,
 		MaxCachedRules: 32 << 20,
 	}
 }
@@ -124,7 +121,6 @@ func (c Config) Validate() error {
 		{"DrainTimeout", c.DrainTimeout, 0, time.Minute},
 		{"MaxAge", c.MaxAge, time.Second, 30 * 24 * time.Hour},
 		{"CallAge", c.CallAge, time.Second, content.MaxCallAge},
-		{"DedupWindow", c.DedupWindow, time.Second, 24 * time.Hour},
 		{"BadgeDelay", c.BadgeDelay, 0, time.Minute},
 	} {
 		if f.value < f.least || f.value > f.most {

@@ -3,7 +3,6 @@ package delivery
 import (
 	"context"
 	"fmt"
-	"hash/fnv"
 	"math/rand/v2"
 	"sync"
 	"time"
@@ -32,23 +31,21 @@ type Delivery struct {
 	hasUnread bool
 	hasDelays bool
 
-	pushers *gather[mxid.UserID, module.Result[pusher.List]]
-	counts  *gather[mxid.UserID, module.Result[module.Counts]]
-	read    *gather[module.UserEvent, bool]
+	pushers *gather[mxid.UserID, module.Result[pusher.List]] // not cached
+	states  *gather[module.UserEvent, module.Result[module.UnreadState]]
 	delays  *gather[module.UserDevice, time.Duration]
 
 	gates    *gates
 	claims   *claims
 	failures *failures
 
-	stopping  chan struct{} // closed when this host stops
-	expanding steps         // of fan-outs
+	stopping chan struct{} // closed when this host stops
 
 	mu          sync.Mutex
 	sending     sync.WaitGroup
 	life        context.Context     // of requests; nil if this host does not send
-	late        time.Duration       // lateness of the oldest due backlog at the last look
-	lookedAt    time.Time           // the last look at all shards without an error
+	late        time.Duration       // since the earliest due time at the last look
+	lookedAt    time.Time           // the last look without an error
 	summary     module.QueueSummary // of the queue, at summaryAt
 	summaryAt   time.Time
 	lateSince   time.Time // when the count lateReports began
@@ -86,42 +83,33 @@ func New(seams Seams, cfg Config) (*Delivery, error) {
 		audience: &audience{seams.Feed, seams.Host, match.NewCache(cfg.MaxCachedRules), seams.Observer},
 		clock:    seams.Now, observer: seams.Observer,
 		hasUnread: seams.Unread != nil, hasDelays: seams.Attention != nil,
-		stopping: make(chan struct{}), expanding: newSteps(expansions),
+		stopping: make(chan struct{}),
 		gates:    newGates(turns.Config{MaxInFlight: cfg.MaxInFlight, MaxPerGate: cfg.MaxPerGateway, Random: rand.Float64}),
 		failures: &failures{observer: seams.Observer, reported: map[string]time.Time{}},
 	}
-	d.claims = &claims{queue: seams.Queue, failures: d.failures, own: map[module.Target]*claimed{}}
-	d.pushers = newGather(seams.Host.Pushers)
+	d.claims = &claims{queue: seams.Queue, failures: d.failures, own: map[pusherName]*claimed{}}
+	d.pushers = newGather(seams.Queue, func(user mxid.UserID) mxid.UserID { return user }, seams.Host.Pushers)
 	if seams.Unread != nil {
-		d.counts = newGather(seams.Unread.Counts)
-		d.read = newGather(eachOf(seams.Unread.AreRead))
+		d.states = newGather(seams.Queue, func(e module.UserEvent) mxid.UserID { return e.User }, eachOf(seams.Unread.States))
 	}
 	if seams.Attention != nil {
-		d.delays = newGather(eachOf(seams.Attention.Delay))
+		d.delays = newGather(seams.Queue, func(of module.UserDevice) mxid.UserID { return of.User }, eachOf(seams.Attention.Delay))
 	}
 	return d, nil
 }
 
-// ShardOf returns the shard of a user.
-func ShardOf(user mxid.UserID, shards int) int {
-	h := fnv.New64a()
-	h.Write([]byte(user))
-	return int(h.Sum64() % uint64(shards))
-}
-
-// PusherID returns the name of a pusher's backlog. It is a digest, so it may be logged.
+// PusherID returns the name of a pusher in the queue. It is a digest, so it may be logged.
 func PusherID(user mxid.UserID, key pusher.Key) string { return content.PusherID(user, key) }
 
-// Check fails if the queue cannot be used, for example because it has another number
-// of shards.
+// Check fails if the queue cannot be used, for example because it has another format.
 func (d *Delivery) Check(ctx context.Context) error {
-	if err := d.queue.Open(ctx, d.cfg.Shards); err != nil {
+	if err := d.queue.Open(ctx); err != nil {
 		return fmt.Errorf("delivery: open the queue: %w", err)
 	}
 	return nil
 }
 
-// Run sends due backlogs until ctx ends. Then it releases its claims, and waits for
+// Run sends what is due until ctx ends. Then it releases its claims, and waits for
 // requests in flight, up to Config.DrainTimeout. It returns when all its goroutines have
 // ended. Call it once, on every host, after [Delivery.Check].
 func (d *Delivery) Run(ctx context.Context) {
@@ -161,10 +149,6 @@ func (d *Delivery) isStopping() bool {
 	defer d.mu.Unlock()
 	return d.life == nil
 }
-
-// mayClaim reports whether this host may claim backlogs of a gate. A gate that this host
-// cannot reach is left to other hosts.
-func (d *Delivery) mayClaim(gate string) bool { return !d.isStopping() && d.gates.mayReach(gate) }
 
 // Stats returns the current state of this host.
 func (d *Delivery) Stats() Stats {

@@ -45,14 +45,14 @@ func announce(ctx context.Context, notifier module.Notifier, create, levels stri
 	if err != nil {
 		return err
 	}
-	return notifier.Notify(ctx, event, "", decisions)
+	return notifier.Notify(ctx, event, decisions)
 }
 
 // handOver is called when the transaction has committed.
 func handOver(ctx context.Context, notifier module.Notifier, rows outbox, r row) error {
 	decisions, err := notifier.Decide(ctx, r.event, r.members)
 	if err == nil {
-		err = notifier.Notify(ctx, r.event, "", decisions)
+		err = notifier.Notify(ctx, r.event, decisions)
 	}
 	if err != nil && !module.IsPermanent(err) {
 		return err // the row stays
@@ -77,7 +77,7 @@ func (n *notified) Decide(_ context.Context, _ module.Event, members []match.Mem
 	return make(module.Decisions, len(members)), nil
 }
 
-func (n *notified) Notify(context.Context, module.Event, string, module.Decisions) error {
+func (n *notified) Notify(context.Context, module.Event, module.Decisions) error {
 	if n.calls++; n.calls <= n.failures {
 		return module.Unavailable(context.DeadlineExceeded)
 	}
@@ -119,7 +119,7 @@ type deciding struct {
 	got module.Decisions
 }
 
-func (d *deciding) Notify(_ context.Context, _ module.Event, _ string, got module.Decisions) error {
+func (d *deciding) Notify(_ context.Context, _ module.Event, got module.Decisions) error {
 	d.got = got
 	return nil
 }

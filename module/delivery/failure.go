@@ -19,7 +19,6 @@ type FailReason string
 
 // The reasons. FailOOM, FailReadOnly and FailNoPerm are refusals by Redis.
 const (
-	FailFull        FailReason = "full"        // too many large events wait
 	FailOOM         FailReason = "oom"         // the memory of Redis is full
 	FailReadOnly    FailReason = "readonly"    // Redis refuses writes: a replica, a master without replicas, or a full disk
 	FailNoPerm      FailReason = "noperm"      // the password is wrong, or the ACL lacks a right
@@ -33,7 +32,7 @@ const (
 // FailReasons returns all reasons.
 func FailReasons() []FailReason {
 	return []FailReason{
-		FailFull, FailOOM, FailReadOnly, FailNoPerm, FailDurability, FailUnreachable, FailTimeout, FailCanceled, FailOther,
+		FailOOM, FailReadOnly, FailNoPerm, FailDurability, FailUnreachable, FailTimeout, FailCanceled, FailOther,
 	}
 }
 
@@ -81,8 +80,6 @@ func reasonOf(err error) FailReason {
 	}
 	var network net.Error
 	switch {
-	case errors.Is(err, errFull):
-		return FailFull
 	case errors.Is(err, commit.ErrNotConfirmed):
 		return FailDurability
 	case errors.As(err, &refusal):

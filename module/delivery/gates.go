@@ -1,6 +1,7 @@
 package delivery
 
 import (
+	"maps"
 	"sync"
 	"time"
 
@@ -15,21 +16,24 @@ type gates struct {
 
 	mu          sync.Mutex
 	turns       *turns.Scheduler
-	hasMore     bool      // the last look left due backlogs
-	putOffUntil time.Time // then all backlogs that were put off are due again
+	hasMore     bool      // the last look left due users
+	putOffUntil time.Time // then all pushers that were put off are due again
 	isTicking   bool      // while requests wait for their places
+
+	took    map[string]time.Time // gates, and when they took something last
+	sweptAt time.Time            // of took
 }
 
 func newGates(cfg turns.Config) *gates {
-	return &gates{wake: make(chan struct{}, 1), turns: turns.New(cfg)}
+	return &gates{wake: make(chan struct{}, 1), turns: turns.New(cfg), took: map[string]time.Time{}}
 }
 
 // admit is [turns.Scheduler.Admit].
-func (g *gates) admit(user mxid.UserID, gate string) (*turns.Turn, time.Duration) {
+func (g *gates) admit(user mxid.UserID, gate string, fails bool) (*turns.Turn, time.Duration) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	now := time.Now()
-	turn, delay := g.turns.Admit(now, string(user), gate)
+	turn, delay := g.turns.Admit(now, string(user), gate, fails)
 	if due := now.Add(delay); turn == nil && delay < lookEvery/2 && due.After(g.putOffUntil) {
 		g.putOffUntil = due
 	}
@@ -55,18 +59,27 @@ func (g *gates) tick() {
 // lowLine is the number of waiting requests of a gate below which a host looks for more.
 const lowLine = 64
 
-// end ends a turn, and starts a look if more backlogs are due, or the gate is open again.
+// end ends a turn, and starts a look if more users are due, or the gate is open again.
 func (g *gates) end(t *turns.Turn, r turns.Result, wait time.Duration) {
 	g.mu.Lock()
 	wasOpen := g.turns.IsOpen(t.Gate)
-	g.turns.End(time.Now(), t, r, wait)
+	now := time.Now()
+	g.turns.End(now, t, r, wait)
+	if r == turns.Taken {
+		g.took[t.Gate] = now
+	}
 	hasMore := g.hasMore && g.turns.WaitingAt(t.Gate) < lowLine || !wasOpen && g.turns.IsOpen(t.Gate)
 	g.mu.Unlock()
 	if hasMore {
-		select {
-		case g.wake <- struct{}{}:
-		default:
-		}
+		g.lookNow()
+	}
+}
+
+// lookNow starts a look.
+func (g *gates) lookNow() {
+	select {
+	case g.wake <- struct{}{}:
+	default:
 	}
 }
 
@@ -102,11 +115,12 @@ func (g *gates) closedFor(gate string, last time.Duration) time.Duration {
 	return g.turns.ClosedFor(now, now.Add(-last), gate)
 }
 
-// mayReach reports whether this host should try a gate; see [turns.Scheduler.MayReach].
-func (g *gates) mayReach(gate string) bool {
+// mayClaim reports whether this host may claim what is added at a gate. Looks find what to
+// probe a closed gate with, and leave a gate that this host cannot reach to other hosts.
+func (g *gates) mayClaim(gate string) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.turns.MayReach(time.Now(), gate)
+	return g.turns.IsOpen(gate) && g.turns.MayReach(time.Now(), gate)
 }
 
 func (g *gates) hold(gateways []string) {
@@ -115,36 +129,55 @@ func (g *gates) hold(gateways []string) {
 	g.turns.Hold(gateways)
 }
 
-// capacity returns how many backlogs to claim.
+// capacity returns how many users to claim for.
 func (g *gates) capacity() int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.turns.Capacity(time.Now())
 }
 
-// claimable returns how many backlogs of a gate to claim, and whether the gate is closed.
-func (g *gates) claimable(gate string) (most int, isClosed bool) {
-	if gate == module.FanOut {
-		return expansions, false
-	}
+// tookLately is the time after the last success of a gate for which its users are late. A
+// gate that opens and closes serves some of them; one that is down has to be seen by its
+// failures.
+const tookLately = time.Minute
+
+// claimable returns how many users of a gate to claim for, how many of them may fail there,
+// and whether the gate is down.
+func (g *gates) claimable(gate string) (most, failing int, isDown bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.turns.Claimable(time.Now(), gate)
+	now := time.Now()
+	most, failing, isClosed := g.turns.Claimable(now, gate)
+	return most, failing, isClosed && now.Sub(g.took[gate]) > tookLately
 }
 
-// looked notes the result of a look. Allowed is how many backlogs of each gate the look
-// could claim. An open gate may have more due backlogs if the look has claimed so many.
-func (g *gates) looked(found module.Claimed, allowed map[string]int) (isCutOff bool) {
+// allowance is how many users of a gate a look may return, and how many of them may fail
+// there.
+type allowance struct{ most, failing int }
+
+// looked notes the result of a look, and how many users of each gate it could return. An open
+// gate may have more due users if the look has returned so many.
+func (g *gates) looked(found module.Looked, allowed map[string]allowance) (isCutOff bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.hasMore = len(found.More) > 0
-	for _, b := range found.Backlogs {
-		gate := b.Claim.Gate
-		if allowed[gate]--; allowed[gate] == 0 && g.turns.IsOpen(gate) {
+	now := time.Now()
+	g.hasMore = found.More
+	for _, u := range found.Users {
+		left := allowed[u.Gate]
+		left.most--
+		if u.Fails {
+			left.failing--
+		}
+		allowed[u.Gate] = left
+		if (left.most == 0 || u.Fails && left.failing == 0) && g.turns.IsOpen(u.Gate) {
 			g.hasMore = true
 		}
 	}
-	return g.turns.IsCutOff(time.Now())
+	if now.Sub(g.sweptAt) > tookLately {
+		g.sweptAt = now
+		maps.DeleteFunc(g.took, func(_ string, at time.Time) bool { return now.Sub(at) > tookLately })
+	}
+	return g.turns.IsCutOff(now)
 }
 
 // expectMore makes the end of the next turn start a look.
@@ -154,7 +187,7 @@ func (g *gates) expectMore() {
 	g.hasMore = true
 }
 
-// hasPutOff reports whether backlogs that were put off are soon due again.
+// hasPutOff reports whether pushers that were put off are soon due again.
 func (g *gates) hasPutOff() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()

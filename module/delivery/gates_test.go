@@ -13,8 +13,8 @@ func (w *world) behind(d *Delivery, gates, pushers int) {
 	w.t.Helper()
 	var users []mxid.UserID
 	for i := range gates * pushers {
-		w.set(name2(i), key(i), fmt.Sprint("gw", i%gates))
-		users = append(users, name2(i))
+		w.set(name(i), key(i), fmt.Sprint("gw", i%gates))
+		users = append(users, name(i))
 	}
 	for g := range gates {
 		w.answer(fmt.Sprint("gw", g), always(502))
@@ -28,12 +28,11 @@ func (w *world) behind(d *Delivery, gates, pushers int) {
 
 // However many wait behind closed gates, a host only tries the gates.
 func TestClosedGatesCostTheirProbes(t *testing.T) {
-	for name, pushers := range map[string]int{"control": 5, "many": 120} {
-		t.Run(name, func(t *testing.T) {
+	for label, pushers := range map[string]int{"control": 5, "many": 120} {
+		t.Run(label, func(t *testing.T) {
 			inBubble(t, func(w *world) {
 				const gates = 10
-				d, stop := w.host()
-				defer stop()
+				d := w.host()
 				w.behind(d, gates, pushers)
 				calls, posts := w.queue.Calls(), len(w.all())
 				time.Sleep(time.Minute)
@@ -52,23 +51,14 @@ func TestClosedGatesCostTheirProbes(t *testing.T) {
 	}
 }
 
-// When a gate opens, its backlogs go at once.
+// When a gate opens, what waits for it goes at once.
 func TestBacklogsOfAGateThatOpensAreSentSoon(t *testing.T) {
 	inBubble(t, func(w *world) {
 		const pushers = 1000
-		d, stop := w.host()
-		defer stop()
+		d := w.host()
 		w.behind(d, 1, pushers)
 		w.answer("gw0", always(200))
-		for d.Stats().Gateways[GateClosed] > 0 {
-			time.Sleep(10 * time.Millisecond)
-		}
-		opened := time.Now()
-		for w.queue.Waiting() > 0 && time.Since(opened) < time.Minute {
-			time.Sleep(10 * time.Millisecond)
-		}
-		if took := time.Since(opened); took > 5*time.Second {
-			t.Errorf("the last of %d was sent after %v", pushers, took)
-		}
+		w.wait(time.Minute, func() bool { return d.Stats().Gateways[GateClosed] == 0 })
+		w.wait(5*time.Second, func() bool { return w.queue.Waiting() == 0 })
 	})
 }

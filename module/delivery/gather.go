@@ -6,28 +6,66 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/mxid"
 )
 
 // queueTimeout bounds a summary of the queue, and a lookup at the host or its stores.
 const queueTimeout = 10 * time.Second
 
-// gather batches lookups: while a call is in flight, new keys wait for the next call.
+// gatherFor is how long new keys wait for a call in flight. A call that takes longer is slow:
+// the next one begins beside it.
+const gatherFor = 20 * time.Millisecond
+
+// gather batches lookups: while a call is in flight, new keys wait for the next call. Keys
+// of different parts of the queue are looked up side by side, so a part that does not answer
+// delays no keys of others.
 type gather[K comparable, V any] struct {
-	ask func(context.Context, []K) map[K]V
+	ask   func(context.Context, []K) map[K]V
+	parts func(context.Context, []K) [][]K
 
 	mu    sync.Mutex
-	next  *question[K, V]
+	next  map[K]*question[V]
 	asked bool // a call is in flight
 }
 
-type question[K comparable, V any] struct {
-	keys    map[K]struct{}
-	answers map[K]V
-	done    chan struct{}
+type question[V any] struct {
+	answer V
+	found  bool
+	done   chan struct{} // closed after answer and found are set
 }
 
-func newGather[K comparable, V any](ask func(context.Context, []K) map[K]V) *gather[K, V] {
-	return &gather[K, V]{ask: ask}
+func newGather[K comparable, V any](
+	queue module.DeliveryQueue, userOf func(K) mxid.UserID, ask func(context.Context, []K) map[K]V,
+) *gather[K, V] {
+	return &gather[K, V]{ask: ask, next: map[K]*question[V]{}, parts: func(ctx context.Context, keys []K) [][]K {
+		return inParts(ctx, queue, keys, userOf)
+	}}
+}
+
+// inParts groups items by the parts of the queue that have their users.
+func inParts[K any](ctx context.Context, queue module.DeliveryQueue, items []K, userOf func(K) mxid.UserID) (parts [][]K) {
+	if len(items) == 1 {
+		return [][]K{items}
+	}
+	of := map[mxid.UserID][]K{}
+	var users []mxid.UserID
+	for _, item := range items {
+		user := userOf(item)
+		if of[user] == nil {
+			users = append(users, user)
+		}
+		of[user] = append(of[user], item)
+	}
+	for _, users := range queue.Parts(ctx, users) {
+		var part []K
+		for _, user := range users {
+			part = append(part, of[user]...)
+		}
+		parts = append(parts, part)
+	}
+	return parts
 }
 
 // eachOf turns ask into a function that returns its results by key. Ask returns a result
@@ -44,45 +82,77 @@ func eachOf[K comparable, V any](ask func(context.Context, []K) []V) func(contex
 	}
 }
 
-// get returns the value of a key; found is false if there is none, or ctx has ended.
-func (g *gather[K, V]) get(ctx context.Context, key K) (answer V, found bool) {
-	q := g.add(key)
-	select {
-	case <-q.done:
-		answer, found = q.answers[key]
-		return answer, found
-	case <-ctx.Done():
-		return answer, false
-	}
+// get returns the value of a key; found is false if there is none in time, or ctx has ended.
+func (g *gather[K, V]) get(ctx context.Context, key K, within time.Duration) (answer V, found bool) {
+	return g.add(key).wait(ctx, within)
 }
 
-func (g *gather[K, V]) add(key K) *question[K, V] {
+func (q *question[V]) wait(ctx context.Context, within time.Duration) (answer V, found bool) {
+	timeout := time.NewTimer(within)
+	defer timeout.Stop()
+	select {
+	case <-q.done:
+		return q.answer, q.found
+	case <-timeout.C:
+	case <-ctx.Done():
+	}
+	return answer, false
+}
+
+// add asks for a key without waiting for the answer.
+func (g *gather[K, V]) add(key K) *question[V] {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.next == nil {
-		g.next = &question[K, V]{keys: map[K]struct{}{}, done: make(chan struct{})}
+	q := g.next[key]
+	if q == nil {
+		q = &question[V]{done: make(chan struct{})}
+		g.next[key] = q
 	}
-	g.next.keys[key] = struct{}{}
 	if !g.asked {
 		g.asked = true
 		go g.run()
 	}
-	return g.next
+	return q
 }
 
 func (g *gather[K, V]) run() {
 	for {
 		g.mu.Lock()
-		q := g.next
-		g.next = nil
-		g.asked = q != nil
+		batch := g.next
+		g.next = map[K]*question[V]{}
+		g.asked = len(batch) > 0
 		g.mu.Unlock()
-		if q == nil {
+		if len(batch) == 0 {
 			return
 		}
-		ctx, cancel := context.WithTimeout(context.Background(), queueTimeout)
-		q.answers = g.ask(ctx, slices.Collect(maps.Keys(q.keys)))
+		g.askAll(batch)
+	}
+}
+
+// askAll looks up all keys of a batch. It returns after gatherFor at the latest.
+func (g *gather[K, V]) askAll(batch map[K]*question[V]) {
+	ctx, cancel := context.WithTimeout(context.Background(), queueTimeout)
+	var asking sync.WaitGroup
+	for _, keys := range g.parts(ctx, slices.Collect(maps.Keys(batch))) {
+		asking.Go(func() {
+			answers := g.ask(ctx, keys)
+			for _, key := range keys {
+				q := batch[key]
+				q.answer, q.found = answers[key]
+				close(q.done)
+			}
+		})
+	}
+	all := make(chan struct{})
+	go func() {
+		asking.Wait()
 		cancel()
-		close(q.done)
+		close(all)
+	}()
+	slow := time.NewTimer(gatherFor)
+	defer slow.Stop()
+	select {
+	case <-all:
+	case <-slow.C:
 	}
 }

@@ -23,12 +23,12 @@ import (
 // world has a queue, users, hosts and push gateways.
 type world struct {
 	t     *testing.T
+	began time.Time
 	queue *queuetest.Memory
 	cfg   Config
 
 	mu        sync.Mutex
 	pushers   map[mxid.UserID]pusher.List
-	rules     map[mxid.UserID]pushrule.Ruleset
 	removed   []mxid.UserID
 	reading   func() error // called when pushers are read
 	gateways  map[string]func(context.Context, sent) (module.GatewayAnswer, error)
@@ -42,8 +42,8 @@ type world struct {
 	counts    map[string]int // by event and label
 	reports   []observe.Problem
 	late      []*LateError
+	rejected  []RejectedError
 	sets      int64
-	expected  map[mxid.UserID][]string
 	failing   atomic.Pointer[error]
 }
 
@@ -61,12 +61,10 @@ type sent struct {
 }
 
 func newWorld(t *testing.T) *world {
-	cfg := DefaultConfig()
-	cfg.Shards = 8
 	w := &world{
-		t: t, queue: queuetest.NewMemory(), cfg: cfg, pushers: map[mxid.UserID]pusher.List{}, rules: map[mxid.UserID]pushrule.Ruleset{},
+		t: t, began: time.Now(), queue: queuetest.NewMemory(), cfg: DefaultConfig(), pushers: map[mxid.UserID]pusher.List{},
 		gateways: map[string]func(context.Context, sent) (module.GatewayAnswer, error){}, underWay: map[string]int{},
-		dropped: map[DropReason]int{}, counts: map[string]int{}, expected: map[mxid.UserID][]string{}, arrived: map[string][]string{}, reading: func() error { return nil },
+		dropped: map[DropReason]int{}, counts: map[string]int{}, arrived: map[string][]string{}, reading: func() error { return nil },
 	}
 	w.queue.Fail = func(string) error {
 		if err := w.failing.Load(); err != nil {
@@ -77,11 +75,13 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-func (w *world) host() (d *Delivery, stop func()) {
-	return w.hostOn(w.queue, w)
+func (w *world) host() *Delivery {
+	d, _ := w.hostOn(w.queue, w)
+	return d
 }
 
-func (w *world) hostOn(queue module.DeliveryQueue, gateway module.Gateway) (d *Delivery, stop func()) {
+// stopped returns a host that does not send.
+func (w *world) stopped(queue module.DeliveryQueue, gateway module.Gateway) *Delivery {
 	w.t.Helper()
 	d, err := New(Seams{
 		Queue: queue, Gateway: gateway, Host: &worldHost{w: w}, Feed: newFeed(w.t, worldRules{}), Unread: w.unread, Attention: w.attention,
@@ -90,6 +90,13 @@ func (w *world) hostOn(queue module.DeliveryQueue, gateway module.Gateway) (d *D
 	if err != nil {
 		w.t.Fatal(err)
 	}
+	return d
+}
+
+// hostOn starts a host. It stops at the end of the test, or before.
+func (w *world) hostOn(queue module.DeliveryQueue, gateway module.Gateway) (d *Delivery, stop func()) {
+	w.t.Helper()
+	d = w.stopped(queue, gateway)
 	if err := d.Check(w.t.Context()); err != nil {
 		w.t.Fatal(err)
 	}
@@ -99,19 +106,26 @@ func (w *world) hostOn(queue module.DeliveryQueue, gateway module.Gateway) (d *D
 		defer close(ended)
 		d.Run(ctx)
 	}()
-	return d, func() {
+	stop = func() {
 		cancel()
 		<-ended
 	}
+	w.t.Cleanup(stop)
+	return d, stop
 }
 
+// set sets a pusher of the app "app".
 func (w *world) set(user mxid.UserID, pushkey, gateway string) {
+	w.setApp(user, "app", pushkey, gateway)
+}
+
+func (w *world) setApp(user mxid.UserID, app, pushkey, gateway string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.sets++
 	list := w.pushers[user]
 	list.Set(pusher.Pusher{
-		Key: pusher.Key{AppID: "app", Pushkey: pushkey}, Kind: pusher.HTTP, SetAt: 1_700_000_000_000_000 + w.sets,
+		Key: pusher.Key{AppID: app, Pushkey: pushkey}, Kind: pusher.HTTP, SetAt: 1_700_000_000_000_000 + w.sets,
 		Data: fmt.Sprintf(`{"url":"https://%s%s"}`, gateway, pusher.NotifyPath),
 	})
 	w.pushers[user] = list
@@ -278,6 +292,9 @@ func (o worldObserver) Report(problem observe.Problem, err error) {
 	if late := new(LateError); errors.As(err, &late) {
 		o.w.late = append(o.w.late, late)
 	}
+	if rejected := new(RejectedError); errors.As(err, &rejected) {
+		o.w.rejected = append(o.w.rejected, *rejected)
+	}
 	o.w.reports = append(o.w.reports, problem)
 }
 
@@ -305,6 +322,21 @@ func (w *world) notify(d *Delivery, id int, room string, users ...mxid.UserID) {
 	}
 }
 
+// event notifies of an event with more than a text, or of another type.
+func (w *world) event(d *Delivery, event string, users ...mxid.UserID) {
+	w.t.Helper()
+	if err := w.send(d, module.Event{JSON: event}, users...); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func (w *world) badge(d *Delivery, users ...mxid.UserID) {
+	w.t.Helper()
+	if err := d.UpdateBadges(w.t.Context(), users...); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
 func (w *world) tryNotify(d *Delivery, id int, room string, users ...mxid.UserID) error {
 	e := module.Event{JSON: fmt.Sprintf(
 		`{"event_id":"$%d","room_id":"%s","type":"m.room.message","sender":"@sender:h","content":{"body":"hi","msgtype":"m.text"}}`, id, room)}
@@ -322,7 +354,7 @@ func (w *world) send(d *Delivery, e module.Event, users ...mxid.UserID) error {
 	if err != nil {
 		return err
 	}
-	return d.Notify(ctx, e, "", decisions)
+	return d.Notify(ctx, e, decisions)
 }
 
 func name(i int) mxid.UserID { return mxid.UserID(fmt.Sprintf("@u%d:h", i)) }
@@ -336,7 +368,7 @@ func inBubble(t *testing.T, test func(w *world)) {
 
 func TestANotificationIsSent(t *testing.T) {
 	inBubble(t, func(w *world) {
-		d, stop := w.host()
+		d := w.host()
 		for i := range 20 {
 			w.set(name(i), key(i), "gw")
 		}
@@ -357,7 +389,6 @@ func TestANotificationIsSent(t *testing.T) {
 		if n := w.queue.Waiting(); n != 0 {
 			t.Errorf("%d notifications are left", n)
 		}
-		stop()
 	})
 }
 
@@ -380,89 +411,6 @@ func (w *world) delivered(pushkey string) (all []sent) {
 		}
 	}
 	return all
-}
-
-// mortal connects a host to the queue and the gateways, until dead is closed.
-type mortal struct {
-	module.DeliveryQueue
-	*world
-	dead chan struct{}
-}
-
-func (w *world) mortalHost() (d *Delivery, kill func()) {
-	m := &mortal{w.queue, w, make(chan struct{})}
-	d, stop := w.hostOn(m, m)
-	return d, func() {
-		close(m.dead)
-		stop()
-	}
-}
-
-func (m *mortal) err() error {
-	select {
-	case <-m.dead:
-		return module.Unavailable(context.Canceled)
-	default:
-		return nil
-	}
-}
-
-func (m *mortal) Post(ctx context.Context, url string, body []byte) (module.GatewayAnswer, error) {
-	if m.err() != nil {
-		return module.GatewayAnswer{}, context.Canceled
-	}
-	return m.world.Post(ctx, url, body)
-}
-
-func (m *mortal) Enqueue(ctx context.Context, batches []module.DeliveryBatch) []module.Result[module.Enqueued] {
-	if err := m.err(); err != nil {
-		results := make([]module.Result[module.Enqueued], len(batches))
-		for i := range results {
-			results[i].Err = err
-		}
-		return results
-	}
-	return m.DeliveryQueue.Enqueue(ctx, batches)
-}
-
-func (m *mortal) Claim(ctx context.Context, look module.Look) (module.Claimed, error) {
-	if err := m.err(); err != nil {
-		return module.Claimed{}, err
-	}
-	return m.DeliveryQueue.Claim(ctx, look)
-}
-
-func (m *mortal) Complete(ctx context.Context, c module.Claim, id string, trouble module.Trouble, sent string) (int, error) {
-	if err := m.err(); err != nil {
-		return 0, err
-	}
-	return m.DeliveryQueue.Complete(ctx, c, id, trouble, sent)
-}
-
-func (m *mortal) Postpone(ctx context.Context, c module.Claim, gate string, delay time.Duration, trouble *module.Trouble) error {
-	if err := m.err(); err != nil {
-		return err
-	}
-	return m.DeliveryQueue.Postpone(ctx, c, gate, delay, trouble)
-}
-
-func (m *mortal) Renew(ctx context.Context, c module.Claim, by time.Duration) (module.Claim, error) {
-	if err := m.err(); err != nil {
-		return c, err
-	}
-	return m.DeliveryQueue.Renew(ctx, c, by)
-}
-
-func (w *world) setApp(user mxid.UserID, app, pushkey, gateway string) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.sets++
-	list := w.pushers[user]
-	list.Set(pusher.Pusher{
-		Key: pusher.Key{AppID: app, Pushkey: pushkey}, Kind: pusher.HTTP, SetAt: 1_700_000_000_000_000 + w.sets,
-		Data: fmt.Sprintf(`{"url":"https://%s%s"}`, gateway, pusher.NotifyPath),
-	})
-	w.pushers[user] = list
 }
 
 // unset removes the pushers of a user.

@@ -10,39 +10,49 @@ import (
 	"github.com/pushfx/pushfx/module/pusher"
 )
 
-// Waiting describes a backlog for operators. It has no pushkey and no content. Times
-// are by the clock of the queue.
+// Waiting describes what a pusher has to send, for operators. It has no pushkey and no
+// content. Times are by the clock of the queue.
 type Waiting struct {
 	User          mxid.UserID
 	Pusher        string // see [PusherID]
-	Gateway, App  string // see [GatewayName]; the app_id
 	Notifications int
+	Unreadable    int       // of Notifications; hosts will drop them
 	Oldest        time.Time // when Notify got the first of them
-	Claimed       bool      // whether a host has claimed it, until Due
+	Claimed       bool      // whether a host has claimed the pusher, until Due
 	Due           time.Time // time of the next attempt
 
-	Attempts int       // failures in a row
-	Since    time.Time // of the first failure; zero for none
-	Last     time.Time // of the last failure; zero for none
-	Status   int       // of the last answer, 0 for none
-	Class    string    // why there was no answer, for example "dns"; "status" if there was one
+	Attempts     int       // failures in a row
+	Since        time.Time // of the first failure; zero for none
+	Last         time.Time // of the last failure; zero for none
+	Gateway, App string    // of the last failure; see [GatewayName]; the app_id
+	Status       int       // of the last answer, 0 for none
+	Class        string    // why there was no answer, for example "dns"; "status" if there was one
 }
 
-// ReadBacklog describes a backlog of a [module.DeliveryQueue]. The backlog of a
-// [module.FanOut] cannot be described.
-func ReadBacklog(b module.Backlog) (w Waiting, err error) {
-	m, err := content.ReadMeta(b.First.Meta)
-	if err != nil {
-		return Waiting{}, err
+// ReadLog describes what the pushers of a user have to send.
+func ReadLog(user mxid.UserID, log module.Log) (all []Waiting) {
+	for _, p := range log.Pushers {
+		w := ReadTrouble(p.Trouble)
+		w.User, w.Pusher, w.Claimed, w.Due = user, p.Pusher, p.Claimed, p.Due
+		for _, n := range log.Notifications {
+			if n.Number < p.Number {
+				continue
+			}
+			w.Notifications++
+			m, err := content.ReadMeta(n.Meta)
+			switch {
+			case err != nil:
+				w.Unreadable++
+			case w.Oldest.IsZero():
+				w.Oldest = time.UnixMilli(m.Added)
+			}
+		}
+		all = append(all, w)
 	}
-	w = ReadTrouble(b.Trouble)
-	w.User, w.Pusher, w.Notifications, w.Oldest = m.User, b.Claim.Target.Name, b.Waiting, time.UnixMilli(m.Added)
-	w.Claimed, w.Due = b.Claim.Token != 0, b.Due
-	w.Gateway, w.App = SplitGate(b.Claim.Gate)
-	return w, nil
+	return all
 }
 
-// ReadTrouble reads why a backlog waits. Gateway and App are those of the last failure.
+// ReadTrouble reads why a pusher waits.
 func ReadTrouble(stored module.Trouble) (w Waiting) {
 	t := content.ReadTrouble(stored)
 	w = Waiting{Attempts: t.Attempts, Status: t.Status, Class: string(t.Class)}

@@ -46,7 +46,7 @@ func (e *LateError) Error() string {
 	return fmt.Sprintf("%s after %v: %s, %d failures, the last: %q", e.Pusher, e.Age, e.Cause, e.Attempts, e.Last)
 }
 
-// pastWait is why the first notification of a backlog waited. Notifications behind it
+// pastWait is why the first notification of a pusher waited. Notifications behind it
 // waited for the same reason.
 type pastWait struct {
 	trouble content.Trouble // of the last failure
@@ -57,7 +57,7 @@ type pastWait struct {
 // request.
 func (s *sending) checkAge(added time.Time, took time.Duration) {
 	now := s.d.clock()
-	if s.trouble.Attempts > 0 || s.trouble.Delayed != "" {
+	if s.trouble.Attempts > 0 || s.trouble.Delayed != 0 {
 		s.wait = pastWait{s.trouble, now}
 	}
 	age := now.Sub(added)
@@ -77,7 +77,7 @@ func (s *sending) lateError(added time.Time, age, took time.Duration) *LateError
 	if !added.After(s.wait.until) { // it waited for the same reason
 		t = s.wait.trouble
 	}
-	e := &LateError{Pusher: s.claim.Target.Name, Age: age.Round(time.Second), Cause: LateWaited, Attempts: t.Attempts}
+	e := &LateError{Pusher: s.claim.Pusher, Age: age.Round(time.Second), Cause: LateWaited, Attempts: t.Attempts}
 	switch {
 	case t.Attempts > 0 && t.Class == content.ClassStatus:
 		e.Last, e.Cause = fmt.Sprint(t.Status), LateFailed
@@ -88,7 +88,7 @@ func (s *sending) lateError(added time.Time, age, took time.Duration) *LateError
 		e.Last, e.Cause = string(t.Class), LateFailed
 	case took > age/2:
 		e.Cause = LateSlow
-	case t.Delayed != "":
+	case t.Delayed != 0:
 		e.Cause = LateDelayed
 	case s.d.gates.closedFor(s.target.Gate(), age) > age/2:
 		e.Cause = LateClosed

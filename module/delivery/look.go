@@ -8,44 +8,46 @@ import (
 
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/delivery/content"
+	"github.com/pushfx/pushfx/module/fault"
+	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/pusher"
 	"github.com/pushfx/pushfx/module/retry"
 )
 
-// How long a host waits between two looks for due backlogs. Backlogs that Notify claims
+// How long a host waits between two looks for due pushers. Pushers that Notify claims
 // need no look.
 const (
 	lookEvery  = time.Second
-	lookSoon   = 50 * time.Millisecond // backlogs were put off, and are soon due again
-	lookAgain  = 20 * time.Millisecond // no due backlog got a turn
-	lookGap    = 5 * time.Millisecond  // the least wait
+	lookSoon   = 50 * time.Millisecond // pushers were put off, and are soon due again
+	lookGap    = 20 * time.Millisecond // the least wait
 	retryQueue = time.Second           // after an error of the queue or the host
+
+	// claimFor is how long a look waits for the claims of what it has found. Claims at a part
+	// of the queue that takes longer go on beside the next looks.
+	claimFor = 100 * time.Millisecond
 )
 
-// look claims due backlogs and sends them, until ctx ends. After a look that left due
-// backlogs, the next looks read only the shards of these backlogs, for up to lookEvery.
+// What a look claims of a user.
+const (
+	claimPushers = 4  // at once; one of a user who fails, or at a closed gate
+	claimRead    = 4  // notifications of each pusher
+	claimStray   = 16 // pushers that the user may have no more
+)
+
+// look claims due pushers and sends for them, until ctx ends.
 func (d *Delivery) look(ctx context.Context) {
-	var heldAt, allAt time.Time
-	var shards []int // nil: all
+	var heldAt time.Time
 	for ctx.Err() == nil {
 		if time.Since(heldAt) >= lookEvery {
 			heldAt = time.Now()
 			d.readHeld(ctx)
 		}
 		began := time.Now()
-		if began.Sub(allAt) >= lookEvery {
-			shards = nil
-		}
-		if shards == nil {
-			allAt = began
-		}
-		var wait time.Duration
-		wait, shards = d.lookOnce(ctx, shards)
-		timer := time.NewTimer(wait)
+		timer := time.NewTimer(d.lookOnce(ctx))
 		select {
 		case <-ctx.Done():
 		case <-timer.C:
 		case <-d.gates.wake:
-			shards = nil
 		}
 		timer.Stop()
 		_ = retry.Sleep(ctx, time.Until(began.Add(lookGap)))
@@ -63,75 +65,201 @@ func (d *Delivery) readHeld(ctx context.Context) {
 	d.gates.hold(names)
 }
 
-// lookOnce claims and sends due backlogs of shards, and returns when to look again, and at
-// which shards.
-func (d *Delivery) lookOnce(ctx context.Context, shards []int) (wait time.Duration, more []int) {
+// lookOnce claims due pushers and sends for them. It returns when to look again.
+func (d *Delivery) lookOnce(ctx context.Context) (wait time.Duration) {
 	wait = lookEvery/2 + rand.N(lookEvery/2)
-	claimedAt := time.Now()
-	allowed := map[string]int{}
-	found, err := d.queue.Claim(ctx, module.Look{Shards: shards, Limit: d.gates.capacity(), Lease: lease, Gate: func(gate string) (int, bool) {
-		most, isClosed := d.gates.claimable(gate)
-		allowed[gate] = most
-		return most, isClosed
+	began := time.Now()
+	allowed := map[string]allowance{}
+	found, err := d.queue.Look(ctx, module.Look{Limit: d.gates.capacity(), Lease: lease, Gate: func(gate string) (most, failing int, isClosed bool) {
+		most, failing, isClosed = d.gates.claimable(gate)
+		allowed[gate] = allowance{most, failing}
+		return most, failing, isClosed
 	}})
 	if err != nil {
 		if ctx.Err() == nil {
 			d.failures.add("look for what is due", err)
 		}
-		return wait, nil
+		return wait
 	}
 	isCutOff := d.gates.looked(found, allowed)
-	if shards == nil {
-		d.mu.Lock()
-		d.late, d.lookedAt = found.Oldest, claimedAt
-		d.mu.Unlock()
-	}
-	// Backlogs without failures begin first: one of them should try a closed gate.
-	slices.SortStableFunc(found.Backlogs, func(a, b module.Backlog) int { return min(1, len(a.Trouble.Text)) - min(1, len(b.Trouble.Text)) })
-	began := 0
-	for _, b := range found.Backlogs {
-		if d.begin(b, claimedAt) {
-			began++
-		}
-	}
+	d.mu.Lock()
+	d.late, d.lookedAt = found.Late, began
+	d.mu.Unlock()
+	d.claimAll(ctx, found.Users)
 	switch {
 	case isCutOff: // other hosts send what is due
-		return wait, nil
-	case len(found.More) > 0 && began > 0:
-		return lookGap, found.More
-	case len(found.More) > 0:
-		return lookAgain, found.More
+		return wait
+	case found.More:
+		return lookGap
 	case d.gates.hasPutOff():
-		return lookSoon, nil
+		return lookSoon
 	}
-	return wait, nil
+	return wait
 }
 
-// begin sends a claimed backlog when its turn comes. It returns false if this host has no
-// place for the backlog.
-func (d *Delivery) begin(b module.Backlog, claimedAt time.Time) bool {
-	if d.claims.claimAgain(b.Claim, claimedAt) {
-		return true
+// claimAll claims the due pushers of users, part by part, and begins to send. It returns
+// after claimFor at the latest.
+func (d *Delivery) claimAll(ctx context.Context, due []module.DueUser) {
+	if len(due) == 0 {
+		return
 	}
-	if b.Claim.Target.IsFanOut() {
-		return d.startOrRelease(b.Claim, func(life context.Context) { d.expand(life, b, claimedAt) })
+	parts := inParts(ctx, d.queue, due, func(u module.DueUser) mxid.UserID { return u.User })
+	ended := make(chan struct{}, len(parts))
+	for _, part := range parts {
+		started := d.start(func(life context.Context) {
+			for chunk := range slices.Chunk(part, chunkUsers) {
+				d.claimSome(life, chunk)
+			}
+			ended <- struct{}{}
+		})
+		if !started {
+			ended <- struct{}{}
+		}
 	}
-	s := d.newSending(b.Claim, claimedAt)
-	s.trouble = content.ReadTrouble(b.Trouble)
-	m, err := content.ReadMeta(b.First.Meta)
-	if err != nil { // run drops the notification, and reads the next one
-		return d.startOrRelease(b.Claim, s.run)
+	timeout := time.NewTimer(claimFor)
+	defer timeout.Stop()
+	for range parts {
+		select {
+		case <-ended:
+		case <-timeout.C:
+			return
+		}
 	}
-	s.user, s.meta, s.metaOf = m.User, m, b.First.ID
-	turn, delay := d.gates.admit(m.User, b.Claim.Gate)
+}
+
+// claimSome claims the due pushers of users of a part of the queue, and begins to
+// send.
+func (d *Delivery) claimSome(life context.Context, due []module.DueUser) {
+	readAt := time.Now()
+	targets := d.targetsOf(life, due)
+	requests := make([]module.ClaimRequest, 0, len(due))
+	for _, u := range due {
+		of, known := targets[u.User]
+		if !known { // the user is due again after the lease
+			continue
+		}
+		r := module.ClaimRequest{DueUser: u, Lease: lease, Limit: claimPushers, Read: d.readAhead(claimRead)}
+		if isOpen, _ := d.gates.state(u.Gate); u.Fails || !isOpen {
+			r.Limit, r.Read = 1, d.readAhead(1)
+		}
+		for _, target := range of {
+			r.Pushers = append(r.Pushers, module.PusherGate{Pusher: target.ID, Gate: target.Gate()})
+		}
+		requests = append(requests, r)
+	}
+	if len(requests) == 0 {
+		return
+	}
+	claimedAt := time.Now()
+	var all []*sending
+	for i, result := range d.queue.Claim(life, requests) {
+		r, claimed := requests[i], result.Value
+		if result.Err != nil {
+			d.failures.add("claim what is due", result.Err)
+			continue
+		}
+		if len(claimed.Pushers) == 0 && claimed.Unknown {
+			all = append(all, d.claimStrays(life, r)...)
+		}
+		if len(claimed.Pushers) == claimPushers { // the user may have more
+			d.gates.expectMore()
+		}
+		for _, p := range claimed.Pushers {
+			s := d.newSendingOf(p, claimed.End, claimedAt)
+			s.readAt, s.fails = readAt, r.Fails
+			if at := slices.IndexFunc(targets[r.User], func(t *content.Target) bool { return t.ID == p.Claim.Pusher }); at >= 0 {
+				s.setTarget(targets[r.User][at])
+			}
+			all = append(all, s)
+		}
+	}
+	// Pushers without failures begin first: one of them should try a closed gate.
+	slices.SortStableFunc(all, func(a, b *sending) int { return min(1, a.trouble.Attempts) - min(1, b.trouble.Attempts) })
+	for _, s := range all {
+		d.begin(s)
+	}
+}
+
+// readAhead returns how many notifications to read, at least n. Before it delays one, a host
+// needs to know whether a call follows.
+func (d *Delivery) readAhead(n int) int {
+	if d.hasDelays {
+		return maxRead
+	}
+	return n
+}
+
+// targetsOf returns the pushers of users that get notifications. It leaves out users whose
+// pushers cannot be read now.
+func (d *Delivery) targetsOf(ctx context.Context, due []module.DueUser) map[mxid.UserID][]*content.Target {
+	var users []mxid.UserID
+	for _, u := range due {
+		users = append(users, u.User)
+	}
+	slices.Sort(users)
+	users = slices.Compact(users)
+	targets := map[mxid.UserID][]*content.Target{}
+	for i, list := range d.pushersOf(ctx, users) {
+		if list.Err != nil && fault.KindOf(list.Err) != fault.Database {
+			d.failures.add("read pushers", list.Err)
+			continue
+		}
+		targets[users[i]] = d.readTargets(users[i], list.Value)
+	}
+	return targets
+}
+
+func (d *Delivery) readTargets(user mxid.UserID, list pusher.List) (all []*content.Target) {
+	for _, p := range list.All() {
+		if target, ok := content.ReadTarget(user, p, d.limits); ok {
+			all = append(all, target)
+		}
+	}
+	return all
+}
+
+// claimStrays claims pushers of the log that the request lacks. Their senders find out whether
+// the user still has them.
+func (d *Delivery) claimStrays(life context.Context, r module.ClaimRequest) (all []*sending) {
+	log, err := d.queue.Log(life, r.User)
+	if err != nil {
+		d.failures.add("read a log", err)
+		return nil
+	}
+	known := r.Pushers
+	r.Pushers, r.Limit, r.Read = nil, claimStray, 1
+	for _, p := range log.Pushers {
+		if !slices.ContainsFunc(known, func(of module.PusherGate) bool { return of.Pusher == p.Pusher }) {
+			r.Pushers = append(r.Pushers, module.PusherGate{Pusher: p.Pusher, Gate: r.Gate})
+		}
+	}
+	claimedAt := time.Now()
+	result := d.queue.Claim(life, []module.ClaimRequest{r})[0]
+	if result.Err != nil {
+		d.failures.add("claim what is due", result.Err)
+		return nil
+	}
+	for _, p := range result.Value.Pushers {
+		all = append(all, d.newSendingOf(p, result.Value.End, claimedAt))
+	}
+	return all
+}
+
+// begin sends for a claimed pusher when its turn comes.
+func (d *Delivery) begin(s *sending) {
+	if d.claims.claimAgain(s.claimed) {
+		return
+	}
+	if s.target == nil || len(s.known) == 0 { // run finds out what to do
+		d.startOrRelease(s)
+		return
+	}
+	turn, delay := d.gates.admit(s.claim.User, s.target.Gate(), s.fails)
 	if turn == nil {
-		d.start(func(context.Context) { s.postpone(delay, nil) })
-		return false
+		d.start(func(context.Context) { s.postpone(delay, false) })
+		return
 	}
-	s.turn = turn
-	if !d.startOrRelease(b.Claim, s.run) {
+	if s.turn = turn; !d.startOrRelease(s) {
 		s.leaveTurn()
-		return false
 	}
-	return true
 }

@@ -4,7 +4,9 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
-	"fmt"
+	"slices"
+	"strings"
+	"sync"
 	"time"
 
 	"github.com/pushfx/pushfx/module"
@@ -16,33 +18,36 @@ import (
 	"github.com/pushfx/pushfx/module/pusher"
 )
 
-// fanOutAbove is the number of recipients in a shard above which Notify adds the event to
-// the room's fan-out instead of the backlogs.
-const fanOutAbove = 50
+// A call adds to the logs of chunkUsers users at once, and has chunksAtOnce such chunks in
+// flight at each part of the queue: another call waits for no more.
+const (
+	chunkUsers   = 64
+	chunksAtOnce = 2
+)
 
 // maxRoomName bounds a recipient's own name of the room, in bytes. A recipient with a
 // longer one gets the room name of the event.
 const maxRoomName = 1 << 10
 
-// recipient is a user with a notification of the event.
-type recipient struct {
-	User     mxid.UserID `json:"u"`
-	Outcome  int         `json:"o"` // index of the outcome
-	RoomName string      `json:"n,omitempty"`
+// addition is a notification for a user, and what sending it at once needs.
+type addition struct {
+	module.Addition
+	meta    content.Meta
+	targets []*content.Target // of each recipient
+	turns   []*turns.Turn     // of each recipient, nil for none
 }
 
-// handover is an event that is being added to backlogs.
+// handover is an event that is being added to logs.
 type handover struct {
-	ev       *content.Event
-	id       string // of its notifications
-	key      string // of its batches
-	added    time.Time
-	trace    string
-	outcomes []content.Outcome
+	d          *Delivery
+	ev         *content.Event
+	meta       content.Meta
+	id, text   string // of its notifications; text is the stored form of meta
+	recipients map[mxid.UserID]module.Decision
 }
 
 // Notify implements [module.Notifier].
-func (d *Delivery) Notify(ctx context.Context, e module.Event, part string, decisions module.Decisions) (err error) {
+func (d *Delivery) Notify(ctx context.Context, e module.Event, decisions module.Decisions) (err error) {
 	ctx, end := d.observer.Begin(ctx, notifyCall)
 	defer func() {
 		if err != nil && fault.KindOf(err) != fault.InvalidParam {
@@ -54,275 +59,263 @@ func (d *Delivery) Notify(ctx context.Context, e module.Event, part string, deci
 	if err != nil || !of {
 		return err
 	}
-	id := content.EventID(ev.ID, part)
-	h := &handover{ev: ev, id: id, key: id, added: d.clock(), trace: d.observer.Traceparent(ctx)}
-	return d.handOver(ctx, h, h.recipients(decisions, d.cfg.Shards))
-}
-
-// recipients returns the users to notify, without the sender, by shard.
-func (h *handover) recipients(decisions module.Decisions, shards int) map[int][]recipient {
-	all := map[int][]recipient{}
-	places := map[content.Outcome]int{}
+	h := &handover{d: d, ev: ev, id: content.EventID(ev.ID), meta: newMeta(d.clock(), ev.Lifetime), recipients: map[mxid.UserID]module.Decision{}}
+	h.meta.Event, h.meta.Room, h.meta.Call, h.meta.Trace = ev.ID, ev.Room, ev.IsCall(), d.observer.Traceparent(ctx)
+	h.meta.Position, h.meta.Thread = ev.Position, ev.Thread
+	h.text = h.meta.Text()
+	var users []mxid.UserID
 	for _, decision := range decisions {
-		if !decision.Result.Notify() || string(decision.User) == h.ev.Sender {
-			continue
+		if decision.Result.Notify() && string(decision.User) != ev.Sender {
+			users = append(users, decision.User)
+			h.recipients[decision.User] = decision
 		}
-		outcome := h.ev.Outcome(decision.Result)
-		place, found := places[outcome]
-		if !found {
-			place = len(h.outcomes)
-			places[outcome] = place
-			h.outcomes = append(h.outcomes, outcome)
-		}
-		shard := ShardOf(decision.User, shards)
-		r := recipient{decision.User, place, decision.RoomName}
-		if len(r.RoomName) > maxRoomName {
-			r.RoomName = ""
-		}
-		all[shard] = append(all[shard], r)
 	}
-	return all
+	return d.add(ctx, users, h.additionFor)
 }
 
-var errFull = errors.New("delivery: too many large events wait")
+func newMeta(added time.Time, lifetime time.Duration) content.Meta {
+	return content.Meta{Added: added.UnixMilli(), Expires: added.Add(lifetime).UnixMilli()}
+}
 
-// handOver adds an event to the backlogs of its recipients. In a shard with many recipients
-// or pushers, it adds the event to the room's fan-out instead; see fanout.go. It does the
-// same, to keep the order, in the shards that [Delivery.enqueue] returns as behind: their
-// fan-out still has an earlier event of the room.
-func (d *Delivery) handOver(ctx context.Context, h *handover, recipients map[int][]recipient) error {
-	var few []recipient
-	var batches []*batch
-	for shard, some := range recipients {
-		if len(some) > fanOutAbove {
-			batches = append(batches, d.fanOut(h, shard, some)...)
-		} else {
-			few = append(few, some...)
+func (h *handover) additionFor(user mxid.UserID, list pusher.List) *addition {
+	a, isIDOnly := h.d.newAddition(user, h.meta), true
+	for _, p := range list.All() {
+		if target, ok := content.ReadTarget(user, p, h.d.limits); ok {
+			isIDOnly = isIDOnly && target.IsIDOnly()
+			a.addTarget(target, 0)
 		}
 	}
-	lists, err := d.pushersOf(ctx, few)
-	if err != nil {
-		d.withdraw(batches)
-		return err
+	if len(a.targets) == 0 {
+		return a
 	}
-	for shard, some := range recipients {
-		switch {
-		case len(some) > fanOutAbove:
-		case fitting(some, lists) < len(some):
-			batches = append(batches, d.fanOut(h, shard, some)...)
-		default:
-			if b := d.batchTo(h, shard, some, lists); len(b.Additions) > 0 {
-				b.Key, b.Window, b.Room = h.key, d.cfg.DedupWindow, content.RoomDigest(h.ev.Room)
-				batches = append(batches, b)
-			}
-		}
+	decision := h.recipients[user]
+	to := content.To{User: user, RoomName: decision.RoomName, Outcome: h.ev.Outcome(decision.Result), IDOnly: isIDOnly}
+	if len(to.RoomName) > maxRoomName {
+		to.RoomName = ""
 	}
-	behind, err := d.enqueue(ctx, batches)
-	if err != nil || len(behind) == 0 {
-		return err
-	}
-	batches = nil
-	for _, shard := range behind {
-		batches = append(batches, d.fanOut(h, shard, recipients[shard])...)
-	}
-	_, err = d.enqueue(ctx, batches)
-	return err
+	a.Notification = h.ev.Notification(to, h.d.limits)
+	a.Notification.ID, a.Notification.Meta, a.Urgent = h.id, h.text, h.meta.Call
+	return a
 }
 
-// pushersOf reads the pushers of recipients. It leaves out users whose pushers are damaged.
-func (d *Delivery) pushersOf(ctx context.Context, recipients []recipient) (map[mxid.UserID]pusher.List, error) {
-	if len(recipients) == 0 {
-		return nil, nil
-	}
-	users := make([]mxid.UserID, len(recipients))
-	for i, r := range recipients {
-		users[i] = r.User
-	}
-	return d.readPushers(ctx, users)
+func (d *Delivery) newAddition(user mxid.UserID, m content.Meta) *addition {
+	return &addition{Addition: module.Addition{User: user, Lease: lease, MaxUserBytes: d.cfg.MaxUserBytes}, meta: m}
 }
 
-func (d *Delivery) readPushers(ctx context.Context, users []mxid.UserID) (map[mxid.UserID]pusher.List, error) {
-	lists := make(map[mxid.UserID]pusher.List, len(users))
-	results := d.host.Pushers(ctx, users)
-	for _, user := range users {
-		result, found := results[user]
-		switch {
-		case !found:
-			return nil, module.Unavailable(errNoResult)
-		case result.Err == nil:
-			lists[user] = result.Value
-		case fault.KindOf(result.Err) != fault.Database:
-			return nil, result.Err
-		}
-	}
-	return lists, nil
-}
-
-// batch has additions to backlogs of a shard, and what sending them at once needs.
-type batch struct {
-	module.DeliveryBatch
-	turns   []*turns.Turn // of each addition, nil for none
-	targets []*content.Target
-	metas   []content.Meta
-	readAt  time.Time // when the pushers were read
-}
-
-func (d *Delivery) batchTo(h *handover, shard int, recipients []recipient, lists map[mxid.UserID]pusher.List) *batch {
-	b := d.newBatch(shard)
-	for _, r := range recipients {
-		list := lists[r.User]
-		for _, p := range list.All() {
-			target, ok := content.ReadTarget(r.User, p, d.limits)
-			if !ok {
-				continue
-			}
-			m := newMeta(r.User, h.added, h.ev.Lifetime)
-			m.Event, m.Room, m.Call, m.Trace = h.ev.ID, h.ev.Room, h.ev.IsCall(), h.trace
-			m.Position, m.Thread = h.ev.Position, h.ev.Thread
-			to := content.To{User: r.User, RoomName: r.RoomName, Outcome: h.outcomes[r.Outcome], Target: target}
-			n := h.ev.Notification(to, m, d.limits)
-			n.ID = h.id
-			b.add(d, n, m, target, 0)
-		}
-	}
-	return b
-}
-
-// keepFor is the age below which notifications are not coalesced: a backlog may become long
-// while it waits for the claim of a dead host to lapse.
-const keepFor = 30 * time.Second
-
-func (d *Delivery) newBatch(shard int) *batch {
-	return &batch{
-		readAt: time.Now(),
-		DeliveryBatch: module.DeliveryBatch{
-			Shard: shard, Lease: lease, MaxBacklog: d.cfg.MaxBacklog, KeepFor: keepFor, MaxUserBytes: d.cfg.MaxUserBytes,
-		},
-	}
-}
-
-func newMeta(user mxid.UserID, added time.Time, lifetime time.Duration) content.Meta {
-	return content.Meta{User: user, Added: added.UnixMilli(), Expires: added.Add(lifetime).UnixMilli()}
-}
-
-// add adds a notification. If this host has a turn for it, the addition also claims the
-// backlog.
-func (b *batch) add(d *Delivery, n module.Notification, m content.Meta, target *content.Target, delay time.Duration) {
-	var turn *turns.Turn
-	gate := target.Gate()
-	if delay == 0 && d.mayClaim(gate) {
-		var wait time.Duration
-		if turn, wait = d.gates.admit(m.User, gate); wait > 0 {
-			d.gates.expectMore()
-		}
-	}
-	b.turns, b.targets, b.metas = append(b.turns, turn), append(b.targets, target), append(b.metas, m)
-	b.Additions = append(b.Additions, module.Addition{
-		Target: target.ID, Gate: gate, User: content.UserDigest(m.User), Notification: n,
-		Claim: turn != nil, Delay: delay, Urgent: m.Call, Generation: target.SetAt,
-	})
-}
-
-// enqueue adds batches, and sends the claimed backlogs. Behind has the shards whose batches
-// were not added, because the room's fan-out there still has an earlier event.
-func (d *Delivery) enqueue(ctx context.Context, all []*batch) (behind []int, err error) {
-	if len(all) == 0 {
-		return nil, nil
-	}
-	batches := make([]module.DeliveryBatch, len(all))
-	for i, b := range all {
-		batches[i] = b.DeliveryBatch
-	}
-	claimedAt := time.Now()
-	for i, result := range d.queue.Enqueue(ctx, batches) {
-		switch e := result.Value; {
-		case result.Err != nil:
-			err = result.Err
-			d.withdraw(all[i : i+1])
-		case e.Full:
-			err = module.Unavailable(errFull)
-			d.withdraw(all[i : i+1])
-		case e.Behind:
-			behind = append(behind, batches[i].Shard)
-			d.withdraw(all[i : i+1])
-		default:
-			d.dropped(DropCoalesced, e.Coalesced)
-			d.sendClaimed(all[i], e.Claims, claimedAt)
-		}
-	}
-	return behind, err
-}
-
-// withdraw ends the turns of batches that were not added.
-func (d *Delivery) withdraw(all []*batch) {
-	for _, b := range all {
-		for _, turn := range b.turns {
-			if turn != nil {
-				d.gates.unused(turn)
-			}
-		}
-	}
-}
-
-func (d *Delivery) sendClaimed(b *batch, claims []module.Claim, claimedAt time.Time) {
-	for i, claim := range claims {
-		if claim.Token == 0 {
-			if b.turns[i] != nil {
-				d.gates.unused(b.turns[i])
-			}
-			continue
-		}
-		if claim.Target.IsFanOut() {
-			d.startOrRelease(claim, func(life context.Context) { d.expand(life, module.Backlog{Claim: claim}, claimedAt) })
-			continue
-		}
-		s, first := d.newSending(claim, claimedAt), b.Additions[i].Notification
-		s.turn, s.user, s.target, s.readAt = b.turns[i], b.metas[i].User, b.targets[i], b.readAt
-		s.known, s.meta, s.metaOf = []module.Notification{first}, b.metas[i], first.ID
-		if !d.startOrRelease(claim, s.run) {
-			d.gates.unused(s.turn)
-		}
-	}
-}
-
-// startOrRelease runs do for a claimed backlog. If this host is stopping, it releases the
-// claim instead.
-func (d *Delivery) startOrRelease(claim module.Claim, do func(context.Context)) (started bool) {
-	if started = d.start(do); !started {
-		d.claims.release(claim)
-	}
-	return started
+func (a *addition) addTarget(target *content.Target, delay time.Duration) {
+	a.targets, a.turns = append(a.targets, target), append(a.turns, nil)
+	a.Pushers = append(a.Pushers, module.Recipient{Pusher: target.ID, Gate: target.Gate(), Delay: delay, Generation: target.SetAt})
 }
 
 // UpdateBadges implements [module.Notifier]. Without [module.Unread] it does nothing.
 func (d *Delivery) UpdateBadges(ctx context.Context, users ...mxid.UserID) error {
-	if !d.hasUnread || len(users) == 0 {
+	if !d.hasUnread {
 		return nil
 	}
-	lists, err := d.readPushers(ctx, users)
-	if err != nil {
-		return err
-	}
-	var all []*batch
-	byShard := map[int]*batch{}
-	now, key := d.clock(), rand.Text()
-	for user, list := range lists {
+	m, id := newMeta(d.clock(), d.cfg.MaxAge), rand.Text()[:8]
+	return d.add(ctx, slices.Clone(users), func(user mxid.UserID, list pusher.List) *addition {
+		a := d.newAddition(user, m)
+		a.Notification = content.Counts(id, m)
 		for _, p := range list.All() {
-			target, ok := content.ReadTarget(user, p, d.limits)
-			if !ok || target.NoCounts {
-				continue
+			if target, ok := content.ReadTarget(user, p, d.limits); ok && !target.NoCounts {
+				a.addTarget(target, max(d.cfg.BadgeDelay, time.Millisecond))
 			}
-			shard := ShardOf(user, d.cfg.Shards)
-			b := byShard[shard]
-			if b == nil || len(b.targets) == fanOutStep {
-				b = d.newBatch(shard)
-				b.Key, b.Window = fmt.Sprint(key, len(all)), d.cfg.DedupWindow
-				byShard[shard], all = b, append(all, b)
+		}
+		return a
+	})
+}
+
+// adding is a call that adds notifications to the logs of users.
+type adding struct {
+	d           *Delivery
+	additionFor func(mxid.UserID, pusher.List) *addition
+
+	mu  sync.Mutex
+	err error // the last one
+}
+
+// add adds a notification for each user with pushers, in the order of the user ids, and
+// sends what it has claimed. It continues after errors, and returns one of them.
+func (d *Delivery) add(ctx context.Context, users []mxid.UserID, additionFor func(mxid.UserID, pusher.List) *addition) error {
+	slices.SortFunc(users, func(a, b mxid.UserID) int { return strings.Compare(string(a), string(b)) })
+	users = slices.Compact(users)
+	a := &adding{d: d, additionFor: additionFor}
+	if len(users) <= 1 {
+		if len(users) == 1 {
+			a.chunk(ctx, users)
+		}
+		return a.err
+	}
+	var parts sync.WaitGroup
+	for _, part := range d.queue.Parts(ctx, users) {
+		parts.Go(func() { a.part(ctx, part) })
+	}
+	parts.Wait()
+	return a.err
+}
+
+// part adds for the users of a part of the queue, until the part does not answer.
+func (a *adding) part(ctx context.Context, users []mxid.UserID) {
+	var mu sync.Mutex
+	next := func() (chunk []mxid.UserID) {
+		mu.Lock()
+		defer mu.Unlock()
+		n := min(chunkUsers, len(users))
+		chunk, users = users[:n], users[n:]
+		return chunk
+	}
+	work := func() {
+		for chunk := next(); len(chunk) > 0; chunk = next() {
+			if !a.chunk(ctx, chunk) {
+				mu.Lock()
+				users = nil
+				mu.Unlock()
 			}
-			m := newMeta(user, now, d.cfg.MaxAge)
-			b.add(d, content.Counts(key[:16], m), m, target, max(d.cfg.BadgeDelay, time.Millisecond))
 		}
 	}
-	_, err = d.enqueue(ctx, all)
-	return err
+	var others sync.WaitGroup
+	for range min(chunksAtOnce, (len(users)+chunkUsers-1)/chunkUsers) - 1 {
+		others.Go(work)
+	}
+	work()
+	others.Wait()
+}
+
+var errNoResult = errors.New("delivery: no result")
+
+// chunk adds for some users of a part. It reports whether the part has answered for any of
+// them. It leaves out users with damaged pushers.
+func (a *adding) chunk(ctx context.Context, users []mxid.UserID) (answered bool) {
+	readAt := time.Now()
+	var all []*addition
+	for i, list := range a.d.pushersOf(ctx, users) {
+		switch {
+		case list.Err == nil:
+			answered = true
+			if addition := a.additionFor(users[i], list.Value); len(addition.Pushers) > 0 {
+				all = append(all, addition)
+			}
+		case fault.KindOf(list.Err) == fault.Database:
+			answered = true
+		default:
+			a.fail(list.Err)
+		}
+	}
+	if len(all) == 0 {
+		return answered
+	}
+	return a.append(ctx, all, readAt)
+}
+
+func (a *adding) fail(err error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.err = err
+}
+
+// append adds notifications to the queue, and sends what it has claimed. It reports whether
+// the queue has answered.
+func (a *adding) append(ctx context.Context, all []*addition, readAt time.Time) (answered bool) {
+	d := a.d
+	wasIdle, isUrgent := d.isStopping(), false
+	additions := make([]module.Addition, len(all))
+	for i, addition := range all {
+		d.admit(addition)
+		additions[i] = addition.Addition
+	}
+	claimedAt := time.Now()
+	results := d.withTurns(all, func() []module.Result[module.Appended] { return d.queue.Append(ctx, additions) })
+	for i, result := range results {
+		if result.Err != nil {
+			a.fail(result.Err)
+			d.withdraw(all[i])
+			continue
+		}
+		answered = true
+		isUrgent = isUrgent || all[i].Urgent && slices.Contains(result.Value.Claims, nil)
+		d.sendClaimed(all[i], result.Value, claimedAt, readAt)
+		d.cutIfLong(ctx, all[i].User, result.Value)
+	}
+	// This host may have begun to look before the notifications were added.
+	if wasIdle && !d.isStopping() || isUrgent {
+		d.gates.lookNow()
+	}
+	return answered
+}
+
+// admit takes turns for a notification. A pusher with a turn is claimed.
+func (d *Delivery) admit(a *addition) {
+	for i := range a.Pushers {
+		r := &a.Pushers[i]
+		if r.Delay > 0 || d.isStopping() || !d.gates.mayClaim(r.Gate) {
+			continue
+		}
+		var wait time.Duration
+		if a.turns[i], wait = d.gates.admit(a.User, r.Gate, false); wait > 0 {
+			d.gates.expectMore()
+		}
+		r.Claim = a.turns[i] != nil
+	}
+}
+
+// turnsFor is how long notifications keep their turns while the queue adds them. Then others
+// get the turns: the queue may not answer for seconds.
+const turnsFor = 100 * time.Millisecond
+
+// withTurns calls add. If it takes longer than turnsFor, it ends the turns meanwhile.
+func (d *Delivery) withTurns(all []*addition, add func() []module.Result[module.Appended]) []module.Result[module.Appended] {
+	withdrawn := make(chan struct{})
+	timer := time.AfterFunc(turnsFor, func() {
+		defer close(withdrawn)
+		for _, a := range all {
+			d.withdraw(a)
+		}
+	})
+	results := add()
+	if !timer.Stop() {
+		<-withdrawn
+	}
+	return results
+}
+
+// withdraw ends the turns of a notification.
+func (d *Delivery) withdraw(a *addition) {
+	for i, turn := range a.turns {
+		if turn != nil {
+			d.gates.unused(turn)
+			a.turns[i] = nil
+		}
+	}
+}
+
+// sendClaimed sends for the claimed pushers, and ends the turns of others.
+func (d *Delivery) sendClaimed(a *addition, added module.Appended, claimedAt, readAt time.Time) {
+	for i, claim := range added.Claims {
+		if claim == nil {
+			continue
+		}
+		s := d.newSending(claim, claimedAt)
+		first := a.Notification
+		first.Number = claim.Number
+		s.turn, s.target, s.readAt = a.turns[i], a.targets[i], readAt
+		s.known, s.end, s.meta, s.metaOf = []module.Notification{first}, added.End, a.meta, first.Number
+		if a.turns[i] = nil; !d.startOrRelease(s) {
+			s.leaveTurn()
+		}
+	}
+	d.withdraw(a)
+}
+
+// startOrRelease sends for a claimed pusher. If this host is stopping, it releases the claim
+// instead.
+func (d *Delivery) startOrRelease(s *sending) (started bool) {
+	if started = d.start(s.run); !started {
+		s.release()
+	}
+	return started
+}
+
+// pushersOf returns the pushers of users, in their order, from the cache if they are there.
+func (d *Delivery) pushersOf(ctx context.Context, users []mxid.UserID) []module.Result[pusher.List] {
+	return d.audience.feed.Pushers(ctx, users, d.host.Pushers)
 }

@@ -60,7 +60,7 @@ type DropReason string
 // The reasons.
 const (
 	DropExpired    DropReason = "expired"    // it is too old
-	DropCoalesced  DropReason = "coalesced"  // too many waited for the pusher, or its counts were unchanged
+	DropCoalesced  DropReason = "coalesced"  // too many waited for the user, or the counts were unchanged
 	DropRefused    DropReason = "refused"    // the gateway does not accept it, not even as event_id_only
 	DropRead       DropReason = "read"       // the user has read the event
 	DropGone       DropReason = "gone"       // the pusher was removed, disabled or rejected
@@ -100,7 +100,7 @@ type Stats struct {
 	Late            time.Duration   // since the earliest due time; it grows while looks fail
 	Waiting         int             // notifications in the queue, due or not, at most 15 s ago; an estimate if there are many
 	Oldest          time.Duration   // for how long notifications of three users have waited at a gateway; it grows while the queue cannot be read
-	WaitingAt       map[string]int  // Waiting by [GatewayName], of the gateways with the most
+	WaitingAt       map[string]int  // users for whom something waits, by [GatewayName], of the gateways with the most
 	Gateways        [gateStates]int // number of gateways and apps, by [GateState]
 	RemovalsStopped int             // number of gateways and apps at the rejection limit
 	CutOff          bool            // this host reaches no gateway

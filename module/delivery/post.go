@@ -29,9 +29,9 @@ func (s *sending) post(life context.Context, body []byte, trace string) (p poste
 	traced, end := s.d.observer.BeginPost(life, s.target.Gateway, trace)
 	ctx, cancel := context.WithTimeout(traced, s.d.cfg.RequestTimeout)
 	defer cancel()
-	r := &renewal{s: s, life: life, cutOff: cancel}
-	r.begin()
 	began := time.Now()
+	r := &renewal{s: s, life: life, cutOff: cancel, began: began}
+	r.begin()
 	answer, err := s.d.gateway.Post(ctx, s.target.URL, body)
 	p = posted{answer: answer, class: classOf(err), took: time.Since(began), isLost: r.end()}
 	p.verdict = content.Judge(answer, p.class, s.target.Key.Pushkey)
@@ -39,10 +39,14 @@ func (s *sending) post(life context.Context, body []byte, trace string) (p poste
 	return p
 }
 
+// hangAfter is the time without an answer after which a request hangs.
+const hangAfter = 2 * time.Second
+
 type renewal struct {
 	s      *sending
 	life   context.Context
 	cutOff context.CancelFunc // ends the request
+	began  time.Time          // of the request
 
 	mu      sync.Mutex // held during each renewal
 	timer   *time.Timer
@@ -62,12 +66,20 @@ func (r *renewal) renew() {
 	if r.isEnded {
 		return
 	}
-	err := r.s.renew(r.life)
+	// Once, the renewal after hangAfter says that the user hangs at the gate.
+	untilHang := hangAfter - time.Since(r.began)
+	hangs := untilHang <= 0 && !r.s.fails
+	err := r.s.renew(r.life, hangs)
+	r.s.fails = r.s.fails || hangs && err == nil
 	if errors.Is(err, module.ErrFenced) || err != nil && r.s.hasLapsed() {
 		r.isLost = errors.Is(err, module.ErrFenced)
 		r.cutOff()
 	}
-	r.timer.Reset(renewAfter)
+	if untilHang > 0 {
+		r.timer.Reset(min(renewAfter, untilHang))
+	} else {
+		r.timer.Reset(renewAfter)
+	}
 }
 
 // end waits for a renewal in progress.

@@ -2,12 +2,26 @@ package delivery
 
 import (
 	"context"
-	"errors"
+	"fmt"
 	"time"
 
 	"github.com/pushfx/pushfx/module/delivery/content"
+	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/observe"
 )
+
+// RejectedError describes a pusher that was removed because its gateway rejected the pushkey.
+// Its text has no pushkey.
+type RejectedError struct {
+	User    mxid.UserID
+	Pusher  string // see [PusherID]
+	Gateway string // see [GatewayName]
+}
+
+// Error returns the description.
+func (e *RejectedError) Error() string {
+	return fmt.Sprintf("%s of %s: %s rejected its pushkey", e.Pusher, e.User, e.Gateway)
+}
 
 // isLimited counts a rejection, before the turn ends. It reports whether the gate has
 // reached the rejection limit: then no more of its pushers are removed.
@@ -23,19 +37,18 @@ func (s *sending) isLimited() (stopped bool) {
 // (Matrix specification, Push Gateway API: "cease sending notification requests for
 // these pushkeys and remove the associated pushers"). At the rejection limit, the
 // rejection counts as a failure.
-func (s *sending) reject(life context.Context, p posted, first, of string) bool {
+func (s *sending) reject(life context.Context, p posted, number int64) bool {
 	isStopped := s.isLimited()
 	s.endTurnAfter(p.verdict, p.class, 0)
 	if isStopped {
 		p.verdict = content.Busy
-		return s.notDelivered(life, p, first, of)
+		return s.notDelivered(life, p, number)
 	}
-	if err := s.d.host.RemovePusher(life, s.user, s.target.Key, s.target.SetAt); err != nil {
-		s.d.failures.add("remove a rejected pusher", err)
-		s.postpone(retryQueue, nil)
+	if err := s.d.host.RemovePusher(life, s.claim.User, s.target.Key, s.target.SetAt); err != nil {
+		s.releaseAfter("remove a rejected pusher", err)
 		return false
 	}
-	s.d.observer.Report(observe.PusherRemoved, errors.New(s.claim.Target.Name))
+	s.d.observer.Report(observe.PusherRemoved, &RejectedError{s.claim.User, s.claim.Pusher, s.target.Gateway})
 	s.readAt = time.Time{} // the pusher was removed or set again
 	s.target = nil
 	return true

@@ -3,9 +3,7 @@ package delivery
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
-	"sync"
-	"sync/atomic"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -13,6 +11,7 @@ import (
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/observe"
+	"github.com/pushfx/pushfx/module/pusher"
 )
 
 func rejecting(when func(sent) bool) func(context.Context, sent) (module.GatewayAnswer, error) {
@@ -30,18 +29,20 @@ func all(sent) bool { return true }
 func TestARejectedPusherIsRemoved(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.answer("gw", func(ctx context.Context, s sent) (module.GatewayAnswer, error) {
-			time.Sleep(time.Second) // both are in the backlog by then
+			time.Sleep(time.Second) // both wait by then
 			return rejecting(all)(ctx, s)
 		})
 		w.set(name1, "key", "gw")
-		d, stop := w.host()
-		defer stop()
+		d := w.host()
 		w.notify(d, 1, "!r:h", name1)
 		w.notify(d, 2, "!r:h", name1)
 		time.Sleep(2 * time.Second)
 		synctest.Wait()
 		if len(w.removed) != 1 || w.queue.Waiting() != 0 || len(w.all()) != 1 {
 			t.Errorf("removed %v, %d are left, %d posts", w.removed, w.queue.Waiting(), len(w.all()))
+		}
+		if want := (RejectedError{name1, PusherID(name1, pusher.Key{AppID: "app", Pushkey: "key"}), "https://gw:443"}); !slices.Equal(w.rejected, []RejectedError{want}) {
+			t.Errorf("reported %v, want %v", w.rejected, want)
 		}
 		w.set(name1, "key", "gw")
 		w.answer("gw", rejecting(func(s sent) bool { return s.pushkey == "another" }))
@@ -54,44 +55,24 @@ func TestARejectedPusherIsRemoved(t *testing.T) {
 	})
 }
 
+// The pusher is set again while the request is in flight that is answered with a rejection.
 func TestARejectionKeepsAPusherThatWasSetAgain(t *testing.T) {
 	inBubble(t, func(w *world) {
-		random := rand.New(rand.NewPCG(1, 3))
-		var rejects atomic.Bool
-		rejects.Store(true)
-		var mu sync.Mutex
-		pause := func() {
-			mu.Lock()
-			d := time.Duration(random.Int64N(int64(20 * time.Millisecond)))
-			mu.Unlock()
-			time.Sleep(d)
-		}
+		n := 0
 		w.answer("gw", func(ctx context.Context, s sent) (module.GatewayAnswer, error) {
-			pause()
-			return rejecting(func(sent) bool { return rejects.Load() })(ctx, s)
+			n++
+			time.Sleep(100 * time.Millisecond)
+			return rejecting(func(sent) bool { return n == 1 })(ctx, s)
 		})
-		d, stop := w.host()
-		defer stop()
-		for e := range 300 {
-			user := name(e)
-			w.set(user, key(e), "gw")
-			w.notify(d, e, "!r:h", user)
-			pause()
-			w.mu.Lock()
-			before := len(w.removed)
-			w.mu.Unlock()
-			w.set(user, key(e), "gw")
-			rejects.Store(false)
-			time.Sleep(3 * time.Second)
-			w.mu.Lock()
-			removed := w.removed[before:]
-			w.mu.Unlock()
-			for _, gone := range removed {
-				if gone == user {
-					t.Fatalf("the fresh pusher of %s was removed", user)
-				}
-			}
-			rejects.Store(true)
+		w.set(name1, "key", "gw")
+		d := w.host()
+		w.notify(d, 1, "!r:h", name1)
+		time.Sleep(50 * time.Millisecond)
+		w.set(name1, "key", "gw")
+		w.wait(time.Second, func() bool { return w.queue.Waiting() == 0 })
+		w.want("key", 1, 1)
+		if len(w.removed) > 0 {
+			t.Errorf("removed %v", w.removed)
 		}
 	})
 }
@@ -105,8 +86,7 @@ func TestManyRejectionsRemoveNoMore(t *testing.T) {
 			w.setApp(name(i), "bad", fmt.Sprint("bad", i), "gw")
 			w.setApp(name(i), "good", fmt.Sprint("good", i), "gw")
 		}
-		d, stop := w.host()
-		defer stop()
+		d := w.host()
 		w.notify(d, 1, "!r:h", members...)
 		time.Sleep(time.Minute)
 		synctest.Wait()
@@ -117,7 +97,7 @@ func TestManyRejectionsRemoveNoMore(t *testing.T) {
 		for i := range 200 {
 			w.want(fmt.Sprint("good", i), 1)
 		}
-		// When the gateway knows the app again, the backlogs are sent.
+		// When the gateway knows the app again, what waits is sent.
 		w.answer("gw", always(200))
 		w.wait(11*time.Minute, func() bool { return w.queue.Waiting() == 0 })
 		if got := d.Stats().RemovalsStopped; got != 0 {
@@ -127,24 +107,6 @@ func TestManyRejectionsRemoveNoMore(t *testing.T) {
 			if got := d.Stats().RemovalsStopped; got != 0 {
 				t.Errorf("removals of %d are stopped still", got)
 			}
-		}
-	})
-}
-
-func TestAFewOldPhonesAreRemoved(t *testing.T) {
-	inBubble(t, func(w *world) {
-		w.answer("gw", rejecting(func(s sent) bool { return s.pushkey == "key7" || s.pushkey == "key8" }))
-		var members []mxid.UserID
-		for i := range 50 {
-			members = append(members, name(i))
-			w.set(name(i), key(i), "gw")
-		}
-		d, stop := w.host()
-		defer stop()
-		w.notify(d, 1, "!r:h", members...)
-		w.wait(3*time.Second, func() bool { return w.queue.Waiting() == 0 })
-		if len(w.removed) != 2 {
-			t.Errorf("removed %v", w.removed)
 		}
 	})
 }

@@ -55,7 +55,7 @@ func TestARetryWaitsAsTheAnswerSays(t *testing.T) {
 	}
 	const second, century = time.Second, 100 * 365 * 24 * time.Hour
 	both := []int{429, 503}
-	for name, test := range map[string]struct {
+	for label, test := range map[string]struct {
 		statuses    []int
 		header      func(time.Time) http.Header
 		least, most time.Duration
@@ -75,13 +75,12 @@ func TestARetryWaitsAsTheAnswerSays(t *testing.T) {
 		"not asked for":      {[]int{502, 404}, seconds("90"), 0, 2 * second},
 	} {
 		for _, status := range test.statuses {
-			name := fmt.Sprint(status, ", ", name)
-			t.Run(name, func(t *testing.T) {
+			label := fmt.Sprint(status, ", ", label)
+			t.Run(label, func(t *testing.T) {
 				inBubble(t, func(w *world) {
 					w.set(name1, "key", "gw")
 					gateway := &busyGateway{status: status, header: test.header}
-					d, stop := w.hostOn(w.queue, NewHTTPGateway(&http.Client{Transport: gateway}))
-					defer stop()
+					d, _ := w.hostOn(w.queue, NewHTTPGateway(&http.Client{Transport: gateway}))
 					w.notify(d, 1, "!r:h", name1)
 					w.notify(d, 2, "!r:h", name1)
 					time.Sleep(test.most)
@@ -93,7 +92,7 @@ func TestARetryWaitsAsTheAnswerSays(t *testing.T) {
 					if waited < test.least {
 						t.Errorf("tried again after %v, want at least %v", waited, test.least)
 					}
-					t.Logf("%s: tried again after %v", name, waited.Round(time.Millisecond))
+					t.Logf("%s: tried again after %v", label, waited.Round(time.Millisecond))
 				})
 			})
 		}
@@ -106,10 +105,20 @@ type countedReads struct {
 	n atomic.Int64
 }
 
-func (q *countedReads) Read(ctx context.Context, c module.Claim, limit int) ([]module.Notification, error) {
-	all, err := q.DeliveryQueue.Read(ctx, c, limit)
+func (q *countedReads) Read(ctx context.Context, c *module.Claim, limit int) ([]module.Notification, int64, error) {
+	all, end, err := q.DeliveryQueue.Read(ctx, c, limit)
 	q.n.Add(int64(len(all)))
-	return all, err
+	return all, end, err
+}
+
+func (q *countedReads) Claim(ctx context.Context, requests []module.ClaimRequest) []module.Result[module.Claimed] {
+	results := q.DeliveryQueue.Claim(ctx, requests)
+	for _, r := range results {
+		for _, p := range r.Value.Pushers {
+			q.n.Add(int64(len(p.Notifications)))
+		}
+	}
+	return results
 }
 
 // While a pusher fails, the notifications behind the first one are not read.
@@ -119,8 +128,7 @@ func TestARetryReadsOneNotification(t *testing.T) {
 		w.answer("gw", statuses(append(slices.Repeat([]int{404}, failures), 200)...))
 		w.set(name1, "key", "gw")
 		queue := &countedReads{DeliveryQueue: w.queue}
-		d, stop := w.hostOn(queue, w)
-		defer stop()
+		d, _ := w.hostOn(queue, w)
 		for n := range all {
 			w.notify(d, n, "!r:h", name1)
 			synctest.Wait()
@@ -137,13 +145,12 @@ func TestAPusherThatIsNotFoundIsAskedForRarely(t *testing.T) {
 	for _, status := range []int{404, 410, 403, 507} {
 		t.Run(fmt.Sprint(status), func(t *testing.T) {
 			inBubble(t, func(w *world) {
-				d, stop := w.host()
-				defer stop()
+				d := w.host()
 				const pushers = 20
 				for n := range pushers {
 					w.answer(fmt.Sprint("gw", n), always(status))
-					w.set(name2(n), key(n), fmt.Sprint("gw", n))
-					w.notify(d, n, "!r:h", name2(n))
+					w.set(name(n), key(n), fmt.Sprint("gw", n))
+					w.notify(d, n, "!r:h", name(n))
 				}
 				time.Sleep(100 * time.Second)
 				asked := map[string]int{}

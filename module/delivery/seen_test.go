@@ -10,13 +10,16 @@ import (
 	"slices"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/commit"
 	"github.com/pushfx/pushfx/module/delivery/dialguard"
 	"github.com/pushfx/pushfx/module/fault"
+	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/observe"
+	"github.com/pushfx/pushfx/module/pusher"
 )
 
 // What waits is seen within a minute, due or not, and by gateway.
@@ -26,10 +29,7 @@ func TestWhatWaitsIsSeen(t *testing.T) {
 		gateway func(context.Context, sent) (module.GatewayAnswer, error)
 		waits   bool
 	}{
-		{"a gateway hangs", func(ctx context.Context, _ sent) (module.GatewayAnswer, error) {
-			<-ctx.Done()
-			return module.GatewayAnswer{}, ctx.Err()
-		}, true},
+		{"a gateway hangs", slow(time.Hour, 200), true},
 		{"a gateway fails", always(502), true},
 		{"a gateway asks for a wait", func(context.Context, sent) (module.GatewayAnswer, error) {
 			return module.GatewayAnswer{Status: 429, RetryAfter: time.Hour}, nil
@@ -39,11 +39,10 @@ func TestWhatWaitsIsSeen(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			inBubble(t, func(w *world) {
 				w.answer("bad", test.gateway)
-				d, stop := w.host()
-				defer stop()
+				d := w.host()
 				for n := range 5 {
-					w.set(name2(n), key(n), "bad")
-					w.notify(d, n, "!r:h", name2(n))
+					w.set(name(n), key(n), "bad")
+					w.notify(d, n, "!r:h", name(n))
 				}
 				time.Sleep(time.Minute)
 				got := d.Stats()
@@ -86,10 +85,9 @@ func TestTheOldestIsNotOfOneUser(t *testing.T) {
 			inBubble(t, func(w *world) {
 				w.answer("bad", test.gateway)
 				w.attention = test.attention
-				d, stop := w.host()
-				defer stop()
+				d := w.host()
 				for n := range 10 {
-					user := name2(n % test.users)
+					user := name(n % test.users)
 					w.set(user, key(n), "bad")
 					w.notify(d, n, "!r:h", user)
 				}
@@ -109,8 +107,7 @@ func TestABlockedGatewayIsSeenAsBlocked(t *testing.T) {
 			return module.GatewayAnswer{}, dialguard.ErrRefused
 		})
 		w.set(name1, "key", "bad")
-		d, stop := w.host()
-		defer stop()
+		d := w.host()
 		w.notify(d, 1, "!r:h", name1)
 		for range 2 {
 			time.Sleep(59 * time.Minute)
@@ -130,22 +127,21 @@ func (q fullQueue) Summary(ctx context.Context, isAlone func(module.Trouble) boo
 	return s, err
 }
 
-func (fullQueue) Claim(context.Context, module.Look) (module.Claimed, error) {
-	return module.Claimed{}, module.Unavailable(errNoResult)
+func (fullQueue) Look(context.Context, module.Look) (module.Looked, error) {
+	return module.Looked{}, module.Unavailable(errNoResult)
 }
 
 // A host that starts while the queue is full sees what waits.
 func TestWhatWaitsInAFullQueueIsSeen(t *testing.T) {
 	inBubble(t, func(w *world) {
-		before, stop := w.host()
+		before, stop := w.hostOn(w.queue, w)
 		w.answer("gw", slow(time.Hour, 200))
 		for n := range 3 {
-			w.set(name2(n), key(n), "gw")
-			w.notify(before, n, "!r:h", name2(n))
+			w.set(name(n), key(n), "gw")
+			w.notify(before, n, "!r:h", name(n))
 		}
 		stop()
-		d, stop := w.hostOn(fullQueue{w.queue}, w)
-		defer stop()
+		d, _ := w.hostOn(fullQueue{w.queue}, w)
 		time.Sleep(time.Minute)
 		if got := d.Stats(); got.Waiting != 3 || got.Oldest < 40*time.Second {
 			t.Errorf("got %+v", got)
@@ -161,8 +157,7 @@ func TestWhatWaitsIsSeenWithoutTheQueue(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.answer("gw", always(502))
 		w.set(name1, "key", "gw")
-		d, stop := w.host()
-		defer stop()
+		d := w.host()
 		w.notify(d, 1, "!r:h", name1)
 		time.Sleep(20 * time.Second)
 		w.fail(refusal("OOM command not allowed when used memory > 'maxmemory'."))
@@ -208,7 +203,6 @@ func TestReasonsOfFailures(t *testing.T) {
 	dialing := &net.OpError{Op: "dial", Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)}
 	reading := &net.OpError{Op: "read", Err: os.ErrDeadlineExceeded}
 	for want, all := range map[FailReason][]error{
-		FailFull:        {errFull},
 		FailDurability:  {fmt.Errorf("1 of 2: %w", commit.ErrNotConfirmed)},
 		FailTimeout:     {context.DeadlineExceeded, reading},
 		FailUnreachable: {dialing, io.EOF},
@@ -246,14 +240,6 @@ func TestALateNotificationSaysWhy(t *testing.T) {
 	told := func(context.Context, sent) (module.GatewayAnswer, error) {
 		return module.GatewayAnswer{Status: 429, RetryAfter: 40 * time.Second}, nil
 	}
-	hang := func(ctx context.Context, _ sent) (module.GatewayAnswer, error) {
-		<-ctx.Done()
-		return module.GatewayAnswer{}, ctx.Err()
-	}
-	slow := func(context.Context, sent) (module.GatewayAnswer, error) {
-		time.Sleep(15 * time.Second)
-		return module.GatewayAnswer{Status: 200}, nil
-	}
 	for _, test := range []struct {
 		name      string
 		gateway   func(context.Context, sent) (module.GatewayAnswer, error)
@@ -264,8 +250,8 @@ func TestALateNotificationSaysWhy(t *testing.T) {
 	}{
 		{"429", after(time.Second, told), nil, false, map[LateCause]int{LateThrottled: 3}, "429"},
 		{"502", after(30*time.Second, always(502)), nil, false, map[LateCause]int{LateFailed: 3}, "502"},
-		{"it hangs", after(30*time.Second, hang), nil, false, map[LateCause]int{LateFailed: 3}, "timeout"},
-		{"it is slow", slow, nil, false, map[LateCause]int{LateSlow: 1, LateWaited: 2}, ""},
+		{"it hangs", after(30*time.Second, slow(time.Hour, 200)), nil, false, map[LateCause]int{LateFailed: 3}, "timeout"},
+		{"it is slow", slow(15*time.Second, 200), nil, false, map[LateCause]int{LateSlow: 1, LateWaited: 2}, ""},
 		{"the user is active", always(200), delayAll(20 * time.Second), false, map[LateCause]int{LateDelayed: 3}, ""},
 		{"Redis is away", always(200), nil, true, map[LateCause]int{LateWaited: 3}, ""},
 		{"well", always(200), nil, false, map[LateCause]int{}, ""},
@@ -275,10 +261,9 @@ func TestALateNotificationSaysWhy(t *testing.T) {
 				w.answer("gw", test.gateway)
 				w.attention = test.attention
 				w.set(name1, "key", "gw")
-				sender := w.stopped()
+				sender := w.stopped(w.queue, w)
 				if !test.outage {
-					d, stop := w.host()
-					defer stop()
+					d := w.host()
 					sender = d
 				}
 				for n := range 3 {
@@ -286,8 +271,7 @@ func TestALateNotificationSaysWhy(t *testing.T) {
 				}
 				if test.outage {
 					time.Sleep(40 * time.Second)
-					_, stop := w.host()
-					defer stop()
+					w.host()
 				}
 				time.Sleep(4 * time.Minute)
 				for _, cause := range LateCauses() {
@@ -315,22 +299,21 @@ func TestLateSinceTheGateWasClosed(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			inBubble(t, func(w *world) {
 				w.answer("gw", always(502))
-				d, stop := w.host()
+				d, stop := w.hostOn(w.queue, w)
 				const first, all = 5, 105
 				for n := range all {
 					if n == first {
 						time.Sleep(15 * time.Second)
 					}
-					w.set(name2(n), key(n), "gw")
-					w.notify(d, n, "!r:h", name2(n))
+					w.set(name(n), key(n), "gw")
+					w.notify(d, n, "!r:h", name(n))
 				}
 				time.Sleep(30 * time.Second)
 				if test.noHost > 0 {
 					stop()
 					time.Sleep(test.noHost)
-					_, stop = w.host()
+					w.host()
 				}
-				defer func() { stop() }()
 				w.answer("gw", always(200))
 				time.Sleep(2 * time.Minute)
 				failed, late := w.counted(observe.NotificationLate, FailReason(LateFailed)), w.counted(observe.NotificationLate, FailReason(test.cause))
@@ -346,4 +329,93 @@ type delayAll time.Duration
 
 func (d delayAll) Delay(_ context.Context, devices []module.UserDevice) []time.Duration {
 	return slices.Repeat([]time.Duration{time.Duration(d)}, len(devices))
+}
+
+// A gateway that serves some users each minute, and fails else, makes the others late.
+func TestLateAtAGateThatOpensAndCloses(t *testing.T) {
+	for label, test := range map[string]struct {
+		serves time.Duration // of each 20 s
+		isLate bool
+	}{"it opens and closes": {6 * time.Second, true}, "it is down": {0, false}, "it is well": {20 * time.Second, false}} {
+		t.Run(label, func(t *testing.T) {
+			inBubble(t, func(w *world) {
+				began := time.Now()
+				w.answer("gw", func(context.Context, sent) (module.GatewayAnswer, error) {
+					if time.Since(began)%(20*time.Second) < test.serves {
+						return module.GatewayAnswer{Status: 200}, nil
+					}
+					return module.GatewayAnswer{Status: 502}, nil
+				})
+				d := w.host()
+				var users []mxid.UserID
+				for n := range 200 {
+					w.set(name(n), key(n), "gw")
+					users = append(users, name(n))
+				}
+				late, samples := 0, 0
+				for n := range 120 {
+					w.notify(d, n, "!r:h", users...)
+					time.Sleep(time.Second)
+					if n > 60 {
+						samples++
+						if d.Stats().Late > 3*time.Second {
+							late++
+						}
+					}
+				}
+				if test.isLate && late < samples/3 || !test.isLate && late > 0 {
+					t.Errorf("late in %d of %d samples", late, samples)
+				}
+			})
+		})
+	}
+}
+
+// Held gateways stay held while the queue does not tell which are.
+func TestHeldGatewaysStayHeld(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.set(name1, "key", "gw")
+		w.queue.Hold("https://gw:443", true)
+		w.queue.Fail = func(operation string) error {
+			if operation == "held" && time.Since(w.began) > 2*time.Second {
+				return errors.New("away")
+			}
+			return nil
+		}
+		d := w.host()
+		time.Sleep(3 * time.Second)
+		w.notify(d, 1, "!r:h", name1)
+		time.Sleep(time.Minute)
+		w.want("key")
+	})
+}
+
+// Tools describe a log without content and pushkeys.
+func TestALogIsDescribed(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.answer("bad", always(502))
+		w.set(name1, "good", "gw")
+		w.set(name1, "bad", "bad")
+		d := w.host()
+		synctest.Wait()
+		first := time.Now()
+		for e := range 3 {
+			w.notify(d, e, "!r:h", name1)
+			time.Sleep(100 * time.Millisecond)
+		}
+		log, err := w.queue.Log(t.Context(), name1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all := ReadLog(name1, log)
+		if len(all) != 1 {
+			t.Fatalf("got %+v", all)
+		}
+		got := all[0]
+		if got.User != name1 || got.Pusher != PusherID(name1, pusher.Key{AppID: "app", Pushkey: "bad"}) || got.Notifications != 3 || got.Unreadable != 0 ||
+			!got.Oldest.Equal(first) || got.Claimed || got.Due.Before(time.Now().Add(-time.Second)) || got.Attempts == 0 || got.Status != 502 ||
+			got.Class != "status" || got.Gateway != "https://bad:443" || got.App != "app" || got.Since.IsZero() || got.Last.IsZero() {
+			t.Errorf("got %+v", got)
+		}
+	})
 }

@@ -2,7 +2,6 @@ package delivery
 
 import (
 	"context"
-	"errors"
 	"math/rand/v2"
 	"time"
 
@@ -10,40 +9,55 @@ import (
 	"github.com/pushfx/pushfx/module/delivery/content"
 	"github.com/pushfx/pushfx/module/delivery/turns"
 	"github.com/pushfx/pushfx/module/fault"
-	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/observe"
 )
 
 const (
 	fresh   = time.Second // how long a pusher is not read again
-	maxRead = 16          // notifications of a backlog that are read at once
+	maxRead = 16          // notifications that are read at once
 
 	// maxDelay bounds the delay of a notification by module.Attention, since Notify.
 	maxDelay = 5 * time.Minute
 )
 
-var errNoResult = errors.New("delivery: no result")
+// beforeFor is how long a notification waits for what [module.Unread] says about it.
+const beforeFor = 200 * time.Millisecond
 
-// sending sends a claimed backlog, one notification after the other.
+// sending sends for a claimed pusher, one notification after the other.
 type sending struct {
 	*claimed
-	d       *Delivery
-	user    mxid.UserID
-	target  *content.Target // nil until it is read
-	readAt  time.Time       // of target
-	turn    *turns.Turn     // of the next request, nil until it has one
-	trouble content.Trouble
-	known   []module.Notification // the first notifications of the backlog
-	meta    content.Meta          // of the notification with the ID metaOf
-	metaOf  string
-	wait    pastWait
+	d      *Delivery
+	target *content.Target       // nil until it is read
+	readAt time.Time             // of target
+	turn   *turns.Turn           // of the next request, nil until it has one
+	fails  bool                  // the last request failed, or hangs
+	known  []module.Notification // the next notifications
+	end    int64                 // of the log, read before target
+	meta   content.Meta          // of the notification with the number metaOf
+	metaOf int64
+	asked  asked // about the next notification
+	wait   pastWait
 }
 
-func (d *Delivery) newSending(claim module.Claim, claimedAt time.Time) *sending {
+// asked is a question that was asked before it was needed.
+type asked struct {
+	about module.UserEvent
+	at    time.Time
+	*question[module.Result[module.UnreadState]]
+}
+
+func (d *Delivery) newSending(claim *module.Claim, claimedAt time.Time) *sending {
 	return &sending{claimed: d.claims.add(claim, claimedAt), d: d}
 }
 
-// run sends until the backlog is empty or has to wait.
+func (d *Delivery) newSendingOf(p module.ClaimedPusher, end int64, claimedAt time.Time) *sending {
+	s := d.newSending(p.Claim, claimedAt)
+	s.trouble = content.ReadTrouble(p.Trouble)
+	s.known, s.end = p.Notifications, end
+	return s
+}
+
+// run sends until nothing is left or the pusher has to wait.
 func (s *sending) run(life context.Context) {
 	defer s.begin()()
 	defer s.leaveTurn()
@@ -51,35 +65,34 @@ func (s *sending) run(life context.Context) {
 		return
 	}
 	for life.Err() == nil && !s.d.isStopping() {
-		if len(s.known) == 0 && !s.readMore(life) {
-			return
-		}
-		if !s.sendFirst(life) {
+		if len(s.known) == 0 {
+			if !s.readMore(life) {
+				return
+			}
+		} else if !s.sendFirst(life) {
 			return
 		}
 	}
-	s.postpone(0, s.kept())
+	s.release()
 }
 
-func (s *sending) kept() *module.Trouble {
-	trouble := s.trouble.Stored()
-	return &trouble
-}
-
-// readMore reads the next notifications. If the first one has failed before, it reads this
-// one only, since it may fail again.
+// readMore reads the next notifications, and reports whether to go on. If the first one has
+// failed before, it reads this one only, since it may fail again.
 func (s *sending) readMore(life context.Context) bool {
 	limit := maxRead
-	if s.trouble.ID != "" && !s.trouble.Ahead && (!s.d.hasDelays || s.trouble.Delayed == s.trouble.ID) {
+	if s.trouble.Of != 0 && (!s.d.hasDelays || s.trouble.Delayed == s.trouble.Of) {
 		limit = 1
 	}
-	known, err := s.d.queue.Read(life, s.claim, limit)
-	if err != nil || len(known) == 0 {
-		s.release(err)
+	all, end, err := s.d.queue.Read(life, s.claim, limit)
+	if err != nil {
+		s.releaseAfter("read a log", err)
 		return false
 	}
-	s.known = known
-	return true
+	if s.known, s.end = all, end; len(all) > 0 {
+		return true
+	}
+	left, ok := s.complete(life, module.Done{To: end}) // the rest was cut
+	return ok && left > 0
 }
 
 // sendFirst sends, drops or postpones the first notification, and reports whether to go
@@ -87,92 +100,89 @@ func (s *sending) readMore(life context.Context) bool {
 func (s *sending) sendFirst(life context.Context) bool {
 	n := s.known[0]
 	m, err := s.readMeta(n)
-	if err != nil {
-		return s.drop(life, n.ID, DropUnreadable)
+	switch {
+	case err != nil:
+		return s.drop(life, DropUnreadable)
+	case !s.d.clock().Before(time.UnixMilli(m.Expires)):
+		return s.drop(life, DropExpired)
+	case n.Priority == module.CountsOnly && len(s.known) > 1: // the next one has counts, too
+		return s.drop(life, DropCoalesced)
 	}
-	s.user = m.User
-	if !s.d.clock().Before(time.UnixMilli(m.Expires)) {
-		return s.drop(life, n.ID, DropExpired)
+	if goOn := s.readTarget(life); s.target == nil {
+		return goOn
 	}
-	if !s.readTarget(life) || !s.takeTurn(life) {
+	switch {
+	case !s.takeTurn(life):
 		return false
-	}
-	if n.Priority == module.CountsOnly {
+	case n.Priority == module.CountsOnly:
 		return s.sendCounts(life, n, m)
 	}
-	if s.d.hasUnread {
-		isRead, _ := s.d.read.get(life, module.UserEvent{User: m.User, RoomID: m.Room, EventID: m.Event, Position: m.Position, Thread: m.Thread})
-		if isRead {
-			return s.drop(life, n.ID, DropRead)
-		}
+	state := s.stateOf(life, s.eventOf(m))
+	if state.Value.IsRead {
+		return s.drop(life, DropRead)
 	}
 	if delay := s.delay(life, n, m); delay > 0 {
-		s.trouble.Generation, s.trouble.Delayed = s.target.SetAt, n.ID
-		s.postpone(delay, s.kept())
+		s.trouble.Generation, s.trouble.Delayed = s.target.SetAt, n.Number
+		s.postpone(delay, false)
 		return false
 	}
-	return s.sendNow(life, n, m, s.countsFor(life))
+	return s.sendNow(life, n, m, state.Value.Counts)
 }
 
 func (s *sending) readMeta(n module.Notification) (m content.Meta, err error) {
-	if n.ID != s.metaOf {
+	if n.Number != s.metaOf {
 		if m, err = content.ReadMeta(n.Meta); err != nil {
 			return m, err
 		}
-		s.meta, s.metaOf = m, n.ID
+		s.meta, s.metaOf = m, n.Number
 	}
 	return s.meta, nil
 }
 
-// readTarget reads the pusher, unless the last read is fresh. It reports whether to go on.
-func (s *sending) readTarget(life context.Context) bool {
+// readTarget reads the pusher, unless the last read is fresh. The read is not cached: a cached
+// list may lack a pusher that was just set. If the user has the pusher no more, or it cannot
+// be read, target is nil, and readTarget reports whether to go on.
+func (s *sending) readTarget(life context.Context) (goOn bool) {
 	if s.target != nil && time.Since(s.readAt) <= fresh {
 		return true
 	}
-	began := time.Now()
-	result, found := s.d.pushers.get(life, s.user)
-	if !found || result.Err != nil && fault.KindOf(result.Err) != fault.Database {
+	s.target, s.readAt = nil, time.Now()
+	list, found := s.d.pushers.get(life, s.claim.User, maxAwait)
+	if !found {
+		list.Err = module.Unavailable(errNoResult)
+	}
+	if list.Err != nil && fault.KindOf(list.Err) != fault.Database {
 		if life.Err() == nil {
-			s.d.failures.add("read pushers", errors.Join(result.Err, missing(found)))
-			s.postpone(retryQueue, nil)
+			s.releaseAfter("read pushers", list.Err)
 		}
 		return false
 	}
-	s.target, s.readAt = nil, began
-	for _, p := range result.Value.All() {
-		if content.PusherID(s.user, p.Key) == s.claim.Target.Name {
-			s.target, _ = content.ReadTarget(s.user, p, s.d.limits)
-			break
+	for _, target := range s.d.readTargets(s.claim.User, list.Value) {
+		if target.ID == s.claim.Pusher {
+			s.setTarget(target)
+			return true
 		}
 	}
-	if s.target == nil || s.target.URL == "" {
-		s.dropAll(life)
-		return false
-	}
-	s.gate = s.target.Gate()
-	if s.trouble.Generation < s.target.SetAt {
-		s.trouble = content.Trouble{Generation: s.target.SetAt}
-	}
-	return true
+	return s.dropAll(life)
 }
 
-func missing(found bool) error {
-	if found {
-		return nil
+func (s *sending) setTarget(target *content.Target) {
+	s.target, s.claim.Gate = target, target.Gate()
+	if s.trouble.Generation < target.SetAt {
+		s.trouble = content.Trouble{Generation: target.SetAt}
 	}
-	return errNoResult
 }
 
-// takeTurn takes a turn for the pusher's gate, or postpones the backlog.
+// takeTurn takes a turn for the pusher's gate, or postpones the pusher.
 func (s *sending) takeTurn(life context.Context) bool {
 	gate := s.target.Gate()
 	if s.turn != nil && s.turn.Gate == gate {
 		return true
 	}
 	s.leaveTurn()
-	turn, delay := s.d.gates.admit(s.user, gate)
+	turn, delay := s.d.gates.admit(s.claim.User, gate, s.fails)
 	if turn == nil {
-		s.postpone(delay, s.kept())
+		s.postpone(delay, false)
 		return false
 	}
 	s.turn = turn
@@ -180,17 +190,17 @@ func (s *sending) takeTurn(life context.Context) bool {
 		return true
 	}
 	if err := s.keep(life); err != nil {
-		s.releaseUnlessFenced(err)
+		s.releaseAfter("renew a claim", err)
 		return false
 	}
 	return s.awaitTurn(life)
 }
 
-// maxAwait is how long a claimed backlog may wait for its turn. Then this host releases it,
+// maxAwait is how long a claimed pusher may wait for its turn. Then this host releases it,
 // since another host may have a place.
 const maxAwait = lease / 2
 
-// awaitTurn waits until the turn has its place, or postpones the backlog.
+// awaitTurn waits until the turn has its place, or postpones the pusher.
 func (s *sending) awaitTurn(life context.Context) bool {
 	if s.turn.Ready == nil {
 		return true
@@ -207,14 +217,8 @@ func (s *sending) awaitTurn(life context.Context) bool {
 	case <-life.Done():
 	}
 	s.leaveTurn()
-	s.postpone(delay, s.kept())
+	s.postpone(delay, false)
 	return false
-}
-
-func (s *sending) releaseUnlessFenced(err error) {
-	if !errors.Is(err, module.ErrFenced) {
-		s.release(err)
-	}
 }
 
 // leaveTurn ends a turn in which nothing was sent.
@@ -245,10 +249,10 @@ func (s *sending) endTurnAfter(v content.Verdict, class content.Class, wait time
 
 // delay returns how long to delay a notification. It asks the host once for each.
 func (s *sending) delay(life context.Context, n module.Notification, m content.Meta) time.Duration {
-	if !s.d.hasDelays || m.Call || s.trouble.Delayed == n.ID || s.hasCall() {
+	if !s.d.hasDelays || m.Call || s.trouble.Delayed == n.Number || s.hasCall() {
 		return 0
 	}
-	delay, _ := s.d.delays.get(life, module.UserDevice{User: m.User, Device: s.target.Name})
+	delay, _ := s.d.delays.get(life, module.UserDevice{User: s.claim.User, Device: s.target.Name}, maxAwait)
 	return min(delay, maxDelay-s.d.clock().Sub(time.UnixMilli(m.Added)))
 }
 
@@ -262,112 +266,115 @@ func (s *sending) hasCall() bool {
 	return false
 }
 
-// countsFor returns the user's counts, nil if they are unknown or unwanted.
-func (s *sending) countsFor(life context.Context) *module.Counts {
-	if !s.d.hasUnread || s.target.NoCounts {
-		return nil
+func (s *sending) eventOf(m content.Meta) module.UserEvent {
+	return module.UserEvent{User: s.claim.User, RoomID: m.Room, EventID: m.Event, Position: m.Position, Thread: m.Thread}
+}
+
+// askNext asks about the next notification while a request for the first one is under way.
+func (s *sending) askNext() {
+	if !s.d.hasUnread || len(s.known) < 2 || s.known[1].Priority == module.CountsOnly {
+		return
 	}
-	result, found := s.d.counts.get(life, s.user)
-	if !found || result.Err != nil {
-		return nil
+	if m, err := content.ReadMeta(s.known[1].Meta); err == nil {
+		about := s.eventOf(m)
+		s.asked = asked{about, time.Now(), s.d.states.add(about)}
 	}
-	return &result.Value
+}
+
+// stateOf returns the state of an event. Its counts are nil if they are unknown or
+// unwanted.
+func (s *sending) stateOf(life context.Context, about module.UserEvent) (state module.Result[module.UnreadState]) {
+	if !s.d.hasUnread {
+		return state
+	}
+	asked := s.asked.question
+	if asked == nil || s.asked.about != about || time.Since(s.asked.at) > fresh {
+		asked = s.d.states.add(about)
+	}
+	s.asked.question = nil
+	state, found := asked.wait(life, beforeFor)
+	if !found {
+		state.Err = module.Unavailable(errNoResult)
+	}
+	if state.Err != nil {
+		state.Value = module.UnreadState{}
+	}
+	if s.target.NoCounts {
+		state.Value.Counts = nil
+	}
+	return state
 }
 
 // sendCounts sends counts without an event, unless the pusher already has them.
 func (s *sending) sendCounts(life context.Context, n module.Notification, m content.Meta) bool {
-	counts := s.countsFor(life)
-	if counts == nil {
-		return s.drop(life, n.ID, DropCoalesced)
+	if s.target.NoCounts {
+		return s.drop(life, DropCoalesced)
 	}
-	sent, err := s.d.queue.Sent(life, s.claim.Target)
+	state := s.stateOf(life, module.UserEvent{User: s.claim.User})
+	counts := state.Value.Counts
+	switch {
+	case fault.KindOf(state.Err) == fault.Unavailable:
+		s.postpone(retryQueue, false)
+		return false
+	case counts == nil:
+		return s.drop(life, DropCoalesced)
+	}
+	sent, err := s.d.queue.Sent(life, s.claim.User, s.claim.Pusher)
 	if err != nil {
-		s.release(err)
+		s.releaseAfter("read which counts were sent", err)
 		return false
 	}
 	if sent == s.target.Sent(*counts) {
-		return s.drop(life, n.ID, DropCoalesced)
+		return s.drop(life, DropCoalesced)
 	}
 	return s.sendNow(life, n, m, counts)
 }
 
-// ahead returns a later notification, or the first one if there is none. It prefers other
-// rooms, because the notifications of a room have an order.
-func (s *sending) ahead(first module.Notification, of content.Meta) (module.Notification, content.Meta) {
-	for _, isSameRoom := range []bool{false, true} {
-		for _, n := range s.known[1:] {
-			if n.Priority == module.CountsOnly || (n.Room == first.Room) != isSameRoom {
-				continue
-			}
-			if m, err := content.ReadMeta(n.Meta); err == nil && s.d.clock().Before(time.UnixMilli(m.Expires)) {
-				return n, m
-			}
-		}
-		if !s.trouble.MayOvertake() {
-			break
-		}
-	}
-	return first, of
-}
-
-// sendNow sends the first notification, or a later one if the first may be at fault.
 func (s *sending) sendNow(life context.Context, n module.Notification, m content.Meta, counts *module.Counts) bool {
-	first := n.ID
-	if s.trouble.ID == n.ID {
-		if s.trouble.IDOnly {
-			n.Text = ""
-		}
-		if s.trouble.Ahead {
-			n, m = s.ahead(n, m)
-		}
+	if s.trouble.Of == n.Number && s.trouble.IDOnly {
+		n.Text = ""
 	}
 	if err := s.keep(life); err != nil || s.turn == nil {
-		s.releaseUnlessFenced(err)
+		s.releaseAfter("renew a claim", err)
 		return false
 	}
+	s.askNext()
 	p := s.post(life, content.Body(n, m, s.target, counts, s.d.limits), m.Trace)
 	if p.verdict == content.Rejected {
-		return s.reject(life, p, first, n.ID)
+		return s.reject(life, p, n.Number)
 	}
 	s.endTurnAfter(p.verdict, p.class, p.answer.RetryAfter)
 	switch p.verdict {
 	case content.Delivered:
-		return s.delivered(life, n, m, first, counts, p.took)
+		return s.delivered(life, m, counts, p.took)
 	case content.Unsent:
 		if !p.isLost {
-			s.postpone(0, s.kept())
+			s.release()
 		}
 		return false
 	}
-	return s.notDelivered(life, p, first, n.ID)
+	return s.notDelivered(life, p, n.Number)
 }
 
-func (s *sending) delivered(life context.Context, n module.Notification, m content.Meta, first string, counts *module.Counts, took time.Duration) bool {
-	sent := ""
+func (s *sending) delivered(life context.Context, m content.Meta, counts *module.Counts, took time.Duration) bool {
+	d := module.Done{Answered: true}
 	if counts != nil {
-		sent = s.target.Sent(*counts)
+		d.Sent = s.target.Sent(*counts)
 	}
 	if m.Event != "" {
 		s.checkAge(time.UnixMilli(m.Added), took)
 		s.d.observer.Took(observe.DeliveryAge, "", max(0, s.d.clock().Sub(time.UnixMilli(m.Added))), true)
 	}
-	if n.ID != first {
-		s.trouble = s.trouble.TookAhead()
-	} else {
-		s.trouble = content.Trouble{}
-	}
-	return s.remove(life, n.ID, sent)
+	return s.remove(life, d)
 }
 
-// notDelivered decides what follows a failure: another attempt, a drop, or a wait. First
-// and of are the ids of the first notification and of the sent one. It reports whether to
-// go on sending.
-func (s *sending) notDelivered(life context.Context, p posted, first, of string) bool {
+// notDelivered decides what follows a failure of the first notification: another attempt, a
+// drop, or a wait. It reports whether to go on sending.
+func (s *sending) notDelivered(life context.Context, p posted, number int64) bool {
 	now := s.d.clock()
 	isOpen, isCutOff := s.d.gates.state(s.target.Gate())
 	trouble, step := s.trouble.After(content.Failure{
-		ID: first, Of: of, Verdict: p.verdict, Status: p.answer.Status, Class: p.class, Gate: s.target.Gate(), IsOpen: isOpen && !isCutOff,
-		Now: now,
+		Of: number, Verdict: p.verdict, Status: p.answer.Status, Class: p.class, Gate: s.target.Gate(), IsOpen: isOpen && !isCutOff, Now: now,
 	})
 	trouble.Generation = s.target.SetAt
 	if step == content.Wait && (!isOpen || isCutOff) { // does not count as an attempt
@@ -379,43 +386,41 @@ func (s *sending) notDelivered(life context.Context, p posted, first, of string)
 		return true
 	case content.Drop:
 		s.d.dropped(DropRefused, 1)
-		s.trouble = content.Trouble{}
-		return s.remove(life, of, "")
+		return s.remove(life, module.Done{Answered: true})
 	}
 	if isCutOff { // other hosts may reach the gateway
-		s.postpone(retryQueue, s.kept())
+		s.postpone(retryQueue, false)
 		return false
 	}
 	failing := now.Sub(time.UnixMilli(trouble.Since))
-	s.postpone(content.RetryIn(p.verdict, p.answer, trouble.Attempts, failing, rand.Float64()), s.kept())
+	s.postpone(content.RetryIn(p.verdict, p.answer, trouble.Attempts, failing, rand.Float64()), p.verdict != content.Blocked)
 	return false
 }
 
-func (s *sending) drop(life context.Context, id string, reason DropReason) bool {
+func (s *sending) drop(life context.Context, reason DropReason) bool {
 	s.d.dropped(reason, 1)
-	s.trouble = content.Trouble{}
-	return s.remove(life, id, "")
+	return s.remove(life, module.Done{})
 }
 
-// remove removes a notification, and reports whether the backlog has more.
-func (s *sending) remove(life context.Context, id, sent string) bool {
-	left, ok := s.complete(life, id, s.trouble.Stored(), sent)
-	for i, n := range s.known {
-		if n.ID == id {
-			s.known = append(s.known[:i:i], s.known[i+1:]...)
-			break
-		}
+// remove removes the first notification, and reports whether there are more.
+func (s *sending) remove(life context.Context, d module.Done) bool {
+	d.To = s.known[0].Number + 1
+	if len(s.known) > 1 { // the ones between were cut
+		d.To = s.known[1].Number
+	}
+	s.trouble, s.fails = content.Trouble{}, s.fails && !d.Answered
+	left, ok := s.complete(life, d)
+	for len(s.known) > 0 && s.known[0].Number < max(d.To, s.claim.Number) { // another host may have sent some
+		s.known = s.known[1:]
 	}
 	return ok && left > 0
 }
 
-func (s *sending) dropAll(life context.Context) {
-	n, err := s.d.queue.Drop(life, s.claim)
-	if err != nil {
-		if !errors.Is(err, module.ErrFenced) {
-			s.d.failures.add("drop a backlog", err)
-		}
-		return
-	}
-	s.d.dropped(DropGone, n)
+// dropAll drops what the pusher had to send before its list of pushers was read, and reports
+// whether there is more.
+func (s *sending) dropAll(life context.Context) bool {
+	s.d.dropped(DropGone, int(s.end-s.claim.Number))
+	s.known, s.trouble = nil, content.Trouble{}
+	left, ok := s.complete(life, module.Done{To: s.end})
+	return ok && left > 0
 }

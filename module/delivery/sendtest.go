@@ -45,8 +45,8 @@ func SendTest(ctx context.Context, gateway module.Gateway, user mxid.UserID, p p
 	if err != nil {
 		return TestResult{}, err
 	}
-	m := content.Meta{User: user, Event: ev.ID, Room: ev.Room}
-	n := ev.Notification(content.To{User: user, Outcome: content.Outcome{High: true, Tweaks: "{}"}, Target: d}, m, limits)
+	m := content.Meta{Event: ev.ID, Room: ev.Room}
+	n := ev.Notification(content.To{User: user, Outcome: content.Outcome{High: true, Tweaks: "{}"}}, limits)
 	ctx, cancel := context.WithTimeout(ctx, cfg.RequestTimeout)
 	defer cancel()
 	began := time.Now()

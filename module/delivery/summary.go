@@ -57,12 +57,12 @@ func oldest(s module.QueueSummary, at time.Time) time.Duration {
 	return s.Oldest
 }
 
-// byGateway adds up the notifications for all apps of each gateway.
+// byGateway adds up the users of all apps of each gateway.
 func byGateway(gates map[string]int) map[string]int {
 	all := make(map[string]int, len(gates))
-	for gate, notifications := range gates {
+	for gate, users := range gates {
 		gateway, _, _ := strings.Cut(gate, " ")
-		all[gateway] += notifications
+		all[gateway] += users
 	}
 	return all
 }

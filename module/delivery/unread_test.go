@@ -2,7 +2,7 @@ package delivery
 
 import (
 	"context"
-	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -20,9 +20,9 @@ type reader struct {
 	mu     sync.Mutex
 	counts map[mxid.UserID]module.Counts
 	read   map[string]bool
-	placed []module.UserEvent // the events that AreRead was asked about
+	placed []module.UserEvent // the events that States was asked about
 	delay  time.Duration
-	asked  int // for counts
+	asked  int // for counts only
 	looked []module.UserDevice
 }
 
@@ -38,23 +38,17 @@ func (r *reader) set(user mxid.UserID, unread int) {
 	r.counts[user] = module.Counts{Unread: unread}
 }
 
-func (r *reader) Counts(_ context.Context, users []mxid.UserID) map[mxid.UserID]module.Result[module.Counts] {
+func (r *reader) States(_ context.Context, events []module.UserEvent) (all []module.Result[module.UnreadState]) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.asked += len(users)
-	results := map[mxid.UserID]module.Result[module.Counts]{}
-	for _, user := range users {
-		results[user] = module.Result[module.Counts]{Value: r.counts[user]}
-	}
-	return results
-}
-
-func (r *reader) AreRead(_ context.Context, events []module.UserEvent) (all []bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.placed = append(r.placed, events...)
 	for _, e := range events {
-		all = append(all, r.read[e.EventID])
+		if e.EventID == "" {
+			r.asked++
+		} else {
+			r.placed = append(r.placed, e)
+		}
+		counts := r.counts[e.User]
+		all = append(all, module.Result[module.UnreadState]{Value: module.UnreadState{IsRead: r.read[e.EventID], Counts: &counts}})
 	}
 	return all
 }
@@ -81,8 +75,7 @@ func TestCountsAreReadRightBeforeSending(t *testing.T) {
 	withReader(t, func(w *world, r *reader) {
 		w.set(name1, "key", "gw")
 		w.answer("gw", statuses(502, 200))
-		d, stop := w.host()
-		defer stop()
+		d := w.host()
 		r.set(name1, 1)
 		w.notify(d, 1, "!r:h", name1)
 		synctest.Wait()
@@ -98,8 +91,7 @@ func TestReadEventsAreNotSent(t *testing.T) {
 	withReader(t, func(w *world, r *reader) {
 		w.set(name1, "key", "gw")
 		r.do(func() { r.read["$2"] = true })
-		d, stop := w.host()
-		defer stop()
+		d := w.host()
 		for e := range 4 {
 			w.notify(d, e, "!r:h", name1)
 		}
@@ -111,43 +103,29 @@ func TestReadEventsAreNotSent(t *testing.T) {
 	})
 }
 
-// The event's place comes with the question whether it is read, by the way of the fan-out,
-// too.
+// The event's place comes with the question whether it is read.
 func TestReadEventsHaveTheirPlace(t *testing.T) {
-	for _, recipients := range []int{1, 60} {
-		withReader(t, func(w *world, r *reader) {
-			w.cfg.Shards = 1
-			var users []mxid.UserID
-			for i := range recipients {
-				w.set(name(i), key(i), "gw")
-				users = append(users, name(i))
+	withReader(t, func(w *world, r *reader) {
+		w.set(name1, "key", "gw")
+		d := w.host()
+		e := module.Event{
+			JSON:     `{"event_id":"$e","room_id":"!r:h","type":"m.room.message","sender":"@s:h","content":{"body":"hi"}}`,
+			Position: 4711, Thread: "$root",
+		}
+		if err := w.send(d, e, name1); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		want := module.UserEvent{User: name1, RoomID: "!r:h", EventID: "$e", Position: 4711, Thread: "$root"}
+		if !slices.Equal(r.placed, []module.UserEvent{want}) {
+			t.Fatalf("got %+v, want %+v", r.placed, want)
+		}
+		for _, e := range []module.Event{{JSON: e.JSON, Position: -1}, {JSON: e.JSON, Thread: strings.Repeat("x", 256)}} {
+			if err := w.send(d, e, name1); fault.KindOf(err) != fault.InvalidParam {
+				t.Errorf("position %d, thread of %d bytes: got error %v", e.Position, len(e.Thread), err)
 			}
-			d, stop := w.host()
-			defer stop()
-			e := module.Event{
-				JSON:     `{"event_id":"$e","room_id":"!r:h","type":"m.room.message","sender":"@s:h","content":{"body":"hi"}}`,
-				Position: 4711, Thread: "$root",
-			}
-			if err := w.send(d, e, users...); err != nil {
-				t.Fatal(err)
-			}
-			w.wait(3*time.Second, func() bool { return w.queue.Waiting() == 0 })
-			if len(r.placed) != recipients {
-				t.Errorf("asked about %d events, want %d", len(r.placed), recipients)
-			}
-			for _, event := range r.placed {
-				want := module.UserEvent{User: event.User, RoomID: "!r:h", EventID: "$e", Position: 4711, Thread: "$root"}
-				if event != want {
-					t.Fatalf("got %+v, want %+v", event, want)
-				}
-			}
-			for _, e := range []module.Event{{JSON: e.JSON, Position: -1}, {JSON: e.JSON, Thread: strings.Repeat("x", 256)}} {
-				if err := w.send(d, e, users...); fault.KindOf(err) != fault.InvalidParam {
-					t.Errorf("position %d, thread of %d bytes: got error %v", e.Position, len(e.Thread), err)
-				}
-			}
-		})
-	}
+		}
+	})
 }
 
 // Counts without an event are repeated after failures, and survive a stop.
@@ -155,61 +133,22 @@ func TestBadges(t *testing.T) {
 	withReader(t, func(w *world, r *reader) {
 		w.set(name1, "key", "gw")
 		w.answer("gw", statuses(502, 502, 200))
-		d, stop := w.host()
-		badge := func(unread int) {
-			t.Helper()
+		d, stop := w.hostOn(w.queue, w)
+		for _, unread := range []int{5, 4, 3} {
 			r.set(name1, unread)
-			if err := d.UpdateBadges(t.Context(), name1); err != nil {
-				t.Fatal(err)
-			}
+			w.badge(d, name1)
 		}
-		badge(5)
-		badge(4)
-		badge(3)
 		time.Sleep(w.cfg.BadgeDelay / 2)
 		synctest.Wait()
 		if len(w.all()) != 0 {
 			t.Error("too early")
 		}
 		stop()
-		d, stop = w.host()
-		defer stop()
+		w.host()
 		w.wait(15*time.Second, func() bool { return w.queue.Waiting() == 0 })
 		all := w.all()
 		if len(all) != 3 || all[2].counts.Unread != 3 || all[2].event != "" {
 			t.Errorf("got %+v", all)
-		}
-		badge(3) // the same
-		time.Sleep(10 * time.Second)
-		if len(w.all()) != 3 {
-			t.Error("the same counts are sent again")
-		}
-		badge(0)
-		w.wait(10*time.Second, func() bool { return len(w.all()) == 4 })
-		if got := w.all()[3].counts; got == nil || got.Unread != 0 {
-			t.Errorf("got %v", got)
-		}
-	})
-}
-
-// The queue takes no batch of any length.
-func TestBadgesOfManyUsers(t *testing.T) {
-	withReader(t, func(w *world, r *reader) {
-		w.cfg.Shards = 1
-		var users []mxid.UserID
-		for n := range module.MaxAdditions + 1 {
-			user := mxid.UserID(fmt.Sprintf("@user%d:h", n))
-			w.set(user, fmt.Sprint("key", n), "gw")
-			users = append(users, user)
-		}
-		d, stop := w.host()
-		defer stop()
-		if err := d.UpdateBadges(t.Context(), users...); err != nil {
-			t.Fatal(err)
-		}
-		w.wait(time.Minute, func() bool { return w.queue.Waiting() == 0 })
-		if got := len(w.all()); got != len(users) {
-			t.Errorf("%d of %d are sent", got, len(users))
 		}
 	})
 }
@@ -218,11 +157,8 @@ func TestAppsWithoutCounts(t *testing.T) {
 	withReader(t, func(w *world, r *reader) {
 		w.cfg.NoCounts = []string{"app"}
 		w.set(name1, "key", "gw")
-		d, stop := w.host()
-		defer stop()
-		if err := d.UpdateBadges(t.Context(), name1); err != nil {
-			t.Fatal(err)
-		}
+		d := w.host()
+		w.badge(d, name1)
 		w.notify(d, 1, "!r:h", name1)
 		time.Sleep(10 * time.Second)
 		w.want("key", 1)
@@ -235,8 +171,7 @@ func TestAppsWithoutCounts(t *testing.T) {
 func TestAttention(t *testing.T) {
 	withReader(t, func(w *world, r *reader) {
 		w.set(name1, "key", "gw")
-		d, stop := w.host()
-		defer stop()
+		d := w.host()
 		r.do(func() { r.delay = 30 * time.Second })
 		w.notify(d, 1, "!r:h", name1)
 		time.Sleep(29 * time.Second)
@@ -260,9 +195,7 @@ func TestAttention(t *testing.T) {
 		// A call ends the delay.
 		w.notify(d, 4, "!r:h", name1)
 		time.Sleep(time.Second)
-		if err := w.send(d, module.Event{JSON: `{"event_id":"$5","room_id":"!r:h","type":"m.call.invite","sender":"@s:h","content":{}}`}, name1); err != nil {
-			t.Fatal(err)
-		}
+		w.event(d, `{"event_id":"$5","room_id":"!r:h","type":"m.call.invite","sender":"@s:h","content":{}}`, name1)
 		time.Sleep(2 * time.Second)
 		w.want("key", 1, 3, 4, 5)
 	})
@@ -271,8 +204,7 @@ func TestAttention(t *testing.T) {
 func TestUnnamedRoomsHaveANameForEachUser(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.set(name1, "key", "gw")
-		d, stop := w.host()
-		defer stop()
+		d := w.host()
 		e := module.Event{
 			JSON: `{"event_id":"$1","room_id":"!r:h","type":"m.room.message","sender":"@s:h","content":{"body":"x"}}`, Room: match.Room{MemberCount: 3},
 		}
@@ -281,7 +213,7 @@ func TestUnnamedRoomsHaveANameForEachUser(t *testing.T) {
 			t.Fatal(err)
 		}
 		decisions[0].RoomName = "Alice and Bob"
-		if err := d.Notify(t.Context(), e, "", decisions); err != nil {
+		if err := d.Notify(t.Context(), e, decisions); err != nil {
 			t.Fatal(err)
 		}
 		synctest.Wait()
@@ -295,10 +227,8 @@ func TestUnnamedRoomsHaveANameForEachUser(t *testing.T) {
 func TestBadgesOfTwoHosts(t *testing.T) {
 	withReader(t, func(w *world, r *reader) {
 		w.set(name1, "key", "gw")
-		a, stopA := w.host()
-		defer stopA()
-		b, stopB := w.host()
-		defer stopB()
+		a := w.host()
+		b := w.host()
 		last := func(want int) {
 			t.Helper()
 			w.wait(10*time.Second, func() bool { return w.queue.Waiting() == 0 })
@@ -310,9 +240,7 @@ func TestBadgesOfTwoHosts(t *testing.T) {
 		badge := func(d *Delivery, unread int) {
 			t.Helper()
 			r.set(name1, unread)
-			if err := d.UpdateBadges(t.Context(), name1); err != nil {
-				t.Fatal(err)
-			}
+			w.badge(d, name1)
 			last(unread)
 		}
 		badge(a, 0)
@@ -329,6 +257,108 @@ func TestBadgesOfTwoHosts(t *testing.T) {
 		badge(b, 0)
 		if len(w.all()) != sent+1 {
 			t.Error("a pusher that was set again gets no counts")
+		}
+	})
+}
+
+// absent is an Unread that cannot reach its counts for a while.
+type absent struct {
+	*reader
+	until time.Time
+}
+
+func (a absent) States(ctx context.Context, events []module.UserEvent) []module.Result[module.UnreadState] {
+	states := a.reader.States(ctx, events)
+	if time.Now().Before(a.until) {
+		for i := range states {
+			states[i] = module.Result[module.UnreadState]{Err: module.Unavailable(nil)}
+		}
+	}
+	return states
+}
+
+// Without counts, a notification is sent at once, and a badge waits.
+func TestBadgesWaitForUnavailableCounts(t *testing.T) {
+	withReader(t, func(w *world, r *reader) {
+		w.unread = absent{r, time.Now().Add(20 * time.Second)}
+		w.set(name1, "key", "gw")
+		d := w.host()
+		w.notify(d, 1, "!r:h", name1)
+		r.set(name1, 3)
+		w.badge(d, name1)
+		time.Sleep(10 * time.Second)
+		w.want("key", 1)
+		if w.all()[0].counts != nil {
+			t.Errorf("got %+v", w.all()[0])
+		}
+		w.wait(20*time.Second, func() bool { return w.queue.Waiting() == 0 })
+		if all := w.all(); len(all) != 2 || all[1].counts == nil || all[1].counts.Unread != 3 {
+			t.Errorf("got %+v", all)
+		}
+	})
+}
+
+// thinking is an Unread that takes a while.
+type thinking struct {
+	*reader
+	takes time.Duration
+}
+
+func (u thinking) States(ctx context.Context, events []module.UserEvent) []module.Result[module.UnreadState] {
+	time.Sleep(u.takes)
+	return u.reader.States(ctx, events)
+}
+
+// What the host says about the next notification is asked while a request is under way. It is given up after 200 ms.
+func TestTheHostIsAskedAheadAndNotForLong(t *testing.T) {
+	for label, test := range map[string]struct {
+		takes, atMost time.Duration
+		hasCounts     bool
+	}{
+		"at once": {0, time.Second, true}, "as long as a request": {100 * time.Millisecond, 1200 * time.Millisecond, true},
+		"too long": {time.Hour, 3500 * time.Millisecond, false},
+	} {
+		t.Run(label, func(t *testing.T) {
+			withReader(t, func(w *world, r *reader) {
+				w.unread, w.attention = thinking{r, test.takes}, nil
+				w.set(name1, "key", "gw")
+				w.answer("gw", slow(100*time.Millisecond, 200))
+				d := w.host()
+				synctest.Wait()
+				began := time.Now()
+				for e := range 10 {
+					w.notify(d, e, "!r:h", name1)
+				}
+				w.wait(time.Minute, func() bool { return w.queue.Waiting() == 0 })
+				if took := time.Since(began); took > test.atMost {
+					t.Errorf("it took %v", took)
+				}
+				w.want("key", 0, 1, 2, 3, 4, 5, 6, 7, 8, 9)
+				for _, s := range w.all() {
+					if (s.counts != nil) != test.hasCounts {
+						t.Errorf("%s: counts %v", s.event, s.counts)
+					}
+				}
+				time.Sleep(time.Hour) // of questions
+			})
+		})
+	}
+}
+
+// Counts that stand before an event are not sent: the event has newer ones.
+func TestCountsBeforeAnEventAreLeftOut(t *testing.T) {
+	withReader(t, func(w *world, r *reader) {
+		w.set(name1, "key", "gw")
+		d := w.host()
+		synctest.Wait()
+		r.set(name1, 1)
+		w.badge(d, name1)
+		w.notify(d, 1, "!r:h", name1)
+		r.set(name1, 2)
+		w.wait(10*time.Second, func() bool { return w.queue.Waiting() == 0 })
+		time.Sleep(10 * time.Second)
+		if all := w.all(); len(all) != 1 || all[0].event != "$1" || all[0].counts.Unread != 2 || w.drops(DropCoalesced) != 1 {
+			t.Errorf("got %+v", all)
 		}
 	})
 }

@@ -147,3 +147,35 @@ func TestWorkUnitsTakeSimilarTime(t *testing.T) {
 		}
 	}
 }
+
+// The keyword index: the work of an event does not grow with the user's keywords that its body lacks.
+func TestKeywordsTakeWorkByTheBody(t *testing.T) {
+	t.Parallel()
+	const body = "Lunch is at noon, see you there! We meet at the old bridge beside the mill."
+	event, err := ReadEvent(fmt.Sprintf(`{"type":"m.room.message","sender":"@bob:example.org","content":{"body":%q}}`, body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	workWith := func(keywords int, pattern string) int {
+		t.Helper()
+		set := pushrule.ServerDefault("@alice:example.org")
+		for i := range keywords {
+			draft := pushrule.Draft{Actions: []pushrule.Action{`"notify"`}, Pattern: fmt.Sprintf(pattern, i)}
+			if err := set.Put(pushrule.Content, fmt.Sprint(i), draft, pushrule.Position{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		s := newSubject(event, Facts{User: "@alice:example.org"})
+		before := s.meter.left
+		if result := Compile(set).evaluate(&s); result.Incomplete() {
+			t.Errorf("%d keywords: incomplete", keywords)
+		}
+		return before - s.meter.left
+	}
+	for name, pattern := range map[string]string{"words": "keyword%d", "phrases": "project %d", "parts of words": "*keyword%d*"} {
+		few, many := workWith(10, pattern), workWith(2000, pattern)
+		if most := few + placeWork*len(body); many > most { // a place is looked up for each byte at most
+			t.Errorf("%s: 10 take %d units of work, 2000 take %d, want %d at most", name, few, many, most)
+		}
+	}
+}

@@ -142,11 +142,13 @@ const (
 	// UnreadAppended, UnreadCompacted and UnreadLong count operations that were appended to
 	// lists of unread notifications, lists that were compacted, and appends after which a
 	// list had more than 64 texts. UnreadUnreadable counts tries to read or change a list
-	// that cannot be read.
+	// that cannot be read, UnreadShortened the compacted lists that had no place for some
+	// unread notifications.
 	UnreadAppended
 	UnreadCompacted
 	UnreadLong
 	UnreadUnreadable
+	UnreadShortened
 
 	events
 )
@@ -160,6 +162,7 @@ func (e Event) String() string {
 		"lost_race", "unknown_outcome", "stale_cache", "whole_read", "rule_set_created", "rule_set_imported",
 		"rule_set_repaired", "notification_dropped", "notification_late", "handover_failed", "delivery_failed",
 		"rules_kept", "rules_read", "unread_appended", "unread_compacted", "unread_long", "unread_unreadable",
+		"unread_shortened",
 	}[e]
 }
 
@@ -218,6 +221,11 @@ const (
 	ClockDiffers
 	ClockUnknown
 
+	// MasterSkipped is a master of a cluster that does not reply, so that values which an
+	// interrupted move of a slot has left there are missing. It is reported again only after
+	// the master has replied.
+	MasterSkipped
+
 	// DeliveryDelayed is a failure that delivery will repeat, reported once in half a
 	// minute for each kind.
 	DeliveryDelayed
@@ -227,8 +235,14 @@ const (
 	TooManyRejections
 
 	// PusherRemoved is a removed pusher whose pushkey its gateway has rejected. The error
-	// is its digest.
+	// is a delivery.RejectedError, which names the user.
 	PusherRemoved
+
+	// PusherTaken is a pusher that was removed since another user has set its pushkey.
+	// PusherLoggedOut is a pusher that was removed since its device is logged out. The error
+	// is a module.RemovedPusher.
+	PusherTaken
+	PusherLoggedOut
 
 	// DeliveredLate is a NotificationLate, reported at most ten times in half a minute. The
 	// error is a delivery.LateError.
@@ -245,9 +259,12 @@ var problems = [...]string{
 	RedisEvicts:       "Redis may evict keys",
 	ClockDiffers:      "the clocks of this host and of Redis differ",
 	ClockUnknown:      "the clock of Redis cannot be read",
+	MasterSkipped:     "a Redis master does not reply, missing values are not looked for there",
 	DeliveryDelayed:   "notifications are delayed",
 	TooManyRejections: "a push gateway rejects too many pushkeys of an app, no more are removed",
 	PusherRemoved:     "pusher removed, its gateway has rejected the pushkey",
+	PusherTaken:       "pusher removed, another user has set its pushkey",
+	PusherLoggedOut:   "pusher removed, its device is logged out",
 	DeliveredLate:     "notification delivered late",
 }
 
@@ -273,7 +290,9 @@ func (p Problem) IsFault() bool { return p == ListenerPanicked || p == TooManyRe
 
 // IsRoutine reports whether the problem needs no operator and is only logged for
 // information.
-func (p Problem) IsRoutine() bool { return p == PusherRemoved || p == DeliveredLate }
+func (p Problem) IsRoutine() bool {
+	return p == PusherRemoved || p == PusherTaken || p == PusherLoggedOut || p == DeliveredLate
+}
 
 // None is an observer that does nothing.
 var None Observer = none{}

@@ -131,8 +131,8 @@ func (d Durability) MaxWait() time.Duration {
 }
 
 // Check asks every master for the guarantee. An error means that a master can never
-// give it, or did not reply; a shortage means that a master cannot give it at the
-// moment.
+// give it; a shortage means that a master cannot give it at the moment, or did not
+// reply.
 func (d Durability) Check(ctx context.Context, client redis.UniversalClient) (shortages []string, err error) {
 	if !d.IsRequired() {
 		return nil, nil
@@ -140,6 +140,9 @@ func (d Durability) Check(ctx context.Context, client redis.UniversalClient) (sh
 	var mu sync.Mutex
 	err = EachMaster(ctx, client, func(ctx context.Context, master *redis.Client) error {
 		shortage, err := d.checkMaster(ctx, master)
+		if lacksReply(err) { // other masters can serve their users
+			shortage, err = err.Error(), nil
+		}
 		if shortage != "" {
 			mu.Lock()
 			defer mu.Unlock()

@@ -39,10 +39,19 @@ func (p *Pipelines) at(ctx context.Context, address string) *redis.Client {
 	if !isCluster {
 		return nil
 	}
-	if node, found := clientsOf(ctx, cluster)[address]; found {
+	if node, found := clientsOf(ctx, cluster.ForEachShard)[address]; found {
 		return node
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.created[address]
+}
+
+// Master returns the client of the master that serves a key, or nil if it is not known.
+func (p *Pipelines) Master(ctx context.Context, key string) *redis.Client {
+	node, err := p.masterOf(ctx, key)
+	if err != nil {
+		return nil
+	}
+	return node
 }

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/pushfx/pushfx/module/observe"
 )
 
 // moves finds keys that an interrupted move of their slot has left on another master of
@@ -25,23 +27,41 @@ import (
 // shape. A shape is used for shapeAge. So one danger is left: within shapeAge, a slot's
 // move begins, and a person fails its master over to a replica and back.
 //
+// A master that does not reply must not break the users of other masters. A lost master
+// is left out. Any other silent master is left out, too, unless a slot moves or has keys
+// elsewhere, or slots have got other masters within settleTime. So an interrupted move is
+// not found while the master that has the keys is lost, or silent for long.
+//
 // It is safe for concurrent use.
 type moves struct {
-	cluster *redis.ClusterClient // nil for other clients
+	cluster  *redis.ClusterClient // nil for other clients
+	observer observe.Observer
+	silences *silences
 
-	mu     sync.Mutex
-	latest *lookup
-	alone  aloneSlots
+	mu      sync.Mutex
+	latest  *lookup
+	version string    // of the last shape
+	changed time.Time // when it last changed
+	alone   aloneSlots
+	strays  map[int]bool    // slots with keys on a master that does not serve them
+	skipped map[string]bool // ids of masters that were reported as skipped
 }
 
 // newMoves returns the moves of the cluster behind client. Other clients have none.
-func newMoves(client redis.UniversalClient) *moves {
+func newMoves(client redis.UniversalClient, observer observe.Observer) *moves {
 	cluster, _ := client.(*redis.ClusterClient)
-	return &moves{cluster: cluster}
+	return &moves{
+		cluster: cluster, observer: observer, silences: newSilences(),
+		strays: map[int]bool{}, skipped: map[string]bool{},
+	}
 }
 
 const (
 	shapeAge = time.Second
+
+	// settleTime is longer than it takes the cluster to replace a master that failed at
+	// the same time as another one.
+	settleTime = 10 * time.Second
 
 	// aloneAge is how long aloneSlots are used while the cluster keeps its shape. It
 	// bounds the effect of a move that a person ends by force.
@@ -56,8 +76,7 @@ const (
 var ErrOtherMaster = errors.New("another master has the key, since a move of its slot was interrupted")
 
 // elsewhere returns an error if a master may have a key which the node that replied
-// lacks. A master that does not reply may have the key, unless the cluster has replaced
-// it. Replied is nil if the node is not known.
+// lacks. Replied is nil if the node is not known.
 func (m *moves) elsewhere(ctx context.Context, key string, replied *redis.Client) error {
 	if m.cluster == nil {
 		return nil
@@ -65,33 +84,36 @@ func (m *moves) elsewhere(ctx context.Context, key string, replied *redis.Client
 	ctx, cancel := context.WithTimeout(ctx, searchTimeout)
 	defer cancel()
 	slot, now := SlotOf(key), time.Now()
-	s, err := m.shape(ctx, now.Add(-shapeAge))
+	s, err := m.shape(ctx, now.Add(-shapeAge), false)
 	if err == nil && !s.isOpen(slot) && !s.isServedBy(slot, replied) {
-		s, err = m.shape(ctx, now) // the slot may have another master now
+		s, err = m.shape(ctx, now, true) // the slot may have another master now
 	}
-	switch {
-	case err != nil:
+	if err != nil {
 		return fmt.Errorf("cannot tell whether another master has the key: %w", err)
-	case s.isOpen(slot), !s.isServedBy(slot, replied), !m.isAlone(ctx, s, slot):
-		return s.search(ctx, key)
 	}
-	return nil
+	isMoving := s.isOpen(slot) || !s.isServedBy(slot, replied)
+	if !isMoving && m.isAlone(ctx, s, slot) {
+		return nil
+	}
+	return m.search(ctx, s, key, isMoving || m.isStray(slot) || s.isNew())
 }
 
 // lookup asks for the shape once, for all callers that wait for it.
 type lookup struct {
 	began time.Time
+	waits bool          // for silent masters
 	done  chan struct{} // closed when shape and err are set
 	shape *shape
 	err   error
 }
 
-// shape returns the shape of a lookup that began at since or later.
-func (m *moves) shape(ctx context.Context, since time.Time) (*shape, error) {
+// shape returns the shape of a lookup that began at since or later. The lookup waits for
+// silent masters if wait is set, at first, and while slots get other masters.
+func (m *moves) shape(ctx context.Context, since time.Time, wait bool) (*shape, error) {
 	m.mu.Lock()
 	l := m.latest
-	if l == nil || l.began.Before(since) {
-		l = &lookup{began: time.Now(), done: make(chan struct{})}
+	if l == nil || l.began.Before(since) || wait && !l.waits {
+		l = &lookup{began: time.Now(), waits: wait || m.version == "" || time.Since(m.changed) < settleTime, done: make(chan struct{})}
 		m.latest = l
 		// The lookup serves all callers, so the end of a single caller's context must not end
 		// it.
@@ -99,8 +121,8 @@ func (m *moves) shape(ctx context.Context, since time.Time) (*shape, error) {
 		go func() {
 			defer cancel()
 			defer close(l.done)
-			if l.shape, l.err = newShape(ctx, m.cluster); l.err == nil {
-				m.resetAlone(l.shape)
+			if l.shape, l.err = newShape(ctx, m.cluster, m.silences, l.waits); l.err == nil {
+				m.remember(l.shape)
 			}
 		}()
 	}
@@ -113,43 +135,71 @@ func (m *moves) shape(ctx context.Context, since time.Time) (*shape, error) {
 	}
 }
 
-// aloneSlots are the slots whose keys are on no other master than the slot's own.
+// remember compares a shape with the last one.
+func (m *moves) remember(s *shape) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.version != "" && m.version != s.version {
+		m.changed = time.Now()
+	}
+	m.version, s.changed = s.version, m.changed
+	if !m.alone.isFor(s) || time.Since(m.alone.since) > aloneAge {
+		m.alone = aloneSlots{version: s.version, replied: s.replied, since: time.Now()}
+	}
+	for _, other := range s.masters {
+		if other.silence == nil {
+			delete(m.skipped, other.id)
+		}
+	}
+}
+
+// aloneSlots are the slots whose keys are on no other master than the slot's own, as far
+// as masters have replied.
 type aloneSlots struct {
 	version string // of the shape
+	replied string // see shape
 	since   time.Time
 	slots   [slots]bool
 }
 
-// resetAlone forgets the slots of another shape, and old ones.
-func (m *moves) resetAlone(s *shape) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.alone.version != s.version || time.Since(m.alone.since) > aloneAge {
-		m.alone = aloneSlots{version: s.version, since: time.Now()}
-	}
-}
+func (a *aloneSlots) isFor(s *shape) bool { return a.version == s.version && a.replied == s.replied }
 
 // isAlone reports whether no other master has keys of a slot. It asks about a whole
 // block of slots and remembers the replies, so the other slots of the block cost no
 // request.
 func (m *moves) isAlone(ctx context.Context, s *shape, slot int) bool {
 	m.mu.Lock()
-	found, since := m.alone.version == s.version && m.alone.slots[slot], m.alone.since
+	since := m.alone.since
+	found := m.alone.isFor(s) && m.alone.slots[slot]
 	m.mu.Unlock()
 	if found {
 		return true
 	}
 	first := slot / slotBlock * slotBlock
-	elsewhere, err := s.slotsElsewhere(ctx, first)
+	elsewhere, complete, err := m.slotsElsewhere(ctx, s, first)
 	if err != nil {
 		return false
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for i := first; i < first+slotBlock && m.alone.version == s.version && m.alone.since == since; i++ {
-		m.alone.slots[i] = !slices.Contains(elsewhere, i)
+	for i := first; i < first+slotBlock; i++ {
+		switch isElsewhere := slices.Contains(elsewhere, i); {
+		case isElsewhere:
+			m.strays[i] = true
+		case complete:
+			delete(m.strays, i)
+		}
+		if m.alone.isFor(s) && m.alone.since == since {
+			m.alone.slots[i] = !m.strays[i]
+		}
 	}
-	return !slices.Contains(elsewhere, slot)
+	return !m.strays[slot]
+}
+
+func (m *moves) isStray(slot int) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.strays[slot]
 }
 
 // slotBlock is how many slots a master is asked about at once, which takes it 0.4 ms.
@@ -166,52 +216,106 @@ return found`
 
 // slotsElsewhere returns the slots of a block with keys on a master that does not serve
 // them.
-func (s *shape) slotsElsewhere(ctx context.Context, first int) ([]int, error) {
+func (m *moves) slotsElsewhere(ctx context.Context, s *shape, first int) (all []int, complete bool, err error) {
 	var mu sync.Mutex
-	var all []int
-	var errs []error
 	last := first + slotBlock - 1
-	s.each(func(m *master, client *redis.Client) {
-		if m.servesAll(first, last) {
-			return
+	complete, err = m.ask(ctx, s, s.isNew(), func(ctx context.Context, master *master, client *redis.Client) error {
+		if master.servesAll(first, last) {
+			return nil
 		}
 		found, err := client.Eval(ctx, slotsScript, nil, first, last).Int64Slice()
 		mu.Lock()
 		defer mu.Unlock()
-		errs = append(errs, err)
 		for _, slot := range found {
-			if !m.serves(int(slot)) {
+			if !master.serves(int(slot)) {
 				all = append(all, int(slot))
 			}
 		}
+		return err
 	})
-	return all, errors.Join(errs...)
+	return all, complete, err
 }
 
-// search asks every master for a key.
-func (s *shape) search(ctx context.Context, key string) error {
+// isNew reports whether slots have moved or got another master lately, as far as this
+// host knows.
+func (s *shape) isNew() bool { return time.Since(s.changed) < settleTime }
+
+// ask calls do concurrently for each master, except lost masters. If wait is not set, it
+// also leaves out silent masters. Complete is false if it left out any master but lost
+// ones.
+func (m *moves) ask(
+	ctx context.Context, s *shape, wait bool, do func(context.Context, *master, *redis.Client) error,
+) (complete bool, err error) {
+	limit := searchTimeout
+	if !wait {
+		limit /= 2
+	}
+	var mu sync.Mutex
+	var errs []error
+	complete = true
+	var asking sync.WaitGroup
+	for _, master := range s.masters {
+		asking.Go(func() {
+			err := master.silence
+			if err == nil {
+				err = s.reach(ctx, limit, master, func(ctx context.Context, client *redis.Client) error { return do(ctx, master, client) })
+				if lacksReply(err) && !wait && ctx.Err() == nil {
+					m.silences.set(master, err)
+				}
+			}
+			if err == nil {
+				return
+			}
+			err = fmt.Errorf("the Redis at %s: %w", master.addresses[0], err)
+			mu.Lock()
+			defer mu.Unlock()
+			switch {
+			case master.isLost():
+				m.skip(master, err)
+			case !wait && lacksReply(err) && ctx.Err() == nil:
+				m.skip(master, err)
+				complete = false
+			default:
+				errs = append(errs, err)
+			}
+		})
+	}
+	asking.Wait()
+	return complete, errors.Join(errs...)
+}
+
+// skip reports a master that was left out, once until it replies again.
+func (m *moves) skip(master *master, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !m.skipped[master.id] {
+		m.skipped[master.id] = true
+		m.observer.Report(observe.MasterSkipped, err)
+	}
+}
+
+// search asks the masters for a key; see [moves.ask].
+func (m *moves) search(ctx context.Context, s *shape, key string, wait bool) error {
 	var mu sync.Mutex
 	var holder *master
-	var silent error
 	isServed := false
-	s.each(func(m *master, client *redis.Client) {
+	_, err := m.ask(ctx, s, wait, func(ctx context.Context, master *master, client *redis.Client) error {
 		serves, holds, err := askForKey(ctx, client, key)
 		mu.Lock()
 		defer mu.Unlock()
 		isServed = isServed || serves
 		if holds {
-			holder = m
+			holder = master
 		}
-		if err != nil {
-			silent = fmt.Errorf("the Redis at %s: %w", m.addresses[0], err)
-		}
+		return err
 	})
+	mayBeLost := slices.ContainsFunc(s.masters, func(other *master) bool { return other.isLost() && other.serves(SlotOf(key)) })
 	switch {
 	case holder != nil:
 		return fmt.Errorf("%w: the Redis at %s", ErrOtherMaster, holder.addresses[0])
-	case silent != nil:
-		return fmt.Errorf("cannot tell whether another master has the key: %w", silent)
-	case !isServed:
+	case err != nil:
+		return fmt.Errorf("cannot tell whether another master has the key: %w", err)
+	case !isServed || mayBeLost:
 		return errors.New("cannot tell whether another master has the key: no master serves its slot")
 	}
 	return nil

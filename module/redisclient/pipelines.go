@@ -15,6 +15,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/pushfx/pushfx/module/commit"
+	"github.com/pushfx/pushfx/module/observe"
 	"github.com/pushfx/pushfx/module/retry"
 )
 
@@ -34,10 +35,10 @@ type Pipelines struct {
 }
 
 // NewPipelines returns the pipelines of a client, which must read from masters. The
-// caller closes the client.
-func NewPipelines(client redis.UniversalClient) *Pipelines {
+// caller closes the client. The observer gets each [observe.MasterSkipped].
+func NewPipelines(client redis.UniversalClient, observer observe.Observer) *Pipelines {
 	p := &Pipelines{
-		client: client, moves: newMoves(client), created: map[string]*redis.Client{}, durable: map[Durability]*coalescer{},
+		client: client, moves: newMoves(client, observe.Or(observer)), created: map[string]*redis.Client{}, durable: map[Durability]*coalescer{},
 	}
 	p.reads = coalescer{pipelines: p, kind: Kind{IsRead: true}, slots: func(*redis.Client) int { return runtime.GOMAXPROCS(0) }}
 	p.writes = coalescer{pipelines: p, slots: func(*redis.Client) int { return maxBatches }}

@@ -89,7 +89,7 @@ func newLane(t *testing.T, isWrite bool, refuses error) *lane {
 	// With two connections, a late batch keeps its slot.
 	client := redis.NewClient(&redis.Options{Addr: redistest.Single(t).Addr(), ContextTimeoutEnabled: true, PoolSize: 2})
 	t.Cleanup(func() { client.Close() })
-	l := &lane{client: client, pipelines: NewPipelines(client), isWrite: isWrite}
+	l := &lane{client: client, pipelines: NewPipelines(client, nil), isWrite: isWrite}
 	one := func(*redis.Client) int { return 1 }
 	l.pipelines.reads.slots, l.pipelines.writes.slots = one, one
 	l.gate = &gate{command: "get", held: make(chan struct{}, 10_000), opens: make(chan struct{}), refuses: refuses}
@@ -235,7 +235,7 @@ func TestSilentConnectionsDelayOnlyTheirOwnCommands(t *testing.T) {
 	forEachLane(t, func(t *testing.T, isWrite bool) {
 		proxy := redistest.NewProxy(t, redistest.Single(t))
 		client := proxy.Client(t, func(o *redis.Options) { o.ReadTimeout, o.PoolSize = 2*never, 12 })
-		l := &lane{client: client, pipelines: NewPipelines(client), isWrite: isWrite}
+		l := &lane{client: client, pipelines: NewPipelines(client, nil), isWrite: isWrite}
 		slots := l.coalescer().slots(client)
 		var faults []*redistest.Fault
 		for n := range slots {
@@ -320,7 +320,7 @@ func TestAWriteWithoutAReplyIsNotRepeated(t *testing.T) {
 	t.Parallel()
 	proxy := redistest.NewProxy(t, redistest.Single(t))
 	client := proxy.Client(t, func(o *redis.Options) { o.MaxRetries = -1 })
-	p := NewPipelines(client)
+	p := NewPipelines(client, nil)
 	write := &Command{Key: "key", Queue: func(ctx context.Context, to Sender) func() error { return to.Incr(ctx, "key").Err }}
 	read := &Command{Key: "key", Queue: func(ctx context.Context, to Sender) func() error { return to.Get(ctx, "key").Err }}
 	proxy.CutReply(1, "INCR")

@@ -18,7 +18,7 @@ func TestRiderCountsOnlyBehindASuccessfulCommand(t *testing.T) {
 	t.Parallel()
 	proxy := redistest.NewProxy(t, redistest.Single(t))
 	client := proxy.Client(t, func(o *redis.Options) { o.MaxRetries = -1 })
-	p, others := NewPipelines(client), NewPipelines(proxy.Client(t))
+	p, others := NewPipelines(client, nil), NewPipelines(proxy.Client(t), nil)
 	incr := func(check error) *Command {
 		return &Command{Key: "n", IsSingle: true, Queue: func(ctx context.Context, to Sender) func() error {
 			sent := to.Incr(ctx, "n")

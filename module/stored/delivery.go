@@ -4,90 +4,48 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"fmt"
+	"regexp"
 	"strconv"
 	"strings"
 
 	"github.com/pushfx/pushfx/module/fault"
+	"github.com/pushfx/pushfx/module/mxid"
 )
 
 const (
-	shardPrefix      = "delivery:{"
+	deliveryPrefix   = "delivery:{"
 	gatesSuffix      = "}:gates"
-	firstSuffix      = "}:first"
-	textsSuffix      = "}:texts"
-	troubleSuffix    = "}:trouble"
-	bytesSuffix      = "}:bytes"
-	summarySuffix    = "}:summary"
 	dueMark          = "}:due:"
-	moreMark         = "}:more:"
-	seenMark         = "}:seen:"
+	afterMark        = "}:after:"
 	sentMark         = "}:sent:"
-	asideMark        = "}:aside:"
 	deliveryGateways = "delivery:gateways"
 	deliveryFormat   = "delivery:format"
 )
 
-// ShardGates is the key of the sorted set of the gates with backlogs in a shard. The score
-// is a time in microseconds, at or before the earliest time in the gate's [Keys.Due].
-func (k Keys) ShardGates(shard int) string { return k.shard(shard, gatesSuffix) }
-
-// Due is the key of the sorted set of a gate's backlogs in a shard. The score is a time in
-// microseconds by the clock of Redis: an even score is the end of a host's claim, an odd
-// score is when an unclaimed backlog is due.
-func (k Keys) Due(shard int, gate string) string { return k.shard(shard, dueMark+gate) }
-
-// ShardFirst is the key of the hash with the oldest notification of each backlog of a
-// shard, as a [FirstEntry].
-func (k Keys) ShardFirst(shard int) string { return k.shard(shard, firstSuffix) }
-
-// More is the key of the list of a backlog's other notifications, each a [BacklogEntry],
-// oldest first.
-func (k Keys) More(shard int, target string) string { return k.shard(shard, moreMark+target) }
-
-// ShardTexts is the key of the hash with the texts of a shard's notifications, by
-// [TextField].
-func (k Keys) ShardTexts(shard int) string { return k.shard(shard, textsSuffix) }
-
-// TextField returns the field of a notification's text in [Keys.ShardTexts].
-func TextField(target, id string) string { return target + id }
-
-// ReadTextField is the inverse of [TextField].
-func ReadTextField(field string) (target, id string) {
-	at := max(0, len(field)-entryID)
-	return field[:at], field[at:]
+// UserLog is the key of the hash with what a user has to send. The field [LogField] has a
+// [LogHead], a pusher's field has a [PusherState], the field [EntryField] of a number has a
+// [LogEntry], and the field [TextField] of a number has the notification's text, if any.
+// Scripts write the fields. The key expires when no pusher has anything to send.
+func (k Keys) UserLog(user mxid.UserID) string {
+	return k.Prefix + deliveryPrefix + string(user) + tagSuffix
 }
-
-// Aside is the new name of a shard's key whose Redis type is wrong: a host renames such
-// a key.
-func (k Keys) Aside(shard int, name string) string { return k.shard(shard, asideMark+name) }
-
-// ShardTrouble is the key of the hash of backlogs whose delivery failed.
-func (k Keys) ShardTrouble(shard int) string { return k.shard(shard, troubleSuffix) }
-
-// ShardBytes is the key of the hash with the bytes of waiting texts. A field is a user
-// or, for events with many recipients, a room. The fields [FanOutEntries] and
-// [FanOutBytes] have the number and the bytes of all texts of such events.
-func (k Keys) ShardBytes(shard int) string { return k.shard(shard, bytesSuffix) }
-
-// ShardSummary is the key of the string that summarizes a shard with many backlogs. It
-// expires.
-func (k Keys) ShardSummary(shard int) string { return k.shard(shard, summarySuffix) }
-
-// Fields of [Keys.ShardBytes].
-const (
-	FanOutEntries = "fanout-n"
-	FanOutBytes   = "fanout--"
-)
 
 // Sent is the key of the string with the counts that a pusher got last. It expires.
-func (k Keys) Sent(shard int, target string) string { return k.shard(shard, sentMark+target) }
-
-// Seen is the key of the string that records a batch added to a shard. It expires. The
-// key has a digest of the batch.
-func (k Keys) Seen(shard int, batch string) string {
-	sum := sha256.Sum256([]byte(batch))
-	return k.shard(shard, seenMark+base64.RawURLEncoding.EncodeToString(sum[:12]))
+func (k Keys) Sent(user mxid.UserID, pusher string) string {
+	return k.Prefix + deliveryPrefix + string(user) + sentMark + pusher
 }
+
+// ShardGates is the key of the sorted set of the gates with users in a shard of the index.
+// The score is a time in microseconds, at or before the earliest time in the gate's
+// [Keys.ShardDue] and [Keys.ShardAfter].
+func (k Keys) ShardGates(shard int) string { return k.shard(shard, gatesSuffix) }
+
+// ShardDue is the key of the sorted set of a gate's users in a shard of the index. The score
+// is when to look at the user's log, in microseconds by the clock of Redis.
+func (k Keys) ShardDue(shard int, gate string) string { return k.shard(shard, dueMark+gate) }
+
+// ShardAfter is like [Keys.ShardDue], for users that fail at the gate.
+func (k Keys) ShardAfter(shard int, gate string) string { return k.shard(shard, afterMark+gate) }
 
 // DeliveryGateways is the key of the hash of push gateways that operators delay. A
 // field is the scheme, host and port of pushers' URLs, like
@@ -100,78 +58,156 @@ func (k Keys) DeliveryFormat() string { return k.Prefix + deliveryFormat }
 
 // All keys of a shard share a slot.
 func (k Keys) shard(shard int, suffix string) string {
-	return k.Prefix + shardPrefix + fmt.Sprintf("%03d", shard) + suffix
+	return k.Prefix + deliveryPrefix + fmt.Sprintf("%03d", shard) + suffix
 }
 
-// BacklogEntry is a notification in a backlog. Its text is under [Keys.ShardTexts].
-type BacklogEntry struct {
+// LogField is the field of the [LogHead] in a user's log.
+const LogField = "#log"
+
+const (
+	entryMark = "#"
+	textMark  = "="
+)
+
+// EntryField is the field of a notification's [LogEntry].
+func EntryField(number int64) string { return entryMark + strconv.FormatInt(number, 10) }
+
+// TextField is the field of a notification's text.
+func TextField(number int64) string { return textMark + strconv.FormatInt(number, 10) }
+
+// ReadEntryField is the inverse of [EntryField].
+func ReadEntryField(field string) (number int64, found bool) {
+	text, found := strings.CutPrefix(field, entryMark)
+	number, err := strconv.ParseInt(text, 10, 64)
+	return number, found && err == nil
+}
+
+// IsPusherField reports whether a field of a user's log has a [PusherState].
+func IsPusherField(field string) bool {
+	return !strings.HasPrefix(field, entryMark) && !strings.HasPrefix(field, textMark)
+}
+
+// LogHead is what a user's log has once: "FIRST NEXT COUNT BYTES STATES LASTISCOUNTS IDS
+// GATES".
+type LogHead struct {
+	First, Next  int64    // the numbers of the notifications are from First to below Next
+	Count        int      // notifications
+	Bytes        int      // of their texts
+	States       int      // pushers with something to send
+	LastIsCounts bool     // the notification before Next is there, and has counts only
+	IDs          []string // of the latest notifications, also of those that were sent
+	Failing      []string // digests of the gates at which the user fails; see [GateDigest]
+}
+
+var headForm = regexp.MustCompile(`^(\d+) (\d+) (\d+) (\d+) (\d+) ([01]) (\S*) (\S*)$`)
+
+// ReadLogHead reads the head of a log. Found is false for other texts.
+func ReadLogHead(text string) (h LogHead, found bool) {
+	parts := headForm.FindStringSubmatch(text)
+	if parts == nil {
+		return h, false
+	}
+	var n [5]int64
+	for i := range n {
+		var err error
+		if n[i], err = strconv.ParseInt(parts[i+1], 10, 64); err != nil {
+			return h, false
+		}
+	}
+	return LogHead{
+		First: n[0], Next: n[1], Count: int(n[2]), Bytes: int(n[3]), States: int(n[4]),
+		LastIsCounts: parts[6] == "1", IDs: readList(parts[7]), Failing: readList(parts[8]),
+	}, true
+}
+
+// readList reads a list in which a comma precedes each name.
+func readList(text string) []string {
+	if text == "" {
+		return nil
+	}
+	return strings.Split(text[1:], ",")
+}
+
+// LogEntry is a notification in a user's log, without its text.
+type LogEntry struct {
 	Priority byte   // 'h', 'l' or 'c'
-	ID       string // 16 bytes
+	ID       string // 8 bytes
 	Room     string // 8 bytes
-	User     string // 8 bytes
-	Bytes    int    // of its text, for the user's limit
-	Added    int64  // in seconds, by the clock of Redis
+	Added    int64  // in milliseconds, by the clock of Redis
 	Meta     string
 }
 
 const (
-	entryID    = 16
-	entryRoom  = 8
-	entryUser  = 8
-	entryBytes = 6
-	entryAdded = 10
-	entryHead  = 1 + entryID + entryRoom + entryUser
+	entryID   = 8
+	entryRoom = 8
+	entryHead = 1 + entryID + entryRoom
 )
 
-// Head returns the stored entry up to its byte count. Ok is false if a part has the
-// wrong length.
-func (e BacklogEntry) Head() (head string, ok bool) {
-	head = string(e.Priority) + e.ID + e.Room + e.User
-	return head, len(e.ID) == entryID && len(e.Room) == entryRoom && len(e.User) == entryUser
+// Head returns the stored entry up to its time. Ok is false if a part has the wrong length.
+func (e LogEntry) Head() (head string, ok bool) {
+	return string(e.Priority) + e.ID + e.Room, len(e.ID) == entryID && len(e.Room) == entryRoom
 }
 
-// ReadBacklogEntry reads a stored entry. Found is false for other texts.
-func ReadBacklogEntry(text string) (e BacklogEntry, found bool) {
-	if len(text) < entryHead+entryBytes+entryAdded || strings.IndexByte("hlc", text[0]) < 0 {
-		return BacklogEntry{}, false
+// ReadLogEntry reads an entry. Found is false for other texts.
+func ReadLogEntry(text string) (e LogEntry, found bool) {
+	if len(text) < entryHead || strings.IndexByte("hlc", text[0]) < 0 {
+		return e, false
 	}
-	cut := func(n int) (part string) {
-		part, text = text[:n], text[n:]
-		return part
-	}
-	e.Priority, e.ID, e.Room, e.User = cut(1)[0], cut(entryID), cut(entryRoom), cut(entryUser)
-	count, err := strconv.ParseUint(cut(entryBytes), 10, 31)
-	added, failed := strconv.ParseInt(cut(entryAdded), 10, 64)
-	e.Bytes, e.Added, e.Meta = int(count), added, text
-	return e, err == nil && failed == nil
+	e.Priority, e.ID, e.Room = text[0], text[1:1+entryID], text[1+entryID:entryHead]
+	added, meta, found := strings.Cut(text[entryHead:], " ")
+	ms, err := strconv.ParseInt(added, 10, 64)
+	e.Added, e.Meta = ms, meta
+	return e, found && err == nil
 }
 
-// MaxGate is the longest gate in bytes.
-const MaxGate = 999
-
-const gateLength = 3 // digits
-
-// FirstEntry returns the stored form of a backlog's gate and its oldest entry.
-func FirstEntry(gate, entry string) string {
-	return fmt.Sprintf("%0*d", gateLength, len(gate)) + gate + entry
+// PusherState is what a pusher has to send: "UNTIL NONCE NUMBER GATE GENERATION TROUBLE".
+type PusherState struct {
+	Until      int64  // when it is due, or its claim lapses, in microseconds by the clock of Redis
+	Nonce      string // of its claim, or begins with "-" for none
+	Number     int64  // of the notification that it sends next
+	Gate       string // see [GateDigest]
+	Generation int64  // of the pusher, at the trouble
+	Trouble    string
 }
 
-// ReadFirstEntry is the inverse of [FirstEntry]. Found is false for other texts.
-func ReadFirstEntry(text string) (gate, entry string, found bool) {
-	if len(text) < gateLength {
-		return "", "", false
+// IsClaimed reports whether a host has claimed the pusher.
+func (s PusherState) IsClaimed() bool { return !strings.HasPrefix(s.Nonce, "-") }
+
+// ReadPusherState reads a state. Found is false for other texts.
+func ReadPusherState(text string) (s PusherState, found bool) {
+	parts := strings.SplitN(text, " ", 6)
+	if len(parts) < 6 {
+		return s, false
 	}
-	n, err := strconv.ParseUint(text[:gateLength], 10, 31)
-	text = text[gateLength:]
-	if err != nil || len(text) < int(n) {
-		return "", "", false
-	}
-	return text[:n], text[n:], true
+	var errs [3]error
+	s.Until, errs[0] = strconv.ParseInt(parts[0], 10, 64)
+	s.Number, errs[1] = strconv.ParseInt(parts[2], 10, 64)
+	s.Generation, errs[2] = strconv.ParseInt(parts[4], 10, 64)
+	s.Nonce, s.Gate, s.Trouble = parts[1], parts[3], parts[5]
+	return s, errs == [3]error{}
+}
+
+// TroubleText returns the stored form of a trouble, the end of a [PusherState].
+func TroubleText(generation int64, trouble string) string {
+	return strconv.FormatInt(generation, 10) + " " + trouble
+}
+
+// ReadTroubleText is the inverse of [TroubleText].
+func ReadTroubleText(text string) (generation int64, trouble string) {
+	number, trouble, _ := strings.Cut(text, " ")
+	generation, _ = strconv.ParseInt(number, 10, 64)
+	return generation, trouble
+}
+
+// GateDigest names a gate in a user's log, in 8 bytes.
+func GateDigest(gate string) string {
+	sum := sha256.Sum256([]byte(gate))
+	return base64.RawURLEncoding.EncodeToString(sum[:6])
 }
 
 // deliveryForm is the version of delivery's stored form. Hosts of different forms
 // cannot share a Redis.
-const deliveryForm = 4
+const deliveryForm = 5
 
 // DeliveryFormatText returns delivery's form and number of shards.
 func DeliveryFormatText(shards int) string { return fmt.Sprintf("%d %d", deliveryForm, shards) }
@@ -185,12 +221,18 @@ func ReadDeliveryFormat(text string) (shards int, err error) {
 	return shards, nil
 }
 
-var shardKinds = map[string]KeyKind{
-	gatesSuffix: ShardGatesKey, firstSuffix: ShardFirstKey, textsSuffix: ShardTextsKey, troubleSuffix: ShardTroubleKey,
-	bytesSuffix: ShardBytesKey, summarySuffix: ShardSummaryKey,
+// EarlierDelivery returns, for the format of form 4, the keys of the hashes that have a field
+// for each pusher with waiting notifications. It returns none for other formats.
+func (k Keys) EarlierDelivery(format string) (keys []string) {
+	var shards int
+	if _, err := fmt.Sscanf(format, "4 %d", &shards); err != nil || shards > 1<<10 {
+		return nil
+	}
+	for shard := range shards {
+		keys = append(keys, k.shard(shard, "}:first"))
+	}
+	return keys
 }
-
-var targetKinds = map[string]KeyKind{dueMark: DueKey, moreMark: MoreKey, seenMark: SeenKey, sentMark: SentKey, asideMark: AsideKey}
 
 func parseDelivery(name string) (Key, bool) {
 	switch name {
@@ -201,21 +243,29 @@ func parseDelivery(name string) (Key, bool) {
 	case "delivery:hosts":
 		return Key{Kind: OtherVersionKey}, true
 	}
-	rest, isShard := strings.CutPrefix(name, shardPrefix)
+	if user, found := cutUser(name, deliveryPrefix, tagSuffix); found {
+		return Key{Kind: UserLogKey, User: user}, true
+	}
+	if at := strings.LastIndex(name, sentMark); at >= 0 && at+len(sentMark) < len(name) {
+		if user, found := cutUser(name[:at+1], deliveryPrefix, tagSuffix); found {
+			return Key{Kind: SentKey, User: user, Name: name[at+len(sentMark):]}, true
+		}
+	}
+	rest, found := strings.CutPrefix(name, deliveryPrefix)
 	at := strings.IndexByte(rest, '}')
-	if !isShard || at < 0 {
+	if !found || at < 0 {
 		return Key{}, false
 	}
 	shard, err := strconv.Atoi(rest[:at])
 	if err != nil || shard < 0 || fmt.Sprintf("%03d", shard) != rest[:at] {
 		return Key{}, false
 	}
-	if kind, known := shardKinds[rest[at:]]; known {
-		return Key{Kind: kind, Shard: shard}, true
+	if rest[at:] == gatesSuffix {
+		return Key{Kind: ShardGatesKey, Shard: shard}, true
 	}
-	for mark, kind := range targetKinds {
-		if target, found := strings.CutPrefix(rest[at:], mark); found && target != "" {
-			return Key{Kind: kind, Shard: shard, Target: target}, true
+	for mark, kind := range map[string]KeyKind{dueMark: ShardDueKey, afterMark: ShardAfterKey} {
+		if gate, found := strings.CutPrefix(rest[at:], mark); found && gate != "" {
+			return Key{Kind: kind, Shard: shard, Name: gate}, true
 		}
 	}
 	return Key{Kind: OtherVersionKey}, true

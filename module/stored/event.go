@@ -42,7 +42,9 @@ func ReadEvent(text string) (Event, error) {
 	e, err := readAnyEvent(text)
 	if err != nil || e.Revision.Version == 0 { // another form has no revision of this form
 		if form, found := formOfValue(text); found {
-			return Event{}, otherVersion("push rules", form)
+			other := otherVersion("push rules", form)
+			other.Text = pushrule.Unreadable(other).Error() // as clients know unreadable rules
+			return Event{}, other
 		}
 	}
 	if err != nil {

@@ -48,7 +48,7 @@ func member(text, name string) (value string, found bool) {
 }
 
 // otherVersion returns the error of a value of another form.
-func otherVersion(data, form string) error {
+func otherVersion(data, form string) *fault.Error {
 	return fault.Wrap(fault.Database, "Another version of the server stored the data.",
 		&fault.OtherVersionError{Data: data, Form: shortened(form)})
 }

@@ -10,15 +10,11 @@
 //
 // With delivery, where NNN is the number of a shard:
 //
-//	delivery:{NNN}:gates                       sorted set, the gates with backlogs in a shard: 150 B each
-//	delivery:{NNN}:due:GATE                    sorted set, a gate's backlogs: 70 B each
-//	delivery:{NNN}:first                       hash, the oldest notification of each backlog: 350 B each
-//	delivery:{NNN}:more:TARGET                 list, a pusher's other notifications: 250 B each, at most 120
-//	delivery:{NNN}:texts                       hash, the texts of notifications: 100 B and the text for each; 256 KiB a user
-//	delivery:{NNN}:trouble                     hash, backlogs whose delivery failed: 250 B each
-//	delivery:{NNN}:bytes                       hash, bytes of waiting texts: 60 B a user
-//	delivery:{NNN}:summary                     string, for 14 s: what waits in a shard with many backlogs
-//	delivery:{NNN}:seen:DIGEST                 string, a batch added in the last 15 minutes: 150 B each
+//	delivery:{@user:server}                    hash, what a user has to send: 350 B and the text for each notification, 150 B a pusher
+//	delivery:{@user:server}:sent:PUSHER        string, for 30 days: the counts that a pusher got last
+//	delivery:{NNN}:gates                       sorted set, the gates with users in a shard of the index: 150 B each
+//	delivery:{NNN}:due:GATE                    sorted set, a gate's users with something to send: 110 B each
+//	delivery:{NNN}:after:GATE                  sorted set, the ones of them that fail at the gate: 110 B each
 //	delivery:gateways                          hash, push gateways that operators delay: 80 B each
 //	delivery:format                            string, the form and the number of shards
 //
@@ -109,35 +105,29 @@ const (
 	ClaimsKey                      // see [Keys.Claims]
 	PendingKey                     // see [Keys.Pending]
 
-	ShardGatesKey       // see [Keys.ShardGates]
-	DueKey              // see [Keys.Due]
-	ShardFirstKey       // see [Keys.ShardFirst]
-	MoreKey             // see [Keys.More]
-	ShardTextsKey       // see [Keys.ShardTexts]
-	ShardTroubleKey     // see [Keys.ShardTrouble]
-	ShardBytesKey       // see [Keys.ShardBytes]
-	ShardSummaryKey     // see [Keys.ShardSummary]
-	SeenKey             // see [Keys.Seen]
+	UserLogKey          // see [Keys.UserLog]
 	SentKey             // see [Keys.Sent]
-	AsideKey            // see [Keys.Aside]
+	ShardGatesKey       // see [Keys.ShardGates]
+	ShardDueKey         // see [Keys.ShardDue]
+	ShardAfterKey       // see [Keys.ShardAfter]
 	DeliveryGatewaysKey // see [Keys.DeliveryGateways]
 	DeliveryFormatKey   // see [Keys.DeliveryFormat]
 )
 
 // OfDelivery reports whether a key belongs to delivery. [Keys.DeliveryFormat] has the form
 // of these keys.
-func (k KeyKind) OfDelivery() bool { return k >= ShardGatesKey && k <= DeliveryFormatKey }
+func (k KeyKind) OfDelivery() bool { return k >= UserLogKey && k <= DeliveryFormatKey }
 
-// OfShard reports whether a key belongs to a shard.
-func (k KeyKind) OfShard() bool { return k >= ShardGatesKey && k <= AsideKey }
+// OfShard reports whether a key belongs to a shard of delivery's index.
+func (k KeyKind) OfShard() bool { return k >= ShardGatesKey && k <= ShardAfterKey }
 
 // Key is a parsed key.
 type Key struct {
 	Kind   KeyKind
-	User   mxid.UserID   // for [RulesKey], [StagedKey], [PushersKey] and [UnreadKey]
+	User   mxid.UserID   // for [RulesKey], [StagedKey], [PushersKey], [UnreadKey], [UserLogKey] and [SentKey]
 	Digest pusher.Digest // for [ClaimsKey]
 	Shard  int           // for the keys of a shard
-	Target string        // for [MoreKey] and [SentKey] the backlog, for [DueKey] the gate, for [SeenKey] a digest of the batch
+	Name   string        // for [SentKey] the pusher, for [ShardDueKey] and [ShardAfterKey] the gate
 }
 
 // Parse parses a key.
@@ -191,7 +181,7 @@ func cut(name, prefix, suffix string) (string, bool) {
 }
 
 func isMalformed(name string) bool {
-	for _, prefix := range []string{"pushers:", "unread:", "pushkey:", shardPrefix} {
+	for _, prefix := range []string{"pushers:", "unread:", "pushkey:", deliveryPrefix} {
 		if strings.HasPrefix(name, prefix) {
 			return true
 		}
@@ -218,7 +208,7 @@ func (k Keys) Pattern() string {
 // Channel is the channel of a [Message] for each change of push rules.
 func (k Keys) Channel() string { return k.Prefix + "push_rules_changed" }
 
-// PusherChannel is the channel of a [Message] for each change of pushers.
+// PusherChannel is the channel of a [Message] or [RepeatedMessage] for each change of pushers.
 func (k Keys) PusherChannel() string { return k.Prefix + "pushers_changed" }
 
 // Message returns the message "VERSION USER" about a change of a user's data.
@@ -232,4 +222,20 @@ func ReadMessage(message string) (user mxid.UserID, version int64, found bool) {
 	version, err := strconv.ParseInt(number, 10, 64)
 	user = mxid.UserID(name)
 	return user, version, err == nil && version > 0 && version < textVersionBit && user.Validate() == nil
+}
+
+// repeated begins the message of pushers that were set again.
+const repeated = "repeated "
+
+// RepeatedMessage returns the message "repeated VERSION USER": pushers were set again, and
+// only their claims and times have changed.
+func RepeatedMessage(user mxid.UserID, version int64) string {
+	return repeated + Message(user, version)
+}
+
+// ReadPusherMessage reads a [Message] or [RepeatedMessage]. Found is false for other texts.
+func ReadPusherMessage(message string) (user mxid.UserID, isRepeated, found bool) {
+	message, isRepeated = strings.CutPrefix(message, repeated)
+	user, _, found = ReadMessage(message)
+	return user, isRepeated, found
 }

@@ -28,16 +28,11 @@ func TestKeysHaveFixedNames(t *testing.T) {
 			{k.Unread(alice), "unread:{@alice:example.org}", Key{Kind: UnreadKey, User: alice}},
 			{k.Claims(digest), "pushkey:{" + string(digest) + "}", Key{Kind: ClaimsKey, Digest: digest}},
 			{k.Pending(), "pushkeys:pending", Key{Kind: PendingKey}},
+			{k.UserLog(alice), "delivery:{@alice:example.org}", Key{Kind: UserLogKey, User: alice}},
+			{k.Sent(alice, "a-b_"), "delivery:{@alice:example.org}:sent:a-b_", Key{Kind: SentKey, User: alice, Name: "a-b_"}},
 			{k.ShardGates(0), "delivery:{000}:gates", Key{Kind: ShardGatesKey}},
-			{k.Due(7, "https://x:443 a:}b"), "delivery:{007}:due:https://x:443 a:}b", Key{Kind: DueKey, Shard: 7, Target: "https://x:443 a:}b"}},
-			{k.ShardFirst(0), "delivery:{000}:first", Key{Kind: ShardFirstKey}},
-			{k.ShardTrouble(7), "delivery:{007}:trouble", Key{Kind: ShardTroubleKey, Shard: 7}},
-			{k.ShardBytes(127), "delivery:{127}:bytes", Key{Kind: ShardBytesKey, Shard: 127}},
-			{k.More(7, "a-b_"), "delivery:{007}:more:a-b_", Key{Kind: MoreKey, Shard: 7, Target: "a-b_"}},
-			{k.ShardTexts(1000), "delivery:{1000}:texts", Key{Kind: ShardTextsKey, Shard: 1000}},
-			{k.Aside(7, "x-1"), "delivery:{007}:aside:x-1", Key{Kind: AsideKey, Shard: 7, Target: "x-1"}},
-			{k.Sent(7, "abc"), "delivery:{007}:sent:abc", Key{Kind: SentKey, Shard: 7, Target: "abc"}},
-			{k.Seen(7, "batch"), "delivery:{007}:seen:S7JO_JZBr8Xe0cp3", Key{Kind: SeenKey, Shard: 7, Target: "S7JO_JZBr8Xe0cp3"}},
+			{k.ShardDue(7, "https://x:443 a:}b"), "delivery:{007}:due:https://x:443 a:}b", Key{Kind: ShardDueKey, Shard: 7, Name: "https://x:443 a:}b"}},
+			{k.ShardAfter(1000, "x"), "delivery:{1000}:after:x", Key{Kind: ShardAfterKey, Shard: 1000, Name: "x"}},
 			{k.DeliveryGateways(), "delivery:gateways", Key{Kind: DeliveryGatewaysKey}},
 			{k.DeliveryFormat(), "delivery:format", Key{Kind: DeliveryFormatKey}},
 		} {
@@ -55,7 +50,7 @@ func TestKeysHaveFixedNames(t *testing.T) {
 func TestKeysOfOddUserIDsAreParsed(t *testing.T) {
 	t.Parallel()
 	k := Keys{"hs1:"}
-	for _, user := range []mxid.UserID{"@a}b:x", "@a}:m.push_rules:x", "@pushers:{b:x", "@a:next:b"} {
+	for _, user := range []mxid.UserID{"@a}b:x", "@a}:m.push_rules:x", "@pushers:{b:x", "@a:next:b", "@a}:sent:b:x"} {
 		if got := k.Parse(k.Rules(user)); got != (Key{Kind: RulesKey, User: user}) {
 			t.Errorf("rules of %q: got %+v", user, got)
 		}
@@ -64,6 +59,12 @@ func TestKeysOfOddUserIDsAreParsed(t *testing.T) {
 		}
 		if got := k.Parse(k.Unread(user)); got != (Key{Kind: UnreadKey, User: user}) {
 			t.Errorf("unread notifications of %q: got %+v", user, got)
+		}
+		if got := k.Parse(k.UserLog(user)); got != (Key{Kind: UserLogKey, User: user}) {
+			t.Errorf("log of %q: got %+v", user, got)
+		}
+		if got := k.Parse(k.Sent(user, "p")); got != (Key{Kind: SentKey, User: user, Name: "p"}) {
+			t.Errorf("counts of %q: got %+v", user, got)
 		}
 	}
 }

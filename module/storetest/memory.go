@@ -32,7 +32,7 @@ type Memory struct {
 	Texts    map[mxid.UserID][]string
 	watchers map[*func(module.Change)]bool
 
-	pusherWatchers map[*func(mxid.UserID)]bool
+	pusherWatchers map[*func(module.PusherChange)]bool
 }
 
 // NewMemory returns an empty memory.
@@ -45,7 +45,7 @@ func NewMemory() *Memory {
 		Texts:    map[mxid.UserID][]string{},
 		watchers: map[*func(module.Change)]bool{},
 
-		pusherWatchers: map[*func(mxid.UserID)]bool{},
+		pusherWatchers: map[*func(module.PusherChange)]bool{},
 	}
 }
 
@@ -177,17 +177,21 @@ func (p memoryPushers) Update(ctx context.Context, user mxid.UserID, edit func(*
 		}
 		before := p.memory.Lists[user]
 		p.memory.Lists[user] = list
-		for changed := range p.memory.pusherWatchers {
-			if !list.EqualButClaims(before) {
-				(*changed)(user)
-			}
+		if !list.Equal(before) {
+			p.changed(module.PusherChange{User: user, Repeated: list.EqualButClaims(before)})
 		}
 		return nil
 	})
 }
 
+func (p memoryPushers) changed(c module.PusherChange) {
+	for changed := range p.memory.pusherWatchers {
+		(*changed)(c)
+	}
+}
+
 // Watch calls changed with the lock held.
-func (p memoryPushers) Watch(ctx context.Context, watching func(), changed func(mxid.UserID)) error {
+func (p memoryPushers) Watch(ctx context.Context, watching func(), changed func(module.PusherChange)) error {
 	return watch(ctx, p.memory, p.memory.pusherWatchers, &changed, watching)
 }
 
@@ -214,7 +218,13 @@ func (p memoryPushers) UpdatePusher(ctx context.Context, user mxid.UserID, key p
 }
 
 func (p memoryPushers) Delete(ctx context.Context, user mxid.UserID) error {
-	return p.memory.userStep(ctx, "delete pushers", user, func() error { delete(p.memory.Lists, user); return nil })
+	return p.memory.userStep(ctx, "delete pushers", user, func() error {
+		if _, found := p.memory.Lists[user]; found {
+			delete(p.memory.Lists, user)
+			p.changed(module.PusherChange{User: user})
+		}
+		return nil
+	})
 }
 
 type memoryPushkeys struct{ memory *Memory }

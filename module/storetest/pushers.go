@@ -279,12 +279,12 @@ func watchedPushers(t *testing.T, newStore func(*testing.T) module.PusherStore) 
 		t.Skip("the store is no PusherWatcher")
 	}
 	user, p, store := newUser(), aPusher("a", "1"), newStore(t)
-	reported, started, ended := make(chan mxid.UserID, 100), make(chan struct{}), make(chan error, 1)
+	reported, started, ended := make(chan bool, 100), make(chan struct{}), make(chan error, 1)
 	ctx, stop := context.WithCancel(t.Context())
 	go func() {
-		ended <- watching.Watch(ctx, func() { close(started) }, func(changed mxid.UserID) {
-			if changed == user { // the store may have other tests' users
-				reported <- changed
+		ended <- watching.Watch(ctx, func() { close(started) }, func(changed module.PusherChange) {
+			if changed.User == user { // the store may have other tests' users
+				reported <- changed.Repeated
 			}
 		})
 	}()
@@ -296,22 +296,36 @@ func watchedPushers(t *testing.T, newStore func(*testing.T) module.PusherStore) 
 		return nil
 	}
 	for _, change := range []struct {
-		name string
-		make func() error
-		news bool
+		name     string
+		make     func() error
+		repeated int // reports of repeated sets
+		changed  int // other reports
 	}{
 		{"a new pusher", func() error {
 			return store.Update(t.Context(), user, func(list *pusher.List) error { list.Set(p); return nil })
-		}, true},
-		{"repeated sets", func() error { return repeatSets(t.Context(), store, user, p.Key) }, false},
-		{"a change of one pusher", func() error { return store.UpdatePusher(t.Context(), user, p.Key, toggle) }, true},
+		}, 0, 1},
+		{"repeated sets", func() error { return repeatSets(t.Context(), store, user, p.Key) }, repeatedSets, 0},
+		{"a change without effect", func() error { return store.Update(t.Context(), user, func(*pusher.List) error { return nil }) }, 0, 0},
+		{"a change of one pusher", func() error { return store.UpdatePusher(t.Context(), user, p.Key, toggle) }, 0, 1},
 		{"a removal", func() error {
 			return store.Update(t.Context(), user, func(list *pusher.List) error { list.Delete(p.Key); return nil })
-		}, true},
+		}, 0, 1},
+		{"another pusher", func() error {
+			return store.Update(t.Context(), user, func(list *pusher.List) error { list.Set(p); return nil })
+		}, 0, 1},
+		{"a deletion", func() error { return store.Delete(t.Context(), user) }, 0, 1},
 	} {
 		wantNoError(t, change.make())
-		if change.news { // an unexpected report of a repeated set would arrive first
-			wait(t, reported, change.name+" is not reported")
+		repeated, changed := 0, 0
+		for repeated+changed < change.repeated+change.changed {
+			if wait(t, reported, change.name+" is not reported") {
+				repeated++
+			} else {
+				changed++
+			}
+		}
+		if repeated != change.repeated || changed != change.changed {
+			t.Errorf("%s: %d reports, %d of a repeated set", change.name, changed, repeated)
 		}
 	}
 	stop()
@@ -323,11 +337,13 @@ func watchedPushers(t *testing.T, newStore func(*testing.T) module.PusherStore) 
 	}
 }
 
+const repeatedSets = 20
+
 func repeatSets(ctx context.Context, store module.PusherStore, user mxid.UserID, key pusher.Key) error {
-	for n := range int64(20) {
+	for n := range int64(repeatedSets) {
 		err := store.UpdatePusher(ctx, user, key, func(list *pusher.List) error {
 			p, _ := list.Pusher(key)
-			p.SetAt, p.Claim = n, pusher.KeepOthers.Claim(n)
+			p.SetAt, p.Claim = n+1, pusher.KeepOthers.Claim(n+1)
 			list.Set(p)
 			return nil
 		})

@@ -94,7 +94,7 @@ func noTexts(t *testing.T, newStore func(*testing.T) module.UnreadStore) {
 
 // oddTexts returns texts with bytes that an implementation may treat as special.
 func oddTexts() []string {
-	return []string{"", "\x00", "\n", "a\n1", "\xff\xfe", "ü", "'\"\\", strings.Repeat("x", 256<<10)}
+	return []string{"", "\x00", "\n", "a\n1", "\xff\xfe", "ü", "'\"\\", strings.Repeat("x", 512<<10)}
 }
 
 func textsRoundTrip(t *testing.T, newStore func(*testing.T) module.UnreadStore) {
@@ -184,7 +184,7 @@ func replacedTexts(t *testing.T, newStore func(*testing.T) module.UnreadStore) {
 		}
 		wantTexts(t, hosts[0], user, test.want...)
 	}
-	large := strings.Repeat("y", 256<<10)
+	large := strings.Repeat("y", 512<<10)
 	_, err := replaceTexts(t.Context(), hosts[0], user, large, "by 2")
 	wantNoError(t, err)
 	wantTexts(t, hosts[1], user, large)

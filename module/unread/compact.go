@@ -25,7 +25,7 @@ const (
 
 	maxLoaded = 500 // lists that are in memory at once
 
-	// idleTime is how long a room without unread notifications stays in a record.
+	// idleTime is how long a room without notifications stays in a record, at least.
 	idleTime = 7 * 24 * time.Hour
 )
 
@@ -56,8 +56,8 @@ func (s *Service) compactUsers(ctx context.Context, users []mxid.UserID) {
 // compact replaces each list of more than fewOps operations by its record.
 func (s *Service) compact(ctx context.Context, lists map[mxid.UserID][]string) {
 	var all []module.UnreadReplacement
-	unreadable := 0
-	idle := s.now().Add(-idleTime).UnixMilli()
+	unreadable, shortened := 0, 0
+	idle, redacted := s.before(max(idleTime, s.maxAge)), s.before(s.maxAge)
 	for user, list := range lists {
 		if countOps(list) <= fewOps {
 			continue
@@ -67,10 +67,14 @@ func (s *Service) compact(ctx context.Context, lists map[mxid.UserID][]string) {
 			unreadable++
 			continue
 		}
-		record.DropIdle(idle)
+		record.Expire(idle, redacted)
 		all = append(all, module.UnreadReplacement{User: user, First: list, By: record.Text()})
+		if record.IsShortened() {
+			shortened++
+		}
 	}
 	s.observer.Count(observe.UnreadUnreadable, "", unreadable)
+	s.observer.Count(observe.UnreadShortened, "", shortened)
 	if len(all) == 0 {
 		return
 	}
@@ -81,6 +85,13 @@ func (s *Service) compact(ctx context.Context, lists map[mxid.UserID][]string) {
 		}
 	}
 	s.observer.Count(observe.UnreadCompacted, "", compacted)
+}
+
+// before returns the time in milliseconds that was some time ago by the clock of the
+// stores and by the host's clock: a clock that is ahead for a minute must not expire
+// anything.
+func (s *Service) before(ago time.Duration) int64 {
+	return min(s.now().UnixMilli(), time.Now().UnixMilli()) - ago.Milliseconds()
 }
 
 func countOps(list []string) int {

@@ -29,16 +29,42 @@ var (
 	errFrom  = fault.New(fault.InvalidParam, "The from token is not valid.")
 )
 
-// entry is an unread notification with its room.
+// entry is a notification with its room.
 type entry struct {
 	room string
 	fold.Notification
+	isRead bool
+
+	// sortTime is the earliest time of the room's notifications from this one on: the hosts
+	// measure the clock of the stores, so their times differ by some milliseconds.
+	sortTime int64
 }
 
-// newestFirst orders by time, then by position. Rooms distinguish notifications with the
-// same time and position.
+// newestFirst orders by time, and those of a room by position.
 func newestFirst(a, b entry) int {
-	return cmp.Or(cmp.Compare(b.Time, a.Time), cmp.Compare(b.Position, a.Position), cmp.Compare(a.room, b.room))
+	if a.room == b.room {
+		return cmp.Compare(b.Position, a.Position)
+	}
+	return cmp.Or(cmp.Compare(b.sortTime, a.sortTime), cmp.Compare(a.room, b.room))
+}
+
+// entries returns the unread notifications of a room, and the highlights that have been
+// read, the newest first.
+func entries(id string, room *fold.Room) []entry {
+	all := make([]entry, 0, len(room.Unread())+len(room.Seen()))
+	for _, n := range room.Unread() {
+		all = append(all, entry{room: id, Notification: n})
+	}
+	for _, n := range room.Seen() {
+		all = append(all, entry{room: id, Notification: n, isRead: true})
+	}
+	slices.SortFunc(all, newestFirst)
+	for i := range all {
+		if all[i].sortTime = all[i].Time; i > 0 {
+			all[i].sortTime = min(all[i].Time, all[i-1].sortTime)
+		}
+	}
+	return all
 }
 
 // List implements [module.UnreadService].
@@ -58,9 +84,8 @@ func (s *Service) List(ctx context.Context, user mxid.UserID, q module.UnreadQue
 	}
 	var all []entry
 	for id, room := range record.Rooms() {
-		for _, n := range room.Unread() {
-			e := entry{id, n}
-			if (n.Highlight || !q.OnlyHighlights) && (last == nil || newestFirst(*last, e) < 0) {
+		for _, e := range entries(id, room) {
+			if (e.Highlight || !q.OnlyHighlights) && (last == nil || newestFirst(*last, e) < 0) {
 				all = append(all, e)
 			}
 		}
@@ -81,7 +106,7 @@ func (s *Service) List(ctx context.Context, user mxid.UserID, q module.UnreadQue
 func (e entry) notification() module.UnreadNotification {
 	n := module.UnreadNotification{
 		RoomPosition: module.RoomPosition{Room: e.room, Position: e.Position},
-		Thread:       e.Thread, Highlight: e.Highlight, Time: time.UnixMilli(e.Time),
+		Thread:       e.Thread, Highlight: e.Highlight, IsRead: e.isRead, Time: time.UnixMilli(e.Time),
 	}
 	w := strictjson.Walk(e.Actions)
 	if w.Next() == '[' {
@@ -94,7 +119,7 @@ func (e entry) notification() module.UnreadNotification {
 
 // token returns the token of the page after e.
 func (e entry) token() string {
-	return base64.RawURLEncoding.EncodeToString(fmt.Appendf(nil, "1 %d %d %s", e.Time, e.Position, e.room))
+	return base64.RawURLEncoding.EncodeToString(fmt.Appendf(nil, "1 %d %d %s", e.sortTime, e.Position, e.room))
 }
 
 // readToken returns the last entry before the page, or nil for the first page.
@@ -109,7 +134,7 @@ func readToken(token string) (*entry, error) {
 	}
 	e := &entry{room: fields[3]}
 	var errs [2]error
-	e.Time, errs[0] = strconv.ParseInt(fields[1], 10, 64)
+	e.sortTime, errs[0] = strconv.ParseInt(fields[1], 10, 64)
 	e.Position, errs[1] = strconv.ParseInt(fields[2], 10, 64)
 	if firstOf(errs[:]...) != nil {
 		return nil, errFrom

@@ -2,6 +2,7 @@ package unread
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"time"
 
@@ -49,20 +50,42 @@ func countsOf(room *fold.Room) module.RoomCounts {
 	return counts
 }
 
-// Counts implements [module.Unread].
-func (s *Service) Counts(ctx context.Context, users []mxid.UserID) map[mxid.UserID]module.Result[module.Counts] {
-	ctx, end := s.observer.Begin(ctx, s.counts)
-	all := make(map[mxid.UserID]module.Result[module.Counts], len(users))
+// maxStates bounds the time for which [Service.States] waits for lists. A user whose list
+// does not come in time must not delay the notifications of other users.
+const maxStates = 200 * time.Millisecond
+
+// States implements [module.Unread]. An event without a position is unread.
+func (s *Service) States(ctx context.Context, events []module.UserEvent) []module.Result[module.UnreadState] {
+	ctx, end := s.observer.Begin(ctx, s.states)
+	byUser := map[mxid.UserID][]int{}
+	for i, e := range events {
+		byUser[e.User] = append(byUser[e.User], i)
+	}
+	states := make([]module.Result[module.UnreadState], len(events))
 	var failed error
-	s.foldAll(ctx, users, nil, func(user mxid.UserID, record fold.Record, err error) {
-		all[user] = module.Result[module.Counts]{Value: s.badge(record), Err: err}
+	fill := func(user mxid.UserID, record *fold.Record, err error) {
 		failed = firstOf(failed, err)
-	})
+		counts := s.badge(record)
+		for _, i := range byUser[user] {
+			if states[i].Err = err; err == nil {
+				states[i].Value = module.UnreadState{IsRead: isRead(record, events[i]), Counts: &counts}
+			}
+		}
+	}
+	for users := range slices.Chunk(slices.Collect(maps.Keys(byUser)), maxLoaded) {
+		bound, cancel := context.WithTimeout(ctx, maxStates)
+		s.foldAll(bound, users, nil, fill)
+		cancel()
+	}
 	end(observe.Outcome{Err: failed})
-	return all
+	return states
 }
 
-func (s *Service) badge(record fold.Record) (counts module.Counts) {
+func isRead(record *fold.Record, e module.UserEvent) bool {
+	return e.Position > 0 && record.Rooms()[e.RoomID].IsRead(e.Thread, e.Position)
+}
+
+func (s *Service) badge(record *fold.Record) (counts module.Counts) {
 	for _, room := range record.Rooms() {
 		switch n := room.Len(); {
 		case n > 0 && s.cfg.CountNotifications:
@@ -74,35 +97,9 @@ func (s *Service) badge(record fold.Record) (counts module.Counts) {
 	return counts
 }
 
-// AreRead implements [module.Unread]. An event without a place, or of a user whose list
-// cannot be loaded, counts as unread.
-func (s *Service) AreRead(ctx context.Context, events []module.UserEvent) []bool {
-	ctx, end := s.observer.Begin(ctx, s.areRead)
-	rooms, byUser := map[mxid.UserID][]string{}, map[mxid.UserID][]int{}
-	var users []mxid.UserID
-	for i, e := range events {
-		if e.Position <= 0 {
-			continue
-		}
-		if byUser[e.User] == nil {
-			users = append(users, e.User)
-		}
-		rooms[e.User], byUser[e.User] = append(rooms[e.User], e.RoomID), append(byUser[e.User], i)
-	}
-	are := make([]bool, len(events))
-	var failed error
-	s.foldAll(ctx, users, rooms, func(user mxid.UserID, record fold.Record, err error) {
-		for _, i := range byUser[user] {
-			are[i] = record.Rooms()[events[i].RoomID].IsRead(events[i].Thread, events[i].Position)
-		}
-		failed = firstOf(failed, err)
-	})
-	end(observe.Outcome{Err: failed})
-	return are
-}
-
 // recentTime is how long after its newest operation a room is kept by [Service.Retain]: the
-// user may have joined it after the host has made the list of rooms.
+// user may have joined it after the host has made the list of rooms. An operation of a
+// later time has none: it is from a clock that was wrong.
 const recentTime = time.Minute
 
 // Retain implements [module.UnreadService].
@@ -118,24 +115,24 @@ func (s *Service) Retain(ctx context.Context, user mxid.UserID, joinedOrInvited 
 		stays[room] = true
 	}
 	now := s.now()
+	isRecent := func(at int64) bool { return now.Sub(time.UnixMilli(at)).Abs() < recentTime }
 	var texts []module.UserText
 	for id, room := range record.Rooms() {
-		if stays[id] || room.Len() == 0 || room.Touched() > now.Add(-recentTime).UnixMilli() {
+		if stays[id] || room.Len() == 0 || isRecent(room.Touched()) {
 			continue
 		}
-		unread := room.Unread()
-		op := fold.Op{Kind: fold.Read, Room: id, Thread: fold.All, Position: unread[len(unread)-1].Position, Time: now.UnixMilli()}
+		op := fold.Op{Kind: fold.Read, Room: id, Thread: fold.All, Position: room.Newest(), Time: now.UnixMilli()}
 		texts = append(texts, module.UserText{User: user, Text: op.Text()})
 	}
 	return firstOf(s.append(ctx, texts)...)
 }
 
 // load folds a user's list, or only its operations in some rooms.
-func (s *Service) load(ctx context.Context, user mxid.UserID, rooms ...string) (record fold.Record, err error) {
+func (s *Service) load(ctx context.Context, user mxid.UserID, rooms ...string) (record *fold.Record, err error) {
 	if err := checkUser(user); err != nil {
-		return fold.Record{}, err
+		return nil, err
 	}
-	s.foldAll(ctx, []mxid.UserID{user}, map[mxid.UserID][]string{user: rooms}, func(_ mxid.UserID, r fold.Record, e error) {
+	s.foldAll(ctx, []mxid.UserID{user}, map[mxid.UserID][]string{user: rooms}, func(_ mxid.UserID, r *fold.Record, e error) {
 		record, err = r, e
 	})
 	return record, err
@@ -143,7 +140,7 @@ func (s *Service) load(ctx context.Context, user mxid.UserID, rooms ...string) (
 
 // foldAll calls do for each user once, and compacts long lists. Rooms has the needed
 // rooms of each user; no rooms means all.
-func (s *Service) foldAll(ctx context.Context, users []mxid.UserID, rooms map[mxid.UserID][]string, do func(mxid.UserID, fold.Record, error)) {
+func (s *Service) foldAll(ctx context.Context, users []mxid.UserID, rooms map[mxid.UserID][]string, do func(mxid.UserID, *fold.Record, error)) {
 	for some := range slices.Chunk(users, maxLoaded) {
 		long, unreadable := map[mxid.UserID][]string{}, 0
 		for user, list := range s.store.Load(ctx, some) {
@@ -161,9 +158,9 @@ func (s *Service) foldAll(ctx context.Context, users []mxid.UserID, rooms map[mx
 	}
 }
 
-func foldList(list module.Result[[]string], rooms []string) (fold.Record, error) {
+func foldList(list module.Result[[]string], rooms []string) (*fold.Record, error) {
 	if list.Err != nil {
-		return fold.Record{}, list.Err
+		return nil, list.Err
 	}
 	record, err := fold.Fold(list.Value, rooms...)
 	if err != nil {

@@ -51,7 +51,9 @@ func results(t testing.TB) map[string]match.Result {
 // script is a scenario of a file in testdata, for alice:
 //
 //	event 3 $1          another user's event at position 3, in the thread $1
+//	invite 3            an invite of alice to the room
 //	highlight 4         the same with a highlight, in the main timeline
+//	events 4 9 $1       events at the positions 4 to 9
 //	silent 5            an event whose rule does not notify
 //	own 6 $1            an event of alice
 //	read * 3            Read of all threads; "main" or a root in place of "*"
@@ -60,8 +62,8 @@ func results(t testing.TB) map[string]match.Result {
 //	wait                two minutes pass
 //	want 2/1 $1:1/0     notifications/highlights of main, then of each thread
 //	badge 1 3           rooms and notifications of the badge
-//	isread 3 $1         AreRead; "unread" is the opposite
-//	list 5 4 3          positions of List
+//	isread 3 $1         States; "unread" is the opposite
+//	list 5 4 (3)        positions of List, in brackets if read
 //
 // An "in !room" before a command names the room, otherwise it is !room.
 type script struct {
@@ -98,17 +100,24 @@ func (s *script) do(command string, args []string) {
 	ctx := s.t.Context()
 	var err error
 	switch command {
-	case "event", "highlight", "silent", "highlightOnly", "own":
+	case "event", "highlight", "silent", "highlightOnly", "own", "invite":
 		thread := module.MainThread
 		if len(args) > 1 {
 			thread = args[1]
 		}
 		at := module.Place{Room: s.room, Position: s.number(args[0]), Thread: thread}
 		decisions := module.Decisions{{User: alice, Result: s.results[command]}, {User: bob, Result: s.results["event"]}}
-		if command == "own" {
+		switch command {
+		case "own":
 			at.Sender, decisions[0].Result = alice, s.results["event"]
+		case "invite":
+			decisions[0].Result, decisions[0].Invite = s.results["event"], true
 		}
 		err = s.service.Add(ctx, at, decisions)
+	case "events":
+		for position := s.number(args[0]); position <= s.number(args[1]); position++ {
+			s.do("event", []string{fmt.Sprint(position), args[2]})
+		}
 	case "read":
 		thread := args[0]
 		if thread == "*" {
@@ -142,14 +151,14 @@ func (s *script) check(command string, args []string) {
 		got = show(counts[s.room])
 	case "badge":
 		for _, service := range []*Service{s.service, s.byNumber} {
-			got += fmt.Sprint(" ", service.Counts(ctx, []mxid.UserID{alice})[alice].Value.Unread)
+			got += fmt.Sprint(" ", service.States(ctx, []module.UserEvent{{User: alice}})[0].Value.Counts.Unread)
 		}
 	case "isread", "unread":
 		event := module.UserEvent{User: alice, RoomID: s.room, EventID: "$e", Position: s.number(args[0]), Thread: module.MainThread}
 		if len(args) > 1 {
 			event.Thread = args[1]
 		}
-		if isRead := s.service.AreRead(ctx, []module.UserEvent{event})[0]; isRead == (command == "isread") {
+		if isRead := s.service.States(ctx, []module.UserEvent{event})[0].Value.IsRead; isRead == (command == "isread") {
 			got = strings.Join(args, " ")
 		}
 	case "list":
@@ -158,7 +167,11 @@ func (s *script) check(command string, args []string) {
 			s.t.Fatal(err)
 		}
 		for _, n := range page.Notifications {
-			got += fmt.Sprint(" ", n.Position)
+			if n.IsRead {
+				got += fmt.Sprintf(" (%d)", n.Position)
+			} else {
+				got += fmt.Sprint(" ", n.Position)
+			}
 		}
 	default:
 		s.t.Fatalf("unknown command %q", command)
@@ -220,7 +233,7 @@ func runScenario(t *testing.T, lines, way string) {
 	clock := newClock()
 	s := &script{
 		t: t, results: results(t), memory: memory, clock: clock, compact: way == "compacted", repeat: way == "repeated",
-		service: New(memory.Unread(), Config{}, clock.tick, nil), byNumber: New(memory.Unread(), Config{CountNotifications: true}, clock.tick, nil),
+		service: New(memory.Unread(), Config{}, 24*time.Hour, clock.tick, nil), byNumber: New(memory.Unread(), Config{CountNotifications: true}, 24*time.Hour, clock.tick, nil),
 	}
 	for line := range strings.Lines(lines) {
 		if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "#") {

@@ -32,15 +32,17 @@ type Config struct {
 type Service struct {
 	store    module.UnreadStore
 	cfg      Config
+	maxAge   time.Duration
 	now      func() time.Time
 	observer observe.Observer
 
-	add, read, forget, rooms, retain, list, counts, areRead *observe.Operation
+	add, read, forget, rooms, retain, list, states *observe.Operation
 }
 
-// New returns a service. Now is the clock of the stores, on which all hosts agree; nil
-// means the host's clock. Observer may be nil.
-func New(store module.UnreadStore, cfg Config, now func() time.Time, observer observe.Observer) *Service {
+// New returns a service. MaxAge is the age at which notifications expire: redactions are
+// known for as long. Now is the clock of the stores, on which all hosts agree; nil means
+// the host's clock. Observer may be nil.
+func New(store module.UnreadStore, cfg Config, maxAge time.Duration, now func() time.Time, observer observe.Observer) *Service {
 	if now == nil {
 		now = time.Now
 	}
@@ -48,9 +50,9 @@ func New(store module.UnreadStore, cfg Config, now func() time.Time, observer ob
 		return &observe.Operation{Kind: observe.Store, Name: observe.Unread, Verb: verb}
 	}
 	return &Service{
-		store: store, cfg: cfg, now: now, observer: observe.Or(observer),
+		store: store, cfg: cfg, maxAge: maxAge, now: now, observer: observe.Or(observer),
 		add: of("add"), read: of("read"), forget: of("forget"), rooms: of("rooms"), retain: of("retain"), list: of("list"),
-		counts: of("counts"), areRead: of("are_read"),
+		states: of("states"),
 	}
 }
 
@@ -74,8 +76,8 @@ func (s *Service) added(at module.Place, decisions module.Decisions) []module.Us
 		all = append(all, module.UserText{User: at.Sender, Text: read.Text()})
 	}
 	type effect struct {
-		highlight bool
-		actions   string
+		highlight, invite bool
+		actions           string
 	}
 	texts := map[effect]string{}
 	var buffer []byte
@@ -84,11 +86,11 @@ func (s *Service) added(at module.Place, decisions module.Decisions) []module.Us
 			continue
 		}
 		buffer = appendActions(buffer[:0], d.Result.Actions(), d.Result.Highlight())
-		text, found := texts[effect{d.Result.Highlight(), string(buffer)}]
+		text, found := texts[effect{d.Result.Highlight(), d.Invite, string(buffer)}]
 		if !found {
-			op.Highlight, op.Actions = d.Result.Highlight(), string(buffer)
+			op.Highlight, op.Invite, op.Actions = d.Result.Highlight(), d.Invite, string(buffer)
 			text = op.Text()
-			texts[effect{op.Highlight, op.Actions}] = text
+			texts[effect{op.Highlight, op.Invite, op.Actions}] = text
 		}
 		all = append(all, module.UserText{User: d.User, Text: text})
 	}
@@ -101,13 +103,10 @@ const maxActionBytes = 1 << 10
 
 func appendActions(dst []byte, actions []pushrule.Action, highlight bool) []byte {
 	dst = pushrule.AppendActions(dst, actions)
-	switch {
-	case len(dst) <= maxActionBytes:
-		return dst
-	case highlight:
-		return append(dst[:0], `["notify",{"set_tweak":"highlight"}]`...)
+	if len(dst) > maxActionBytes {
+		dst = append(dst[:0], fold.Simplest(highlight)...)
 	}
-	return append(dst[:0], `["notify"]`...)
+	return dst
 }
 
 // Read implements [module.UnreadService].

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/pushfx/pushfx/module"
@@ -23,7 +24,7 @@ const room = "!room:example.org"
 
 func newService(t testing.TB) (*Service, *storetest.Memory) {
 	memory := storetest.NewMemory()
-	return New(memory.Unread(), Config{}, newClock().tick, nil), memory
+	return New(memory.Unread(), Config{}, 24*time.Hour, newClock().tick, nil), memory
 }
 
 func add(t testing.TB, s *Service, position int64, result string, users ...mxid.UserID) {
@@ -89,7 +90,7 @@ func TestBadInputIsRefusedBeforeAnythingIsStored(t *testing.T) {
 
 // A list that this version cannot read stays as it is, and does not stop others.
 func TestUnreadableListsAreNeverOverwritten(t *testing.T) {
-	for name, text := range map[string]string{"damage": "1R damage", "a later form": "2R..."} {
+	for name, text := range map[string]string{"damage": "2R damage", "a later form": "3R...", "the former form": "1R..."} {
 		t.Run(name, func(t *testing.T) {
 			s, memory := newService(t)
 			memory.Texts[alice] = []string{text}
@@ -107,17 +108,17 @@ func TestUnreadableListsAreNeverOverwritten(t *testing.T) {
 			}
 			_, rooms := s.Rooms(t.Context(), alice, room)
 			_, list := s.List(t.Context(), alice, module.UnreadQuery{})
-			counts := s.Counts(t.Context(), []mxid.UserID{alice, bob})
-			for call, err := range map[string]error{"Rooms": rooms, "List": list, "Retain": s.Retain(t.Context(), alice, nil), "Counts": counts[alice].Err} {
-				if fault.KindOf(err) != fault.Database {
+			states := s.States(t.Context(), []module.UserEvent{{User: alice, RoomID: room, EventID: "$1", Position: 1, Thread: "main"}, {User: bob}})
+			for call, err := range map[string]error{"Rooms": rooms, "List": list, "Retain": s.Retain(t.Context(), alice, nil), "States": states[0].Err} {
+				if fault.KindOf(err) != fault.Database || fault.IsOtherVersion(err) == (name == "damage") {
 					t.Errorf("%s: got error %v, want one of kind %s", call, err, fault.Database)
 				}
 			}
-			if counts[bob].Err != nil || counts[bob].Value.Unread != 1 {
-				t.Errorf("bob's badge: %+v", counts[bob])
+			if states[1].Err != nil || states[1].Value.Counts.Unread != 1 {
+				t.Errorf("bob's badge: %+v", states[1])
 			}
-			if s.AreRead(t.Context(), []module.UserEvent{{User: alice, RoomID: room, Position: 1, Thread: "main"}})[0] {
-				t.Error("an event of an unreadable list is read")
+			if states[0].Value.IsRead || states[0].Value.Counts != nil {
+				t.Errorf("an unreadable list says %+v", states[0])
 			}
 		})
 	}
@@ -146,7 +147,7 @@ func (r refusing) Append(ctx context.Context, texts []module.UserText) []module.
 
 func TestAnEventSkipsUsersWithAnUnreadableKey(t *testing.T) {
 	memory, counts := storetest.NewMemory(), counting{observe.None, map[observe.Event]int{}}
-	s := New(refusing{memory.Unread()}, Config{}, nil, counts)
+	s := New(refusing{memory.Unread()}, Config{}, 24*time.Hour, nil, counts)
 	add(t, s, 1, "event", alice, bob)
 	if err := s.Forget(t.Context(), room, 1, []mxid.UserID{alice, bob}); err != nil {
 		t.Fatal(err)
@@ -161,7 +162,7 @@ func TestAnEventSkipsUsersWithAnUnreadableKey(t *testing.T) {
 
 func TestListsStayShort(t *testing.T) {
 	memory, counts := storetest.NewMemory(), counting{observe.None, map[observe.Event]int{}}
-	s := New(memory.Unread(), Config{}, newClock().tick, counts)
+	s := New(memory.Unread(), Config{}, 24*time.Hour, newClock().tick, counts)
 	longest := 0
 	for i := range int64(2000) {
 		add(t, s, i+1, "event", alice)
@@ -182,7 +183,7 @@ func TestListsStayShort(t *testing.T) {
 	for i := range int64(fewOps + 1) {
 		add(t, s, 6000+i, "event", alice)
 	}
-	if s.Counts(t.Context(), []mxid.UserID{alice}); countOps(memory.Texts[alice]) > fewOps {
+	if s.States(t.Context(), []module.UserEvent{{User: alice}}); countOps(memory.Texts[alice]) > fewOps {
 		t.Errorf("after a badge: %d texts", len(memory.Texts[alice]))
 	}
 	memory.Texts[alice] = slices.Repeat([]string{fold.Op{Kind: fold.Redacted, Room: room, Position: 1}.Text()}, 1000)
@@ -195,7 +196,7 @@ func TestListsStayShort(t *testing.T) {
 // Members of a room get their operations together. They must not compact together.
 func TestMembersOfARoomDoNotCompactTogether(t *testing.T) {
 	memory, counts := storetest.NewMemory(), counting{observe.None, map[observe.Event]int{}}
-	s := New(memory.Unread(), Config{}, newClock().tick, counts)
+	s := New(memory.Unread(), Config{}, 24*time.Hour, newClock().tick, counts)
 	users := make([]mxid.UserID, 1000)
 	for i := range users {
 		users[i] = mxid.UserID(fmt.Sprintf("@user%d:example.org", i))
@@ -228,7 +229,7 @@ func (neverReplacing) Replace(_ context.Context, all []module.UnreadReplacement)
 // The alert on lists that are not compacted is for a share above 0.05.
 func TestListsThatAreNotCompactedAreCounted(t *testing.T) {
 	counts := counting{observe.None, map[observe.Event]int{}}
-	s := New(neverReplacing{storetest.NewMemory().Unread()}, Config{}, newClock().tick, counts)
+	s := New(neverReplacing{storetest.NewMemory().Unread()}, Config{}, 24*time.Hour, newClock().tick, counts)
 	for i := range int64(100) {
 		add(t, s, i+1, "event", alice)
 	}
@@ -241,7 +242,7 @@ func TestListsThatAreNotCompactedAreCounted(t *testing.T) {
 func TestDamagedListsAreCountedWhenTheyGrow(t *testing.T) {
 	memory, counts := storetest.NewMemory(), counting{observe.None, map[observe.Event]int{}}
 	memory.Texts[alice] = []string{"damaged"}
-	s := New(memory.Unread(), Config{}, newClock().tick, counts)
+	s := New(memory.Unread(), Config{}, 24*time.Hour, newClock().tick, counts)
 	for i := range int64(MaxOps) {
 		add(t, s, i+1, "event", alice)
 	}
@@ -256,7 +257,7 @@ func TestDamagedListsAreCountedWhenTheyGrow(t *testing.T) {
 
 func TestIdleRoomsLeaveTheRecord(t *testing.T) {
 	memory, now := storetest.NewMemory(), time.UnixMilli(1764000000000)
-	s := New(memory.Unread(), Config{}, func() time.Time { return now }, nil)
+	s := New(memory.Unread(), Config{}, 24*time.Hour, func() time.Time { return now }, nil)
 	if err := s.Read(t.Context(), alice, "!idle", "", 5); err != nil {
 		t.Fatal(err)
 	}
@@ -271,7 +272,7 @@ func TestIdleRoomsLeaveTheRecord(t *testing.T) {
 
 func TestRetainLeavesRecentRoomsAlone(t *testing.T) {
 	memory, now := storetest.NewMemory(), time.UnixMilli(1764000000000)
-	s := New(memory.Unread(), Config{}, func() time.Time { return now }, nil)
+	s := New(memory.Unread(), Config{}, 24*time.Hour, func() time.Time { return now }, nil)
 	add(t, s, 1, "event", alice)
 	for _, test := range []struct {
 		after time.Duration
@@ -301,7 +302,7 @@ func TestNamedRoomsAreAlwaysInTheResult(t *testing.T) {
 
 func TestPagesOfTheList(t *testing.T) {
 	memory, now := storetest.NewMemory(), time.UnixMilli(1764000000000)
-	s := New(memory.Unread(), Config{}, func() time.Time { return now }, nil)
+	s := New(memory.Unread(), Config{}, 24*time.Hour, func() time.Time { return now }, nil)
 	for i := range int64(130) { // three at a time, of which one is a highlight
 		if i%3 == 0 {
 			now = now.Add(time.Second)
@@ -435,7 +436,7 @@ func TestCrashesAtEachPoint(t *testing.T) {
 		calm, _ := newService(t)
 		var hosts [2]*Service
 		for i := range hosts {
-			hosts[i] = New(crashing{memory.Unread(), random}, Config{}, clock.tick, nil)
+			hosts[i] = New(crashing{memory.Unread(), random}, Config{}, 24*time.Hour, clock.tick, nil)
 		}
 		persist := func(call func(*Service) error) {
 			t.Helper()
@@ -469,10 +470,158 @@ func TestCrashesAtEachPoint(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			got, err := New(memory.Unread(), Config{}, clock.tick, nil).Rooms(t.Context(), user)
+			got, err := New(memory.Unread(), Config{}, 24*time.Hour, clock.tick, nil).Rooms(t.Context(), user)
 			if err != nil || fmt.Sprint(got) != fmt.Sprint(want) {
 				t.Fatalf("seed %d: %s has %v, want %v, error %v", seed, user, got, want, err)
 			}
 		}
+	}
+}
+
+// waiting is a store whose lists of a user do not come before the context ends.
+type waiting struct {
+	module.UnreadStore
+	loads *int
+}
+
+func (w waiting) Load(ctx context.Context, users []mxid.UserID) map[mxid.UserID]module.Result[[]string] {
+	*w.loads++
+	loaded := w.UnreadStore.Load(ctx, users)
+	if slices.Contains(users, bob) {
+		<-ctx.Done()
+		loaded[bob] = module.Result[[]string]{Err: module.Unavailable(ctx.Err())}
+	}
+	return loaded
+}
+
+// A user whose list does not come has an error, and does not delay other users for long.
+// The list of a user is loaded once for all its events.
+func TestUsersAnswerForThemselvesBeforeSending(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		loads := 0
+		s := New(waiting{storetest.NewMemory().Unread(), &loads}, Config{}, 24*time.Hour, nil, nil)
+		add(t, s, 1, "event", alice)
+		add(t, s, 2, "event", alice)
+		if err := s.Read(t.Context(), alice, room, "", 1); err != nil {
+			t.Fatal(err)
+		}
+		event := module.UserEvent{User: alice, RoomID: room, EventID: "$1", Position: 1, Thread: "main"}
+		later, unplaced := event, event
+		later.Position, unplaced.Position = 2, 0
+		began := time.Now()
+		states := s.States(t.Context(), []module.UserEvent{event, {User: bob}, later, unplaced, {User: alice}})
+		if took := time.Since(began); took > maxStates || loads != 1 {
+			t.Errorf("%d loads in %v", loads, took)
+		}
+		for i, isRead := range []bool{true, false, false, false, false} {
+			state := states[i]
+			if isBob := i == 1; (fault.KindOf(state.Err) == fault.Unavailable) != isBob || (state.Value.Counts == nil) != isBob {
+				t.Errorf("event %d: %+v", i, state)
+			} else if state.Value.IsRead != isRead || !isBob && state.Value.Counts.Unread != 1 {
+				t.Errorf("event %d: %+v", i, state)
+			}
+		}
+	})
+}
+
+// Two hosts measure the clock of Redis a few milliseconds apart. A room's notifications are
+// listed by position, on every page.
+func TestTheListOfARoomIsInTheOrderOfPositions(t *testing.T) {
+	memory, now := storetest.NewMemory(), time.UnixMilli(1764000000000)
+	var hosts [2]*Service
+	for i := range hosts {
+		hosts[i] = New(memory.Unread(), Config{}, 24*time.Hour, func() time.Time { return now.Add(time.Duration(-5*i) * time.Millisecond) }, nil)
+	}
+	event := results(t)["event"]
+	for i := range int64(40) {
+		now = now.Add(time.Millisecond)
+		at := module.Place{Room: []string{"!a", "!b"}[i/2%2], Position: i + 1, Thread: module.MainThread}
+		if err := hosts[i%2].Add(t.Context(), at, module.Decisions{{User: alice, Result: event}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	last, listed := map[string]int64{"!a": 100, "!b": 100}, 0
+	for q := (module.UnreadQuery{Limit: 7}); ; {
+		page, err := hosts[0].List(t.Context(), alice, q)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, n := range page.Notifications {
+			if listed++; n.Position >= last[n.Room] {
+				t.Errorf("%s: %d after %d", n.Room, n.Position, last[n.Room])
+			}
+			last[n.Room] = n.Position
+		}
+		if q.From = page.Next; q.From == "" {
+			break
+		}
+	}
+	if listed != 40 {
+		t.Errorf("%d are listed", listed)
+	}
+}
+
+// For a minute, the clock of Redis is eight days ahead.
+func TestAClockThatIsAheadForAMinute(t *testing.T) {
+	memory, ahead := storetest.NewMemory(), time.Duration(0)
+	s := New(memory.Unread(), Config{}, 24*time.Hour, func() time.Time { return time.Now().Add(ahead) }, nil)
+	if err := s.Read(t.Context(), alice, "!idle", "", 5); err != nil {
+		t.Fatal(err)
+	}
+	add(t, s, 1, "event", alice)
+	if err := s.Forget(t.Context(), room, 1, []mxid.UserID{alice}); err != nil {
+		t.Fatal(err)
+	}
+	ahead = 8 * 24 * time.Hour
+	for i := range int64(MaxOps) {
+		add(t, s, i+2, "event", alice)
+	}
+	ahead = 0
+	if len(memory.Texts[alice]) > MaxOps {
+		t.Fatal("the list was not compacted")
+	}
+	read := s.States(t.Context(), []module.UserEvent{
+		{User: alice, RoomID: "!idle", EventID: "$5", Position: 5, Thread: "main"}, {User: alice, RoomID: room, EventID: "$1", Position: 1, Thread: "main"},
+	})
+	if !read[0].Value.IsRead || !read[1].Value.IsRead {
+		t.Errorf("lost: %+v", read)
+	}
+	if err := s.Retain(t.Context(), alice, []string{"!other"}); err != nil {
+		t.Fatal(err)
+	}
+	if counts, err := s.Rooms(t.Context(), alice); err != nil || len(counts) != 0 {
+		t.Errorf("a left room stays: %v, error %v", counts, err)
+	}
+}
+
+// A list that has no place for all unread notifications is counted when it is compacted.
+func TestShortenedListsAreCounted(t *testing.T) {
+	memory, counts := storetest.NewMemory(), counting{observe.None, map[observe.Event]int{}}
+	s := New(memory.Unread(), Config{}, 24*time.Hour, nil, counts)
+	invited := func(n int) module.Place {
+		return module.Place{Room: fmt.Sprintf("!%0254d", n), Position: 1, Thread: module.MainThread}
+	}
+	add(t, s, 1, "highlight", alice)
+	decisions := module.Decisions{{User: alice, Result: results(t)["event"], Invite: true}}
+	for n := range 1050 {
+		if err := s.Add(t.Context(), invited(n), decisions); err != nil {
+			t.Fatal(err)
+		}
+		if n == 90 && counts.counts[observe.UnreadShortened] > 0 {
+			t.Errorf("shortened after 90 invites: %v", counts.counts)
+		}
+	}
+	rooms, err := s.Rooms(t.Context(), alice)
+	if err != nil || rooms[room].Main != (module.ThreadCounts{Notifications: 1, Highlights: 1}) || rooms[invited(1049).Room].Main.Notifications != 1 {
+		t.Errorf("got %v of %d rooms, error %v", rooms[room], len(rooms), err)
+	}
+	if len(rooms) > 300 || counts.counts[observe.UnreadShortened] == 0 {
+		t.Errorf("%d rooms, counted %v", len(rooms), counts.counts)
+	}
+	if err := s.Read(t.Context(), alice, invited(1049).Room, module.AllThreads, 2); err != nil { // the user joins
+		t.Fatal(err)
+	}
+	if rooms, err := s.Rooms(t.Context(), alice, invited(1049).Room); err != nil || show(rooms[invited(1049).Room]) != "0/0" {
+		t.Errorf("after the join: %v, error %v", rooms, err)
 	}
 }

@@ -20,22 +20,26 @@ import (
 )
 
 const (
-	keptEvents = 1000 // in each room
+	keptEvents = 1000 // in each room, and up to a hundred more
 	maxFields  = 2000 // of a room's hash: one for each member that an event named, and a few more
 	maxHops    = 3    // from an event to the root of its thread (Matrix specification, "Threading")
 )
+
+// MaxIDBytes limits room ids, event ids, types and state keys (Matrix specification, "Size limits").
+const MaxIDBytes = 255
 
 // Store has the rooms. It is safe for concurrent use, and all hosts share them.
 type Store struct {
 	client  redis.UniversalClient
 	prefix  string
 	timeout time.Duration
+	listed  listed
 }
 
 // New returns a store whose keys begin with keyPrefix. An operation takes no longer than
 // timeout. All errors but [ErrTooManyMembers] are [module.Unavailable].
 func New(client redis.UniversalClient, keyPrefix string, timeout time.Duration) *Store {
-	return &Store{client, keyPrefix + "demo:", timeout}
+	return &Store{client: client, prefix: keyPrefix + "demo:", timeout: timeout}
 }
 
 // ErrTooManyMembers refuses an event that would give its room too many members.
@@ -97,31 +101,48 @@ func (s *Store) do(ctx context.Context, operation func(ctx context.Context) erro
 	return nil
 }
 
-// addEvent stores an event with the next position of its room, unless the room has an event with the same id. It
-// returns the fields of the room and the stored event after its position. If the room would have too many members, it
-// returns an empty text instead. KEYS: the room, the events, the event ids by position (to remove the oldest events),
-// and the ids of the visible events.
+// addEvent stores an event with the next position of its room, unless the room has an event with the same id, and its
+// row in the outbox. It returns the fields of the room and the stored event after its position. If the room would have
+// too many members, it returns an empty text instead. KEYS: the room, the events, the event ids by position (to remove
+// the oldest events, a hundred at a time), the ids of the visible events, and the rows. ARGV: the event's id and text,
+// how many events stay, the new list of members or nothing, the user whose membership changes or nothing, the
+// membership, the most fields of a room, and the row or nothing.
 var addEvent = redis.NewScript(`
 local old = redis.call('HGET', KEYS[2], ARGV[1])
-if old then return {old, redis.call('HGETALL', KEYS[1])} end
+local function row()
+	if ARGV[8] ~= '' then redis.call('HSET', KEYS[5], ARGV[1], redis.call('TIME')[1] .. ' ' .. ARGV[8]) end
+end
+if old then
+	row()
+	return {old, redis.call('HGETALL', KEYS[1])}
+end
 if ARGV[5] ~= '' then
 	if redis.call('HLEN', KEYS[1]) >= tonumber(ARGV[7]) and redis.call('HEXISTS', KEYS[1], 'is:' .. ARGV[5]) == 0 then return {''} end
 	redis.call('HSET', KEYS[1], 'is:' .. ARGV[5], ARGV[6])
 end
+row()
 if ARGV[4] ~= '' then redis.call('HSET', KEYS[1], 'members', ARGV[4]) end
 local position = redis.call('HINCRBY', KEYS[1], 'position', 1)
 redis.call('HSET', KEYS[2], ARGV[1], position .. ' ' .. ARGV[2])
 redis.call('ZADD', KEYS[3], position, ARGV[1])
-for _, id in ipairs(redis.call('ZRANGE', KEYS[3], 0, -1 - tonumber(ARGV[3]))) do
-	redis.call('HDEL', KEYS[2], id)
-	redis.call('ZREM', KEYS[3], id)
-	redis.call('ZREM', KEYS[4], id)
+if position % 100 == 0 then
+	for _, id in ipairs(redis.call('ZRANGE', KEYS[3], 0, -1 - tonumber(ARGV[3]))) do
+		redis.call('HDEL', KEYS[2], id)
+		redis.call('ZREM', KEYS[3], id)
+		redis.call('ZREM', KEYS[4], id)
+	end
 end
 return {position .. ' ' .. ARGV[2], redis.call('HGETALL', KEYS[1])}`)
 
 // Add adds an event and finds its thread. It returns the event with its position, and the members of the room. If the
-// room has an event with the same id, Add changes nothing and returns the earlier event.
-func (s *Store) Add(ctx context.Context, room string, e Event, change Change) (Event, Members, error) {
+// room has an event with the same id, Add returns the earlier event and does not change the room. A row that is not
+// empty is in the outbox from then on; see [Store.Rows].
+func (s *Store) Add(ctx context.Context, room string, e Event, change Change, row string) (Event, Members, error) {
+	if row != "" {
+		if err := s.list(ctx, room); err != nil {
+			return Event{}, nil, err
+		}
+	}
 	var err error
 	var inThread bool
 	e.Parent, inThread = parentOf(e.JSON)
@@ -142,8 +163,8 @@ func (s *Store) Add(ctx context.Context, room string, e Event, change Change) (E
 	}
 	var reply []any
 	err = s.do(ctx, func(ctx context.Context) (err error) {
-		reply, err = addEvent.Run(ctx, s.client, s.roomKeys(room), e.ID, text, keptEvents, members,
-			string(change.User), string(change.Is), maxFields).Slice()
+		reply, err = addEvent.Run(ctx, s.client, append(s.roomKeys(room), s.rowsKey(room)), e.ID, text, keptEvents, members,
+			string(change.User), string(change.Is), maxFields, row).Slice()
 		return err
 	})
 	switch {
@@ -175,21 +196,26 @@ func readEvent(stored string) (e Event, err error) {
 	return e, err
 }
 
-// relation is the part of an event's JSON that relates the event to another event.
-type relation struct {
-	Content struct {
-		RelatesTo struct {
-			Type  string `json:"rel_type"`
-			Event string `json:"event_id"`
-		} `json:"m.relates_to"`
-	} `json:"content"`
+// relating is the part of an event's content that relates the event to another event.
+type relating struct {
+	RelatesTo struct {
+		Type  string `json:"rel_type"`
+		Event string `json:"event_id"`
+	} `json:"m.relates_to"`
+}
+
+// ValidRelation reports whether the id of the event that an event's content relates to is short enough.
+func ValidRelation(content []byte) bool {
+	var r relating
+	_ = json.Unmarshal(content, &r) // an invalid relation counts as none
+	return len(r.RelatesTo.Event) <= MaxIDBytes
 }
 
 // parentOf returns the id of the event that an event relates to, and whether the type of the relation is m.thread.
 func parentOf(text string) (parent string, inThread bool) {
-	var r relation
-	_ = json.Unmarshal([]byte(text), &r) // an invalid relation counts as none
-	return r.Content.RelatesTo.Event, r.Content.RelatesTo.Type == "m.thread"
+	var e struct{ Content relating }
+	_ = json.Unmarshal([]byte(text), &e) // an invalid relation counts as none
+	return e.Content.RelatesTo.Event, e.Content.RelatesTo.Type == "m.thread"
 }
 
 // threadOf returns the thread of an event. In a thread, an event's parent is the root. Any other event is in the thread

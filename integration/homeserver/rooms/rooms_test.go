@@ -28,7 +28,7 @@ func add(t *testing.T, s *Store, id, relation, to string) Event {
 	if to != "" {
 		content = fmt.Sprintf(`{"m.relates_to":{"rel_type":%q,"event_id":%q}}`, relation, to)
 	}
-	e, _, err := s.Add(t.Context(), room, Event{ID: id, JSON: `{"content":` + content + `}`}, Change{})
+	e, _, err := s.Add(t.Context(), room, Event{ID: id, JSON: `{"content":` + content + `}`}, Change{}, "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -71,20 +71,20 @@ func TestThreads(t *testing.T) {
 func TestRoomsKeepTheNewestEvents(t *testing.T) {
 	t.Parallel()
 	s := open(t)
-	for n := range keptEvents + 2 {
+	for n := range keptEvents + 100 {
 		e := add(t, s, fmt.Sprintf("$%d", n), "", "")
 		if err := s.Show(t.Context(), room, e, nil); err != nil || e.Position != int64(n+1) {
 			t.Fatalf("got %+v, %v", e, err)
 		}
 	}
-	if e := add(t, s, "$7", "", ""); e.Position != 8 {
-		t.Errorf("a repeated event has position %d, want 8", e.Position)
+	if e := add(t, s, "$207", "", ""); e.Position != 208 {
+		t.Errorf("a repeated event has position %d, want 208", e.Position)
 	}
-	if _, found, err := s.Event(t.Context(), room, "$1"); found || err != nil {
+	if _, found, err := s.Event(t.Context(), room, "$99"); found || err != nil {
 		t.Errorf("an old event is found: %v", err)
 	}
 	events, limited, err := s.Timeline(t.Context(), room, 2)
-	if err != nil || !limited || len(events) != 2 || events[0].ID != fmt.Sprintf("$%d", keptEvents) {
+	if err != nil || !limited || len(events) != 2 || events[0].ID != fmt.Sprintf("$%d", keptEvents+98) {
 		t.Errorf("got %+v, %v, %v", events, limited, err)
 	}
 }
@@ -95,7 +95,7 @@ func TestMembershipEventsWin(t *testing.T) {
 	change := func(c Change, want ...mxid.UserID) {
 		t.Helper()
 		e := Event{ID: fmt.Sprint("$", time.Now().UnixNano()), JSON: "{}"}
-		if _, _, err := s.Add(t.Context(), room, e, c); err != nil {
+		if _, _, err := s.Add(t.Context(), room, e, c, ""); err != nil {
 			t.Fatal(err)
 		}
 		if got, err := s.Members(t.Context(), room); err != nil || !slices.Equal(got.Users(Joined), want) {
@@ -117,7 +117,7 @@ func TestARoomHasABoundedNumberOfMembers(t *testing.T) {
 	t.Parallel()
 	s := open(t)
 	join := func(n int) error {
-		_, _, err := s.Add(t.Context(), room, Event{ID: fmt.Sprint("$", n), JSON: "{}"}, Change{User: mxid.UserID(fmt.Sprintf("@%d:x", n)), Is: Joined})
+		_, _, err := s.Add(t.Context(), room, Event{ID: fmt.Sprint("$", n), JSON: "{}"}, Change{User: mxid.UserID(fmt.Sprintf("@%d:x", n)), Is: Joined}, "")
 		return err
 	}
 	n := 0
@@ -126,7 +126,7 @@ func TestARoomHasABoundedNumberOfMembers(t *testing.T) {
 	if n > maxFields || n < maxFields-5 {
 		t.Errorf("%d users joined", n)
 	}
-	_, _, err := s.Add(t.Context(), room, Event{ID: "$leave", JSON: "{}"}, Change{User: "@1:x", Is: Left})
+	_, _, err := s.Add(t.Context(), room, Event{ID: "$leave", JSON: "{}"}, Change{User: "@1:x", Is: Left}, "")
 	if err != nil {
 		t.Errorf("a member cannot leave: %v", err)
 	}
@@ -228,5 +228,43 @@ func TestReceiptsNeverGoBack(t *testing.T) {
 		if want := map[string]string{"m.read": "$2", "m.read.private": "$1"}[r.Kind]; r.Event != want || time.Since(r.Time) > time.Minute {
 			t.Errorf("got %v", r)
 		}
+	}
+}
+
+// A row waits in the outbox until it is handed over. Its room stays listed for a while.
+func TestTheOutboxHasTheRowsOfItsRooms(t *testing.T) {
+	t.Parallel()
+	s := open(t)
+	for _, name := range []string{"!a:x", "!b:x"} {
+		for range 2 { // a repetition stores the row again, which a failed handover needs
+			if _, _, err := s.Add(t.Context(), name, Event{ID: "$1", JSON: "{}"}, Change{}, "row of "+name); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if rows, err := s.Rows(t.Context(), time.Minute); err != nil || len(rows) != 0 {
+		t.Errorf("young rows: %v, %v", rows, err)
+	}
+	rows, err := s.Rows(t.Context(), 0)
+	if want := []Row{{"!a:x", "$1", "row of !a:x"}, {"!b:x", "$1", "row of !b:x"}}; err != nil || !slices.Equal(rows, want) {
+		t.Fatalf("got %v, %v, want %v", rows, err, want)
+	}
+	if err := s.HandedOver(t.Context(), rows[0]); err != nil {
+		t.Fatal(err)
+	}
+	if rows, err = s.Rows(t.Context(), 0); err != nil || len(rows) != 1 || rows[0].Room != "!b:x" {
+		t.Errorf("got %v, %v, want the row of !b:x", rows, err)
+	}
+	long := float64(time.Now().Add(-unlistAfter - time.Second).Unix())
+	for _, name := range []string{"!a:x", "!b:x"} {
+		if err := s.client.ZAdd(t.Context(), s.outboxKey(), redis.Z{Score: long, Member: name}).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if rows, err = s.Rows(t.Context(), 0); err != nil || len(rows) != 1 {
+		t.Errorf("got %v, %v, want the row of !b:x", rows, err)
+	}
+	if left := s.client.ZRange(t.Context(), s.outboxKey(), 0, -1).Val(); !slices.Equal(left, []string{"!b:x"}) {
+		t.Errorf("listed are %v, want the room with a row", left)
 	}
 }

@@ -45,11 +45,20 @@ func (s *Store) announce(ctx context.Context, room, event string, users []mxid.U
 	return err
 }
 
+// AccountDataChanged tells the syncs of a user that global account data changed.
+func (s *Store) AccountDataChanged(ctx context.Context, user mxid.UserID) error {
+	stream, _ := s.userKeys(user)
+	return s.do(ctx, func(ctx context.Context) error {
+		return s.client.XAdd(ctx, &redis.XAddArgs{Stream: stream, MaxLen: keptChanges, Approx: true, Values: []any{"account_data", ""}}).Err()
+	})
+}
+
 // Changes are a user's changes since a token.
 type Changes struct {
-	Token string              // of the newest change; see [ValidToken]
-	All   bool                // whether Rooms has all rooms that the user was ever in, without events
-	Rooms map[string][]string // ids of the new events of each changed room
+	Token       string              // of the newest change; see [ValidToken]
+	All         bool                // whether Rooms has all rooms that the user was ever in, without events
+	Rooms       map[string][]string // ids of the new events of each changed room
+	AccountData bool                // whether global account data may have changed
 }
 
 // start is the token before any change.
@@ -90,13 +99,18 @@ func (s *Store) since(ctx context.Context, user mxid.UserID, since string) (chan
 		if entry.ID == since {
 			continue
 		}
-		room, _ := entry.Values["room"].(string)
+		changes.Token = entry.ID
+		room, found := entry.Values["room"].(string)
+		if !found {
+			changes.AccountData = true
+			continue
+		}
 		event, _ := entry.Values["event"].(string)
 		events := changes.Rooms[room]
 		if event != "" && !slices.Contains(events, event) {
 			events = append(events, event)
 		}
-		changes.Token, changes.Rooms[room] = entry.ID, events
+		changes.Rooms[room] = events
 	}
 	return changes, since == start && len(entries) >= keptChanges, nil
 }
@@ -104,7 +118,7 @@ func (s *Store) since(ctx context.Context, user mxid.UserID, since string) (chan
 // all returns all rooms of a user. It reads the token first, so the next sync repeats a change during the call.
 func (s *Store) all(ctx context.Context, user mxid.UserID) (changes Changes, err error) {
 	stream, rooms := s.userKeys(user)
-	changes = Changes{Token: start, All: true, Rooms: map[string][]string{}}
+	changes = Changes{Token: start, All: true, Rooms: map[string][]string{}, AccountData: true}
 	newest, err := s.client.XRevRangeN(ctx, stream, "+", "-", 1).Result()
 	if err != nil {
 		return changes, err

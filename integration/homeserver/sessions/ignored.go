@@ -27,7 +27,8 @@ func (s *Store) SetIgnored(ctx context.Context, user mxid.UserID, text []byte) e
 	})
 }
 
-// Ignored returns the stored JSON text of each user's [Ignored].
+// Ignored returns the stored JSON text of each user's [Ignored], empty for none. After an error, it lacks the users
+// whose lists could not be read.
 func (s *Store) Ignored(ctx context.Context, users ...mxid.UserID) (texts map[mxid.UserID]string, err error) {
 	texts = map[mxid.UserID]string{}
 	err = s.do(ctx, func(ctx context.Context, client redis.UniversalClient) error {
@@ -38,34 +39,33 @@ func (s *Store) Ignored(ctx context.Context, users ...mxid.UserID) (texts map[mx
 			}
 			return nil
 		})
-		for i, reply := range replies {
-			if text, failed := reply.Result(); failed == nil {
-				texts[users[i]] = text
-			} else if !errors.Is(failed, redis.Nil) {
-				return failed
-			}
-		}
 		if errors.Is(err, redis.Nil) {
-			return nil
+			err = nil
+		}
+		for i, reply := range replies {
+			if text, failed := reply.Result(); failed == nil || errors.Is(failed, redis.Nil) {
+				texts[users[i]] = text
+			} else {
+				err = failed
+			}
 		}
 		return err
 	})
 	return texts, err
 }
 
-// WithoutIgnoring returns the users that do not ignore the sender.
+// WithoutIgnoring returns the users that do not ignore the sender. After an error, it lacks the users whose lists could
+// not be read.
 func (s *Store) WithoutIgnoring(ctx context.Context, users []mxid.UserID, other mxid.UserID) ([]mxid.UserID, error) {
 	texts, err := s.Ignored(ctx, users...)
-	if err != nil {
-		return nil, err
-	}
 	var others []mxid.UserID
 	for _, user := range users {
+		text, isRead := texts[user]
 		var list Ignored
-		_ = json.Unmarshal([]byte(texts[user]), &list) // no list ignores no user
-		if _, ignores := list.Users[other]; !ignores {
+		_ = json.Unmarshal([]byte(text), &list) // no list ignores no user
+		if _, ignores := list.Users[other]; isRead && !ignores {
 			others = append(others, user)
 		}
 	}
-	return others, nil
+	return others, err
 }

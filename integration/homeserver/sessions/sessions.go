@@ -16,7 +16,6 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/pushfx/pushfx/handlers"
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/mxid"
 )
@@ -63,21 +62,49 @@ const (
 
 // session is a stored session.
 type session struct {
-	SecretHash string `json:"secret_sha256"`
-	CreatedTS  int64  `json:"created_ts"` // in milliseconds since 1970
+	SecretHash string `json:"secret_sha256"` // empty: the device has no token of its own
+	CreatedTS  int64  `json:"created_ts"`    // in milliseconds since 1970
 }
 
 func (s *session) isOf(secret string) bool {
 	return s != nil && subtle.ConstantTimeCompare([]byte(s.SecretHash), []byte(hashSecret(secret))) == 1
 }
 
-// Authenticate returns the caller of a token. Errors: [module.ErrLoggedOut].
+// Authenticate returns the caller of a token. Errors: [module.ErrLoggedOut], [ErrTooManyDevices].
 func (s *Sessions) Authenticate(ctx context.Context, token string) (Caller, error) {
 	who, valid := callerOf(token, s.serverName)
-	if !valid {
+	switch {
+	case !valid:
 		return Caller{}, module.ErrLoggedOut
+	case who.secret == "" && who.Device != defaultDevice:
+		return who, s.addDevice(ctx, who)
 	}
 	return who, s.Check(ctx, who)
+}
+
+// addDevice adds a device (KEYS[2]) without a token of its own to an account (KEYS[1]), unless it has the device.
+var addDevice = redis.NewScript(`
+if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 1 or redis.call('HEXISTS', KEYS[2], ARGV[2]) == 1 then
+	return 'ok'
+end
+if redis.call('HLEN', KEYS[2]) >= tonumber(ARGV[4]) then
+	return 'full'
+end
+redis.call('HSET', KEYS[2], ARGV[2], ARGV[3])
+return 'ok'
+`)
+
+// addDevice logs in the device that a token without a session names, so that the device keeps its pushers.
+func (s *Sessions) addDevice(ctx context.Context, who Caller) error {
+	text, err := json.Marshal(session{CreatedTS: time.Now().UnixMilli()})
+	if err != nil {
+		return err
+	}
+	answer, err := s.run(ctx, addDevice, who.User, []hash{accountHash, devicesHash}, deactivatedField, who.Device, text, MaxDevices)
+	if answer == "full" {
+		return ErrTooManyDevices
+	}
+	return err
 }
 
 // Check returns [module.ErrLoggedOut] if the caller's session has ended. A token without a session is always valid, so
@@ -122,18 +149,10 @@ func (s *Sessions) LoggedInMany(ctx context.Context, sessions []module.Session) 
 			all[one] = module.Result[bool]{Err: cmp.Or(err, failed)}
 			continue
 		}
-		present := one.Device == "" || devices[i].Val() || isStateless(ctx, one)
+		present := one.Device == "" || one.Device == defaultDevice || devices[i].Val()
 		all[one] = module.Result[bool]{Value: present && !deactivated[i].Val()}
 	}
 	return all
-}
-
-// isStateless reports whether a device needs no session: the default device of tokens without a device, and the device
-// of the request's own token if the token has no session.
-func isStateless(ctx context.Context, one module.Session) bool {
-	who := CallerFrom(ctx)
-	return one.Device == defaultDevice ||
-		who.secret == "" && who.Requester == handlers.Requester{User: one.User, Device: one.Device}
 }
 
 // Devices returns a user's devices that have a session.

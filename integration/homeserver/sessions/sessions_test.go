@@ -10,7 +10,6 @@ import (
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
 
-	"github.com/pushfx/pushfx/handlers"
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/fault"
 	"github.com/pushfx/pushfx/module/mxid"
@@ -32,24 +31,23 @@ func TestLoggedIn(t *testing.T) {
 	if _, err := s.LogIn(t.Context(), user, DefaultPassword, "PHONE"); err != nil {
 		t.Fatal(err)
 	}
-	session := WithCaller(t.Context(), Caller{handlers.Requester{User: user, Device: "TABLET"}, "secret"})
-	stateless := WithCaller(t.Context(), Caller{handlers.Requester{User: user, Device: "TABLET"}, ""})
-	other := WithCaller(t.Context(), Caller{handlers.Requester{User: "@bob:localhost", Device: "TABLET"}, ""})
+	for token, want := range map[string]error{"demo-alice/TABLET": nil, "demo-bob/WATCH": nil, "session-alice/TABLET/": module.ErrLoggedOut} {
+		if _, err := s.Authenticate(t.Context(), token); !errors.Is(err, want) {
+			t.Errorf("%s: got %v, want %v", token, err, want)
+		}
+	}
 	for _, test := range []struct {
 		name   string
-		ctx    context.Context
 		device string
 		want   bool
 	}{
-		{"logged in", t.Context(), "PHONE", true},
-		{"user", t.Context(), "", true},
-		{"not logged in", t.Context(), "TABLET", false},
-		{"not logged in any more", session, "TABLET", false},
-		{"device without a session", stateless, "TABLET", true},
-		{"another device", stateless, "WATCH", false},
-		{"somebody else's", other, "TABLET", false},
+		{"logged in", "PHONE", true},
+		{"user", "", true},
+		{"default device", "DEMO", true},
+		{"device of a token without a session", "TABLET", true},
+		{"somebody else's", "WATCH", false},
 	} {
-		if got, err := s.LoggedIn(test.ctx, user, test.device); got != test.want || err != nil {
+		if got, err := s.LoggedIn(t.Context(), user, test.device); got != test.want || err != nil {
 			t.Errorf("%s: got %v, %v", test.name, got, err)
 		}
 	}
@@ -57,7 +55,10 @@ func TestLoggedIn(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, device := range []string{"PHONE", "TABLET", ""} {
-		if got, err := s.LoggedIn(stateless, user, device); got || err != nil {
+		if _, err := s.Authenticate(t.Context(), "demo-alice/TABLET"); err != nil {
+			t.Error(err)
+		}
+		if got, err := s.LoggedIn(t.Context(), user, device); got || err != nil {
 			t.Errorf("%q after the deactivation: got %v, %v", device, got, err)
 		}
 	}

@@ -11,7 +11,7 @@ import (
 )
 
 // A token has one of two forms. Tokens with TokenPrefix are for curl: "demo-<localpart>" and
-// "demo-<localpart>/<device>" name their user, have no session, and stay valid for ever. A login returns a token of the
+// "demo-<localpart>/<device>" name their user, have no session, and stay valid for ever; a request logs the device in. A login returns a token of the
 // other form: "session-<localpart>/<device>/<secret>".
 const (
 	TokenPrefix   = "demo-"

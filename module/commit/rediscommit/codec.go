@@ -44,6 +44,10 @@ type Codec[V, R any] struct {
 	// so that Current cannot identify it.
 	Bytes func(commit.Snapshot[V, R]) int
 
+	// Removed returns the message about the removal of a key, and its channel. Nil means
+	// that removals are not published.
+	Removed func(key string) (channel, message string)
+
 	// Unreadable returns the fault for an unreadable value.
 	Unreadable func(cause error) error
 

@@ -76,7 +76,7 @@ func (o Options) PipelinesOn(client redis.UniversalClient) *redisclient.Pipeline
 	if o.Pipelines != nil {
 		return o.Pipelines
 	}
-	return redisclient.NewPipelines(client)
+	return redisclient.NewPipelines(client, o.Observer)
 }
 
 // Bound returns a context that ends within OperationTimeout.

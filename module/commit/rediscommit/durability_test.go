@@ -260,10 +260,10 @@ func TestCheckDoesNotTakeASilentServerForAnOldOne(t *testing.T) {
 	defer client.Close()
 	for _, d := range []Durability{{AOF: true}, {Replicas: 1}} {
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
-		_, err := d.Check(ctx, client)
+		shortages, err := d.Check(ctx, client)
 		cancel()
-		if err == nil || strings.Contains(err.Error(), "7.2") || !strings.Contains(err.Error(), client.Options().Addr) {
-			t.Errorf("%s: got error %v", d, err)
+		if err != nil || len(shortages) != 1 || strings.Contains(shortages[0], "7.2") || !strings.Contains(shortages[0], client.Options().Addr) {
+			t.Errorf("%s: got shortages %q, error %v", d, shortages, err)
 		}
 	}
 }

@@ -287,7 +287,7 @@ func TestWaitsLeaveConnectionsToOtherCommands(t *testing.T) {
 		Addrs: servers.Addrs(), PoolSize: 4, PipelinePoolSize: -1, ContextTimeoutEnabled: true,
 	})
 	defer client.Close()
-	pipelines := redisclient.NewPipelines(client)
+	pipelines := redisclient.NewPipelines(client, nil)
 	store, otherStore := newTestScript(client, pipelines, setting, oneReplica), newTestScript(client, pipelines, setting, oneReplica)
 	run := func(set testScript, key string, limit time.Duration) error {
 		ctx, cancel := context.WithTimeout(t.Context(), limit)

@@ -77,7 +77,11 @@ func (s *Store[V, R]) newCommitter() *commit.Committer[V, R] {
 	return committer
 }
 
-var removeScript = redisclient.NewScript(`redis.call('DEL', KEYS[1]) return 1`)
+// removeScript removes a key. ARGV: the channel and the message about it, none for no
+// message.
+var removeScript = redisclient.NewScript(`
+if redis.call('DEL', KEYS[1]) == 1 and ARGV[1] then redis.pcall('PUBLISH', ARGV[1], ARGV[2]) end
+return 1`)
 
 // Load returns the snapshot of a key, given without its prefix. It asks all masters of
 // a cluster for a missing value, because an interrupted move of its slot can hide it.
@@ -147,8 +151,13 @@ func (s *Store[V, R]) remove(ctx context.Context, key string) error {
 // does, it tries once more, because another host may have stored the value again. It
 // cannot remove a key from a master that does not own the slot.
 func (s *Store[V, R]) removeVerified(ctx context.Context, key string) (err error) {
+	var args []any
+	if s.codec.Removed != nil {
+		channel, message := s.codec.Removed(key)
+		args = []any{channel, message}
+	}
 	for range 2 {
-		if _, err = s.run(ctx, removeScript, key); err != nil {
+		if _, err = s.run(ctx, removeScript, key, args...); err != nil {
 			return err
 		}
 		if err = s.pipelines.Elsewhere(ctx, &redisclient.Command{Key: s.codec.redisKey(key)})[0]; err == nil {

@@ -9,21 +9,11 @@ import (
 	"github.com/pushfx/pushfx/module/strictjson"
 )
 
-// detail is how much of an event a body has.
-type detail int
-
-const (
-	idOnly      detail = iota // "event_id_only"
-	withNames                 // all but the content
-	withContent               // all
-)
-
-// variant distinguishes the bodies of one event.
+// variant distinguishes the stored texts of one event.
 type variant struct {
-	most     detail
 	isTarget bool
 	roomName string
-	high     bool
+	outcome  Outcome
 }
 
 // To is the recipient of a notification.
@@ -31,52 +21,51 @@ type To struct {
 	User     mxid.UserID
 	RoomName string // if empty, the event's is used
 	Outcome  Outcome
-	Target   *Target
+	IDOnly   bool // no pusher of the user gets more than the ids; see [Target.IsIDOnly]
 }
 
-// textEnd separates the tweaks from the other members in a stored text. It does not occur
-// in JSON.
+// textEnd separates the tweaks, the members without the content, and the content in a
+// stored text. It does not occur in JSON.
 const textEnd = "\x00"
 
-// countsBytes is reserved for counts, which [Body] adds.
-const countsBytes = 64
-
-// Notification returns the stored notification for a pusher, without counts and device.
-// Above the limits, it leaves out the content, then the names. With only the ids left, it
-// has no text. It is not safe for concurrent use.
-func (ev *Event) Notification(to To, m Meta, l Limits) module.Notification {
-	n := module.Notification{Priority: module.LowPriority, Room: RoomDigest(ev.Room), Meta: m.Text()}
+// Notification returns the stored notification for a user, without its ID and Meta. Its
+// text fits every pusher of the user. Above the limits, it leaves out the content, then the
+// names. With only the ids left, it has no text.
+func (ev *Event) Notification(to To, l Limits) module.Notification {
+	n := module.Notification{Priority: module.LowPriority, Room: RoomDigest(ev.Room)}
 	if to.Outcome.High {
 		n.Priority = module.HighPriority
 	}
-	v := variant{most: withContent, isTarget: ev.member == string(to.User), roomName: to.RoomName, high: to.Outcome.High}
-	switch {
-	case to.Target.idOnly || l.Content == NoNames:
-		v.most = idOnly
-	case l.Content == NamesOnly || len(ev.content) > l.MaxNotificationBytes:
-		v.most = withNames
-	}
-	v.most = min(v.most, ev.most)
-	beside := countsBytes + len(to.Outcome.Tweaks) + len(to.Target.append(nil, ""))
-	for ; v.most > idOnly; v.most-- {
-		if members := ev.body(v); beside+len(members)+len(bodyStart+bodyEnd) <= l.MaxNotificationBytes {
-			n.Text = to.Outcome.Tweaks + textEnd + members
-			break
-		}
+	if !to.IDOnly && l.Content != NoNames {
+		n.Text = ev.text(variant{isTarget: ev.member == string(to.User), roomName: to.RoomName, outcome: to.Outcome}, l)
 	}
 	return n
 }
 
-// body caches the members of a notification, since many recipients share them.
-func (ev *Event) body(v variant) string {
-	members, found := ev.members[v]
-	if !found {
-		members = string(ev.append(nil, v))
-		ev.members[v] = members
+// text caches the texts, since many recipients share them.
+func (ev *Event) text(v variant, l Limits) string {
+	ev.mu.Lock()
+	defer ev.mu.Unlock()
+	text, found := ev.texts[v]
+	if found {
+		return text
 	}
-	return members
+	text = v.outcome.Tweaks + textEnd + string(ev.append(nil, v))
+	if l.Content == FullContent && ev.content != "" && len(text)+len(ev.content) <= l.MaxNotificationBytes {
+		var dst []byte
+		if ev.kind == "m.room.member" {
+			dst = appendKnown(dst, "membership", membershipOf(ev.content))
+		}
+		text += textEnd + string(append(strictjson.AppendMember(dst, "content"), ev.content...))
+	}
+	if len(text) > l.MaxNotificationBytes {
+		text = ""
+	}
+	ev.texts[v] = text
+	return text
 }
 
+// append appends all members but the content.
 func (ev *Event) append(dst []byte, v variant) []byte {
 	dst = appendIDs(dst, ev.ID, ev.Room)
 	dst = appendString(dst, "type", ev.kind)
@@ -91,14 +80,7 @@ func (ev *Event) append(dst []byte, v variant) []byte {
 	if ev.member != "" {
 		dst = strconv.AppendBool(strictjson.AppendMember(dst, "user_is_target"), v.isTarget)
 	}
-	dst = appendPriority(dst, v.high)
-	if v.most == withContent && ev.content != "" {
-		if ev.kind == "m.room.member" {
-			dst = appendKnown(dst, "membership", membershipOf(ev.content))
-		}
-		dst = append(strictjson.AppendMember(dst, "content"), ev.content...)
-	}
-	return dst
+	return appendPriority(dst, v.outcome.High)
 }
 
 const (
@@ -107,26 +89,41 @@ const (
 )
 
 // Body returns the body of a request (Matrix specification, Push Gateway API,
-// "POST /_matrix/push/v1/notify"). It has only the ids if the notification has no text,
-// if the pusher's format is event_id_only, or if a change of the pusher made the body too
-// large.
+// "POST /_matrix/push/v1/notify"). Above the limit, it leaves out the content, then all but
+// the ids, and it has only the ids if the notification has no text, or the pusher's format
+// is event_id_only. Counts alone have low priority: without "prio", they would wake phones.
 func Body(n module.Notification, m Meta, d *Target, counts *module.Counts, l Limits) []byte {
-	tweaks, members, isWhole := strings.Cut(n.Text, textEnd)
-	body := appendBody(n, m, d, counts, tweaks, members)
-	if isWhole && len(body) > l.MaxNotificationBytes || d.idOnly {
-		body = appendBody(n, m, d, counts, "", "")
+	if d.idOnly {
+		n.Text = ""
 	}
-	return body
+	tweaks, members, _ := strings.Cut(n.Text, textEnd)
+	members, content, hasContent := strings.Cut(members, textEnd)
+	if members != "" {
+		if body := appendBody(n, m, d, counts, tweaks, members, content); len(body) <= l.MaxNotificationBytes {
+			return body
+		}
+		if hasContent {
+			if body := appendBody(n, m, d, counts, tweaks, members, ""); len(body) <= l.MaxNotificationBytes {
+				return body
+			}
+		}
+	}
+	return appendBody(n, m, d, counts, "", "", "")
 }
 
-func appendBody(n module.Notification, m Meta, d *Target, counts *module.Counts, tweaks, members string) []byte {
+func appendBody(n module.Notification, m Meta, d *Target, counts *module.Counts, tweaks, members, content string) []byte {
 	dst := make([]byte, 0, 512+len(d.data)+len(n.Text))
 	dst = append(dst, bodyStart...)
 	switch {
 	case members != "":
 		dst = append(dst, members...)
+		if content != "" {
+			dst = append(append(dst, ','), content...)
+		}
 	case m.Event != "":
 		dst = appendPriority(appendIDs(dst, m.Event, m.Room), n.Priority == module.HighPriority)
+	default:
+		dst = appendPriority(dst, false)
 	}
 	if counts != nil && !d.NoCounts {
 		dst = appendCounts(dst, *counts)

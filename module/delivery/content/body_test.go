@@ -3,6 +3,7 @@ package content
 import (
 	"encoding/json"
 	"flag"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -50,8 +51,8 @@ func notified(t *testing.T, e module.Event, p pusher.Pusher, counts *module.Coun
 	if !ok {
 		t.Fatal("the pusher gets no notifications")
 	}
-	m := Meta{User: user, Event: ev.ID, Room: ev.Room}
-	n := ev.Notification(To{User: user, Outcome: ev.Outcome(result), Target: d}, m, cfg)
+	m := Meta{Event: ev.ID, Room: ev.Room}
+	n := ev.Notification(To{User: user, Outcome: ev.Outcome(result)}, cfg)
 	return string(Body(n, m, d, counts, cfg))
 }
 
@@ -236,14 +237,96 @@ func TestOnlyRingingEventsAreCalls(t *testing.T) {
 func TestAMetaIsReadAsItWasWritten(t *testing.T) {
 	t.Parallel()
 	for _, want := range []Meta{
-		{User: "@alice:example.org"},
+		{Expires: 1},
 		{
-			User: "@alice:example.org", Event: `$<&>"\`, Room: "!é\u2028:h", Position: 1 << 60, Thread: "$t", Added: 1, Expires: -2,
+			Event: `$<&>"\`, Room: "!é\u2028:h", Position: 1 << 60, Thread: "$t", Added: 1, Expires: -2,
 			Call: true, Trace: "00-1-2-01",
 		},
 	} {
 		if got, err := ReadMeta(want.Text()); err != nil || got != want {
 			t.Errorf("got %+v, %v", got, err)
 		}
+	}
+	for _, text := range []string{"", "\xff{", "[]", `{"a":1}`, `{"a":1,"x":"2"}`} {
+		if got, err := ReadMeta(text); err == nil {
+			t.Errorf("%s: got %+v", text, got)
+		}
+	}
+}
+
+// The pushers of a user share the stored text. One with large data gets no content.
+func TestAStoredTextFitsEachPusher(t *testing.T) {
+	t.Parallel()
+	e, p := astronaut()
+	e.JSON = `{"event_id":"$e","room_id":"!r:h","type":"m.room.message","sender":"@you:h","content":{"body":"` + strings.Repeat("x", 6000) + `"}}`
+	limits := defaultLimits()
+	ev, _, err := ReadEvent(e, limits, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := ev.Notification(To{User: "@me:h", Outcome: Outcome{Tweaks: "{}"}}, limits)
+	for _, test := range []struct {
+		data     int // bytes
+		has, not string
+	}{{10, `"content":`, "\x00"}, {3000, `"room_name":`, `"content":`}, {7900, `"event_id":`, `"room_name":`}} {
+		p.Data = fmt.Sprintf(`{"url":"https://gw/_matrix/push/v1/notify","x":"%s"}`, strings.Repeat("x", test.data))
+		target, _ := ReadTarget("@me:h", p, limits)
+		got := string(Body(n, Meta{Event: ev.ID, Room: ev.Room}, target, &module.Counts{}, limits))
+		if !json.Valid([]byte(got)) || len(got) > limits.MaxNotificationBytes || !strings.Contains(got, test.has) || strings.Contains(got, test.not) {
+			t.Errorf("data of %d bytes: got %d bytes: %.300s", test.data, len(got), got)
+		}
+	}
+}
+
+// Without "prio", gateways wake the phone.
+func TestCountsAloneHaveLowPriority(t *testing.T) {
+	t.Parallel()
+	_, p := astronaut()
+	target, _ := ReadTarget("@me:h", p, defaultLimits())
+	got := string(Body(Counts("12345678", Meta{Expires: 1}), Meta{Expires: 1}, target, &module.Counts{Unread: 2}, defaultLimits()))
+	if !strings.HasPrefix(got, `{"notification":{"prio":"low","counts":{"unread":2},"devices":[`) || !json.Valid([]byte(got)) {
+		t.Errorf("got %s", got)
+	}
+}
+
+func TestWhatFollowsAFailure(t *testing.T) {
+	t.Parallel()
+	now := time.UnixMilli(5000)
+	failed := Failure{Of: 3, Verdict: Failed, Status: 502, Class: ClassStatus, IsOpen: true, Now: now}
+	t.Run("refused", func(t *testing.T) {
+		refused := failed
+		refused.Verdict = Refused
+		trouble, step := Trouble{}.After(refused)
+		if step != Again || !trouble.IDOnly {
+			t.Errorf("got %v, %+v", step, trouble)
+		}
+		if _, step = trouble.After(refused); step != Drop {
+			t.Errorf("a second time: got %v", step)
+		}
+	})
+	for name, test := range map[string]struct {
+		change func(*Failure)
+		ids    bool
+	}{
+		"failed":              {func(*Failure) {}, true},
+		"at a closed gate":    {func(f *Failure) { f.IsOpen = false }, false},
+		"busy":                {func(f *Failure) { f.Verdict = Busy }, false},
+		"each time another":   {func(f *Failure) { f.Of++ }, false},
+		"asked to wait":       {func(f *Failure) { f.Verdict = Throttled }, false},
+		"an address is wrong": {func(f *Failure) { f.Verdict = Blocked }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f, trouble := failed, Trouble{}
+			for n := range 20 {
+				var step Step
+				test.change(&f)
+				if trouble, step = ReadTrouble(trouble.Stored()).After(f); step != Wait || trouble.IDOnly != (test.ids && n >= idsAfter-1) || trouble.Attempts != n+1 {
+					t.Fatalf("after %d failures: got %v, %+v", n+1, step, trouble)
+				}
+			}
+			if trouble.Since != 5000 || trouble.Last != 5000 || trouble.Status != 502 {
+				t.Errorf("got %+v", trouble)
+			}
+		})
 	}
 }

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/pushfx/pushfx/module"
-	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/strictjson"
 )
 
@@ -35,15 +34,14 @@ type Limits struct {
 // Meta is the part of a notification that the queue always stores. It suffices for
 // event_id_only.
 type Meta struct {
-	User     mxid.UserID `json:"u"`
-	Event    string      `json:"e,omitempty"` // empty for counts alone
-	Room     string      `json:"r,omitempty"`
-	Position int64       `json:"p,omitempty"`
-	Thread   string      `json:"h,omitempty"`
-	Added    int64       `json:"a"` // time of Notify, in milliseconds
-	Expires  int64       `json:"x"` // in milliseconds
-	Call     bool        `json:"c,omitempty"`
-	Trace    string      `json:"t,omitempty"` // W3C traceparent
+	Event    string `json:"e,omitempty"` // empty for counts alone
+	Room     string `json:"r,omitempty"`
+	Position int64  `json:"p,omitempty"`
+	Thread   string `json:"h,omitempty"`
+	Added    int64  `json:"a"` // time of Notify, in milliseconds
+	Expires  int64  `json:"x"` // in milliseconds
+	Call     bool   `json:"c,omitempty"`
+	Trace    string `json:"t,omitempty"` // W3C traceparent
 }
 
 // Text returns the stored form.
@@ -64,8 +62,6 @@ func ReadMeta(text string) (m Meta, err error) {
 	for name := range w.Object() {
 		value := w.Skip()
 		switch name {
-		case "u":
-			m.User = mxid.UserID(readText(value))
 		case "e":
 			m.Event = readText(value)
 		case "r":
@@ -87,7 +83,7 @@ func ReadMeta(text string) (m Meta, err error) {
 			return Meta{}, errNoMeta
 		}
 	}
-	if m.User.Validate() != nil {
+	if m.Expires == 0 {
 		return Meta{}, errNoMeta
 	}
 	return m, nil

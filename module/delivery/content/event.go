@@ -2,6 +2,7 @@ package content
 
 import (
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/pushfx/pushfx/module"
@@ -11,7 +12,7 @@ import (
 	"github.com/pushfx/pushfx/module/strictjson"
 )
 
-// Event has the common values of an event's notifications. It is immutable.
+// Event has the common values of an event's notifications. It is safe for concurrent use.
 type Event struct {
 	ID, Room, Sender                string
 	Position                        int64
@@ -22,9 +23,9 @@ type Event struct {
 	senderName, roomName, roomAlias string
 	content                         string // JSON, empty if there is none
 	isCall                          bool
-	most                            detail // the most detail of its notifications
 
-	members map[variant]string // members of bodies; see [Event.Notification]
+	mu    sync.Mutex
+	texts map[variant]string // see [Event.Notification]
 }
 
 // Outcome is the effect of a user's rules on the notification.
@@ -55,8 +56,8 @@ func ReadEvent(e module.Event, cfg Limits, now time.Time) (ev *Event, ok bool, e
 		return nil, false, fault.Wrap(fault.InvalidParam, "The event is not a JSON object.", match.ErrNotAnEvent)
 	}
 	ev = &Event{
-		senderName: e.SenderName, roomName: e.RoomName, roomAlias: e.RoomAlias, Lifetime: cfg.MaxAge, most: withContent,
-		members: map[variant]string{}, Position: e.Position, Thread: e.Thread,
+		senderName: e.SenderName, roomName: e.RoomName, roomAlias: e.RoomAlias, Lifetime: cfg.MaxAge,
+		texts: map[variant]string{}, Position: e.Position, Thread: e.Thread,
 	}
 	if e.Position < 0 || len(e.Thread) > maxIDBytes {
 		return nil, false, errNoPlace

@@ -22,18 +22,15 @@ func digest(parts ...string) string {
 	return base64.RawURLEncoding.EncodeToString(sum[:16])
 }
 
-// PusherID returns a digest that identifies a pusher. It is also the name of the pusher's
-// backlog, and may be logged.
+// PusherID returns a digest that identifies a pusher. It is also the pusher's name in the
+// queue, and may be logged.
 func PusherID(user mxid.UserID, key pusher.Key) string { return digest(string(user), key.Field()) }
-
-// UserDigest names a user without revealing the id.
-func UserDigest(user mxid.UserID) string { return digest(string(user))[:8] }
 
 // RoomDigest names a room without revealing the id.
 func RoomDigest(room string) string { return digest(room)[:8] }
 
-// EventID identifies an event and a part of its recipients within a backlog.
-func EventID(event, part string) string { return digest(event, part)[:16] }
+// EventID identifies an event within the log of a user.
+func EventID(event string) string { return digest(event)[:8] }
 
 // Target is a pusher that gets notifications. It is immutable.
 type Target struct {
@@ -50,6 +47,9 @@ type Target struct {
 
 // maxGate bounds the name of a gate. Hosts of the Internet have shorter names.
 const maxGate = 900
+
+// IsIDOnly reports whether the pusher gets the ids only: its format is event_id_only.
+func (d *Target) IsIDOnly() bool { return d.idOnly }
 
 // Gate names the gateway and the app, which fail together.
 func (d *Target) Gate() string {

@@ -7,16 +7,11 @@ import (
 	"github.com/pushfx/pushfx/module"
 )
 
-// A notification that always fails must not stop its pusher. But a gateway may also fail
-// for hours, or at random. Only a later notification of the same pusher that succeeds shows
-// that the first one is at fault.
-const (
-	failRound  = 8             // failures of the first notification between trials of later ones
-	dropTrials = 2             // successful trials before the last round of the first notification
-	roomRounds = 3 * failRound // failures after which a trial may overtake within a room
-)
+// idsAfter is the number of failures of a notification at an open gate after which it is
+// sent as event_id_only: no gateway can choke on the ids.
+const idsAfter = 8
 
-// Trouble is the stored state of a failing backlog. Times are in milliseconds.
+// Trouble is the stored state of a failing pusher. Times are in milliseconds.
 type Trouble struct {
 	Generation int64  `json:"-"` // of the pusher
 	Attempts   int    `json:"n,omitempty"`
@@ -26,12 +21,10 @@ type Trouble struct {
 	Class      Class  `json:"e,omitempty"`
 	Gate       string `json:"g,omitempty"`
 
-	ID      string `json:"i,omitempty"` // of the first notification; the next four fields are about it
-	Fails   int    `json:"f,omitempty"` // its failures while its gateway was open
-	Trials  int    `json:"t,omitempty"` // rounds after which a later notification was delivered
-	IDOnly  bool   `json:"o,omitempty"` // send it as event_id_only
-	Ahead   bool   `json:"h,omitempty"` // try a later notification
-	Delayed string `json:"d,omitempty"` // the notification that module.Attention delayed
+	Of      int64 `json:"i,omitempty"` // the number of the notification that failed; the next two fields are about it
+	Fails   int   `json:"f,omitempty"` // its failures while its gateway was open
+	IDOnly  bool  `json:"o,omitempty"` // send it as event_id_only
+	Delayed int64 `json:"d,omitempty"` // the number of the notification that module.Attention delayed
 }
 
 // Stored returns the stored form.
@@ -56,22 +49,14 @@ func ReadTrouble(stored module.Trouble) (t Trouble) {
 // module.Attention, or an answer about its pushkey.
 func (t Trouble) IsAlone() bool {
 	if t.Attempts == 0 {
-		return t.Delayed != ""
+		return t.Delayed != 0
 	}
 	return t.Class == ClassStatus && (t.Status >= 400 && t.Status < 500 && t.Status != 429 || t.Status == 507)
 }
 
-func (t Trouble) of(id string) Trouble {
-	if t.ID != id {
-		t.ID, t.Fails, t.Trials, t.IDOnly, t.Ahead = id, 0, 0, false, false
-	}
-	return t
-}
-
 // Failure is a notification that was not delivered.
 type Failure struct {
-	ID      string // of the first notification
-	Of      string // ID of the sent notification: the first, or a later one if Ahead was set
+	Of      int64 // its number
 	Verdict Verdict
 	Status  int
 	Class   Class
@@ -90,42 +75,28 @@ const (
 	Drop              // the notification
 )
 
-// After returns the trouble after a failure, and the next action. After every eighth
-// failure of the first notification, later ones are tried. When this succeeded in two
-// rounds, the first one is sent as event_id_only for a round, then dropped.
+// After returns the trouble after a failure, and the next action. A notification that the
+// gateway refuses is sent as event_id_only, then dropped. One that fails for another reason
+// is sent as event_id_only from the ninth time on, until it is taken or expires.
 func (t Trouble) After(f Failure) (Trouble, Step) {
-	t = t.of(f.ID)
-	t.Ahead = false
-	if f.Verdict == Refused && f.Of == f.ID {
+	if t.Of != f.Of {
+		t.Of, t.Fails, t.IDOnly = f.Of, 0, false
+	}
+	if f.Verdict == Refused {
 		if t.IDOnly {
 			return t, Drop
 		}
 		t.IDOnly = true
 		return t, Again
 	}
-	now := f.Now.UnixMilli()
 	t.Attempts++
-	t.Last, t.Status, t.Class, t.Gate = now, f.Status, f.Class, f.Gate
+	t.Last, t.Status, t.Class, t.Gate = f.Now.UnixMilli(), f.Status, f.Class, f.Gate
 	if t.Since == 0 {
-		t.Since = now
+		t.Since = t.Last
 	}
-	if f.Of != f.ID || f.Verdict != Failed || !f.IsOpen { // not about the first notification
-		return t, Wait
-	}
-	t.Fails++
-	if t.Ahead = t.Fails%failRound == 0; t.Ahead && t.Trials >= dropTrials && t.Fails > t.Trials*failRound {
-		return t, Drop
+	if f.Verdict == Failed && f.IsOpen {
+		t.Fails++
+		t.IDOnly = t.IDOnly || t.Fails >= idsAfter
 	}
 	return t, Wait
 }
-
-// TookAhead returns the trouble after the delivery of a later notification, which counts
-// as a successful trial. More of the later notifications are sent until one fails.
-func (t Trouble) TookAhead() Trouble {
-	t.Trials = min(t.Trials+1, t.Fails/failRound)
-	t.IDOnly = t.IDOnly || t.Trials >= dropTrials
-	return t
-}
-
-// MayOvertake reports whether a trial may be of the same room as the first notification.
-func (t Trouble) MayOvertake() bool { return t.Fails >= roomRounds }

@@ -1,1027 +1,754 @@
 package queuetest
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
-	"testing"
 	"time"
 
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/fault"
+	"github.com/pushfx/pushfx/module/mxid"
 )
 
-func fixedShards(t *testing.T, newQueue hosts, _ int) {
-	q := newQueue(t)
-	if err := answer(t, func() error { return q.Open(t.Context(), Shards-1) }); err == nil {
-		t.Error("opened with another number of shards")
-	}
-}
-
-func readAsAdded(t *testing.T, newQueue hosts, shard int) {
-	q, other := newQueue(t), newQueue(t)
+func (c *contract) readsAsAdded() {
 	var every strings.Builder
 	for b := range 256 {
 		every.WriteByte(byte(b))
 	}
 	want := []module.Notification{
-		{ID: id(1), Priority: module.HighPriority, Room: "room0001", Meta: `{"a":"ü"}`, Text: every.String()},
-		{ID: id(2), Priority: module.LowPriority, Room: "room0002", Meta: "", Text: strings.Repeat("x", 1000)},
-		{ID: id(3), Priority: module.HighPriority, Room: "room0003", Meta: "3", Text: ""},
+		{ID: "0000000a", Priority: module.HighPriority, Room: "room0001", Meta: `{"a":"ü"}`, Text: every.String()},
+		{ID: "-_00000b", Priority: module.LowPriority, Room: "room0002", Text: strings.Repeat("x", 1000)},
+		{ID: "0000000c", Priority: module.HighPriority, Room: "room-_03", Meta: "3 4"},
 	}
+	before := time.Now()
 	for i, n := range want {
-		add(t, []module.DeliveryQueue{q, other}[i%2], shard, "a", n)
+		done := c.append([]module.DeliveryQueue{c.q, c.other}[i%2], c.adding(n, "log", "b"))
+		if done.Length != i+1 || done.Again || done.Claims[0] != nil {
+			c.Errorf("got %+v", done)
+		}
 	}
-	b := claim(t, q, shard, "a", long)
-	first := want[0]
-	first.Text = ""
-	if b.First != first || b.Trouble != none {
-		t.Errorf("claimed %+v", b)
-	}
-	if got := read(t, other, b.Claim); !slices.Equal(got, want) {
-		t.Errorf("got  %q\nwant %q", got, want)
-	}
-	for limit := 1; limit <= len(want); limit++ {
-		for _, b.Claim.First = range []string{"", id(1), id(2), id(9)} { // none, right, and wrong
-			var some []module.Notification
-			persist(t.Context(), t, func() (err error) {
-				some, err = q.Read(t.Context(), b.Claim, limit)
-				return err
-			})
-			if !slices.Equal(some, want[:limit]) {
-				t.Errorf("of %d, the first %q: got %q", limit, b.Claim.First, some)
+	check := func(got []module.Notification, limit int) {
+		c.Helper()
+		last := int64(0)
+		for i := range got {
+			if got[i].Number == 0 || i > 0 && got[i].Number != last+1 || got[i].Added.Sub(before).Abs() > patience {
+				c.Errorf("got %d, %v", got[i].Number, got[i].Added)
 			}
+			last, got[i].Number, got[i].Added = got[i].Number, 0, time.Time{}
+		}
+		if !slices.Equal(got, want[:min(limit, len(want))]) {
+			c.Errorf("got  %q\nwant %q", got, want)
 		}
 	}
-}
-
-func ends(t *testing.T, newQueue hosts, shard int) {
-	q := newQueue(t)
-	for n := 1; n <= 17; n++ {
-		b := batch(shard, to("many", one(n))...)
-		b.MaxBacklog = 100
-		enqueue(t, q, b)
+	r := c.request(*c.find(c.q, patience), "log", "b")
+	r.Read = 2
+	claimed := c.claimAll(c.q, r)
+	if len(claimed.Pushers) != 2 || claimed.Unknown {
+		c.Fatalf("claimed %+v", claimed)
 	}
-	many := claim(t, q, shard, "many", long).Claim
-	if left := complete(t, q, many, id(16)); left != 16 {
-		t.Errorf("without the 16th, %d are left", left)
-	}
-	if got := ids(t, q, many); got != "1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 17" {
-		t.Errorf("without the 16th: got %q", got)
-	}
-	add(t, q, shard, "a", one(1), one(2), one(3))
-	c := claim(t, q, shard, "a", long).Claim
-	for _, step := range []struct {
-		id   string
-		left int
-		ids  string
-	}{{id(9), 3, "1 2 3"}, {id(2), 2, "1 3"}, {id(2), 2, "1 3"}, {id(1), 1, "3"}} {
-		if left := complete(t, q, c, step.id); left != step.left {
-			t.Errorf("%s: %d are left, want %d", step.id, left, step.left)
+	check(claimed.Pushers[0].Notifications, 2)
+	for limit := 1; limit <= 4; limit++ {
+		got, end := c.read(c.other, claimed.Pushers[1].Claim, limit)
+		if end != claimed.End || claimed.Pushers[1].Claim.Number+3 != end {
+			c.Errorf("got end %d, want %d", end, claimed.End)
 		}
-		if got := ids(t, q, c); got != step.ids {
-			t.Errorf("%s: got %q, want %q", step.id, got, step.ids)
-		}
+		check(got, limit)
 	}
-	// The call may have been repeated after a lost answer.
-	if err := answer(t, func() error { _, err := q.Complete(t.Context(), c, id(3), module.Trouble{}, ""); return err }); err != nil {
-		wantFenced(t, "the end", err)
+	check(c.log().Notifications, 3)
+}
+
+func (c *contract) claimsAtOnce() {
+	a := claiming(c.adding(note(1), "a", "b"))
+	a.Pushers[1].Claim = false
+	done := c.append(c.q, a)
+	if len(done.Claims) != 2 || done.Claims[0] == nil || done.Claims[1] != nil {
+		c.Fatalf("got %+v", done)
 	}
-	_, err := q.Complete(t.Context(), c, id(3), module.Trouble{}, "")
-	wantFenced(t, "behind the end", err)
-	if _, found := tryClaim(t, q, shard, "a", long, 0); found {
-		t.Error("an empty backlog is due")
+	one := done.Claims[0]
+	if one.User != c.user || one.Pusher != "a" || one.Gate != c.gate || one.Nonce == "" || one.Number != done.End-1 {
+		c.Errorf("got %+v", one)
 	}
-	add(t, q, shard, "a", one(4))
-	if got := ids(t, q, claim(t, q, shard, "a", long).Claim); got != "4" {
-		t.Errorf("got %q", got)
+	c.claim(c.other, "b")
+	c.wantBusy("a", "b")
+	if done := c.append(c.other, claiming(c.adding(note(2), "a", "b"))); done.Claims[0] != nil || done.Claims[1] != nil || done.Length != 2 {
+		c.Errorf("a claim of another's pusher: %+v", done)
+	}
+	c.wantBusy("a", "b")
+	if left := c.next(c.q, one); left != 1 {
+		c.Errorf("%d are left", left)
+	}
+	c.wantNext(c.q, one, "2")
+	if left := c.next(c.q, one); left != 0 {
+		c.Errorf("%d are left", left)
+	}
+	c.wantFenced("behind the end", func() error { _, err := c.q.Complete(c.Context(), one, module.Done{To: one.Number + 1}); return err })
+	if done := c.append(c.q, claiming(c.adding(note(3), "a"))); done.Claims[0] == nil {
+		c.Errorf("got %+v", done)
 	}
 }
 
-func claimedAtOnce(t *testing.T, newQueue hosts, shard int) {
-	q, other := newQueue(t), newQueue(t)
-	additions := append(to("a", one(1)), to("b", one(1))...)
-	additions[0].Claim = true
-	e := enqueue(t, q, batch(shard, additions...))
-	if e.Again { // after a lost answer
-		t.Skip("the claim got lost with its answer")
-	}
-	if len(e.Claims) != 2 || e.Claims[0].Target != (module.Target{Shard: shard, Name: "a"}) || e.Claims[0].Token == 0 || e.Claims[1] != (module.Claim{}) {
-		t.Fatalf("got %+v", e)
-	}
-	if _, found := tryClaim(t, other, shard, "a", long, 0); found {
-		t.Error("claimed twice")
-	}
-	claim(t, other, shard, "b", long)
-	additions = to("a", one(2))
-	additions[0].Claim = true
-	if e := enqueue(t, other, batch(shard, additions...)); e.Claims[0] != (module.Claim{}) {
-		t.Errorf("a claim of another's backlog: %+v", e)
-	}
-	if left := complete(t, q, e.Claims[0], id(1)); left != 1 {
-		t.Errorf("%d are left", left)
-	}
-}
-
-func addedOnce(t *testing.T, newQueue hosts, shard int) {
-	q, other := newQueue(t), newQueue(t)
-	first := batch(shard, to("a", one(1))...)
-	enqueue(t, q, first)
-	if e := enqueue(t, other, first); !e.Again || len(e.Claims) != 1 {
-		t.Errorf("got %+v", e)
-	}
-	elsewhere := first
-	elsewhere.Shard++
-	if e := enqueue(t, other, elsewhere); e.Again {
-		t.Error("a batch of another shard is known")
-	}
-	c := claim(t, q, shard, "a", long).Claim
-	if got := texts(t, q, c); !slices.Equal(got, []string{"text 1"}) {
-		t.Errorf("got %q", got)
-	}
-	completeLast(t, q, c, id(1))
-	enqueue(t, q, first)
-	add(t, q, shard, "a", one(2))
-	if got := ids(t, q, claim(t, q, shard, "a", long).Claim); got != "2" {
-		t.Errorf("added again: %q", got)
-	}
-	soon := batch(shard+1, to("b", one(1))...)
-	soon.Window = short
-	enqueue(t, q, soon)
-	for deadline := time.Now().Add(patience); enqueue(t, q, soon).Again; time.Sleep(short / 10) {
-		if time.Now().After(deadline) {
-			t.Fatal("a batch is remembered for longer than the window")
+func (c *contract) addsOnce() {
+	one := c.begin(note(1), long, "a")[0]
+	again := func(n int, want bool) {
+		c.Helper()
+		if done := c.append(c.other, claiming(c.adding(note(n), "a"))); done.Again != want || want && done.Claims[0] != nil {
+			c.Errorf("%d: got %+v", n, done)
 		}
 	}
+	again(1, true)
+	c.wantNext(c.q, one, "1")
+	c.next(c.q, one)
+	again(1, true) // the log is empty, but knows it
+	if log := c.log(); len(log.Notifications)+len(log.Pushers) > 0 {
+		c.Errorf("added again: %+v", log)
+	}
+	c.wantBusy("a")
+	c.begin(note(2), long, "a")
+	again(1, true)
+	for n := 3; n <= 1+module.RepeatsKept; n++ {
+		again(n, false)
+	}
+	again(2, true)
+	again(2+module.RepeatsKept, false)
+	again(2, false)
 }
 
-func addedOnceByMany(t *testing.T, newQueue hosts, shard int) {
-	const batches, writers = 20, 6
-	all := make([]module.DeliveryBatch, batches)
-	for i := range all {
-		all[i] = batch(shard, to("a", one(i+1))...)
-		all[i].MaxBacklog = 2 * batches
+func (c *contract) places() {
+	claims := c.begin(note(1), long, "a", "b")
+	a, b := claims[0], claims[1]
+	c.add(note(2), "a", "b")
+	c.next(c.q, a)
+	third := c.begin(note(3), long, "c")[0]
+	c.add(note(3), "a", "b")
+	c.add(note(4), "a", "b", "c")
+	c.wantNext(c.q, a, "2 3 4")
+	c.wantNext(c.other, b, "1 2 3 4")
+	c.wantNext(c.q, third, "3 4")
+	log := c.log()
+	if len(log.Pushers) != 3 || log.Pushers[0].Number != a.Number || log.Pushers[1].Number != b.Number || !log.Pushers[2].Claimed {
+		c.Errorf("got %+v", log.Pushers)
 	}
-	var writing sync.WaitGroup
-	for w := range writers {
-		q := newQueue(t)
-		writing.Go(func() {
-			for i := range batches {
-				for q.Enqueue(t.Context(), all[(i+3*w)%batches:][:1])[0].Err != nil && t.Context().Err() == nil {
-				}
-			}
-		})
-	}
-	writing.Wait()
-	q := newQueue(t)
-	got := strings.Fields(ids(t, q, claim(t, q, shard, "a", long).Claim))
-	slices.Sort(got)
-	if len(got) != batches || len(slices.Compact(got)) != batches {
-		t.Errorf("got %q", got)
-	}
-}
-
-func large(t *testing.T, newQueue hosts, shard int) {
-	q := newQueue(t)
-	var all []module.Addition
-	for n := range module.MaxAdditions {
-		a := to(fmt.Sprint("t", n), one(n))[0]
-		a.Gate, a.Claim = fmt.Sprint(gate, n%7), n%3 == 0
-		all = append(all, a)
-	}
-	e := enqueue(t, q, batch(shard, all...))
-	for n, a := range all {
-		switch c := e.Claims[n]; {
-		case e.Again: // after a lost answer
-		case !a.Claim:
-			if c != (module.Claim{}) {
-				t.Fatalf("%d: got %+v", n, c)
-			}
-		case c.Target != module.Target{Shard: shard, Name: a.Target} || c.Gate != a.Gate:
-			t.Fatalf("%d: got %+v", n, c)
-		case n%100 == 0:
-			if got := texts(t, q, c); !slices.Equal(got, []string{fmt.Sprint("text ", n)}) {
-				t.Errorf("got %q", got)
-			}
+	for left := range 4 {
+		if got := c.next(c.q, b); got != 3-left {
+			c.Errorf("%d are left", got)
 		}
 	}
-	// Only the second one counts for the user, for as long as it is there.
-	for n := range 2 {
-		name := id(2 * n)
-		add(t, q, shard, "large", one(2*n))
-		next := one(2*n + 1)
-		next.Text = strings.Repeat("x", module.MaxText)
-		b := batch(shard, to("large", next)...)
-		b.MaxUserBytes = module.MaxText
-		enqueue(t, q, b)
-		c := claim(t, q, shard, "large", long).Claim
-		if got := texts(t, q, c); len(got) != 2 || got[1] != next.Text {
-			t.Errorf("%s: got %d texts", name, len(got))
-		}
-		complete(t, q, c, name)
-		completeLast(t, q, c, next.ID)
+	c.wantNext(c.q, a, "2 3 4")
+	c.wantNext(c.q, third, "3 4")
+	c.persist(func() error { return c.q.Cut(c.Context(), c.user, nil) })
+	if got := metas(c.log().Notifications); got != "2 3 4" {
+		c.Errorf("after a cut: %q", got)
 	}
+	for range 3 {
+		c.next(c.q, a)
+	}
+	c.wantNext(c.q, third, "3 4")
+	c.next(c.q, third)
+	if got := metas(c.log().Notifications); got != "4" {
+		c.Errorf("a single pusher leaves behind %q", got)
+	}
+	c.next(c.q, third)
+	if log := c.log(); len(log.Notifications)+len(log.Pushers)+log.Bytes > 0 {
+		c.Errorf("got %+v", log)
+	}
+	c.wantBusy("a", "b", "c")
 }
 
-func oneClaim(t *testing.T, newQueue hosts, shard int) {
-	const backlogs, lease = 50, 2 * time.Second
-	q := newQueue(t)
-	for n := range backlogs {
-		add(t, q, shard, fmt.Sprint("t", n), one(1))
+func (c *contract) lapses() {
+	begun := time.Now()
+	lapsed := c.begin(note(1), short, "a")[0]
+	taken := c.claim(c.other, "a")
+	if since := time.Since(begun); since < short-5*time.Millisecond {
+		c.Errorf("a claim lapsed after %v", since)
 	}
-	var mu sync.Mutex
-	seen := map[module.Target]int64{}
-	lapses := map[module.Target]time.Time{} // at the earliest
-	var claiming sync.WaitGroup
-	for range 4 {
-		q := newQueue(t)
-		claiming.Go(func() {
-			for t.Context().Err() == nil {
-				began := time.Now()
-				claimed, err := q.Claim(t.Context(), look(7, lease))
-				if err != nil && fault.KindOf(err) != fault.Unavailable {
-					t.Error(err)
-				}
-				if len(claimed.Backlogs) > 7 {
-					t.Errorf("claimed %d", len(claimed.Backlogs))
-				}
-				mu.Lock()
-				for _, b := range claimed.Backlogs {
-					if time.Now().Before(lapses[b.Claim.Target]) {
-						t.Errorf("%v was claimed before the former claim has lapsed", b.Claim.Target)
-					}
-					lapses[b.Claim.Target] = began.Add(lease)
-				}
-				mu.Unlock()
-				for _, b := range claimed.Backlogs {
-					_, err := q.Complete(t.Context(), b.Claim, id(1), module.Trouble{}, "")
-					for fault.KindOf(err) == fault.Unavailable && !errors.Is(err, module.ErrFenced) && t.Context().Err() == nil {
-						_, err = q.Complete(t.Context(), b.Claim, id(1), module.Trouble{}, "")
-					}
-					mu.Lock()
-					if other := seen[b.Claim.Target]; other != 0 && err == nil {
-						t.Errorf("%v was completed with %d and %d", b.Claim.Target, other, b.Claim.Token)
-					}
-					seen[b.Claim.Target] = b.Claim.Token
-					mu.Unlock()
-				}
-				mu.Lock()
-				enough := len(seen) >= backlogs
-				mu.Unlock()
-				if enough {
-					return
-				}
-			}
-		})
-	}
-	claiming.Wait()
-}
-
-func lapses(t *testing.T, newQueue hosts, shard int) {
-	const lease = 200 * time.Millisecond
-	q, other := newQueue(t), newQueue(t)
-	add(t, q, shard, "a", one(1), one(2))
-	began := time.Now()
-	former := claim(t, q, shard, "a", lease).Claim
-	latter := claim(t, other, shard, "a", long).Claim
-	if took := time.Since(began); took < lease-time.Millisecond { // a queue may count in milliseconds
-		t.Errorf("a claim of %v has lapsed after %v", lease, took)
-	}
-	if former.Token == latter.Token {
-		t.Fatal("two claims have one token")
-	}
-	trouble := module.Trouble{Generation: 1, Text: "x"}
-	ctx := t.Context()
 	for what, do := range map[string]func() error{
-		"complete": func() error { _, err := q.Complete(ctx, former, id(1), module.Trouble{}, ""); return err },
-		"postpone": func() error { return q.Postpone(ctx, former, former.Gate, 0, &trouble) },
-		"renew":    func() error { _, err := q.Renew(ctx, former, long); return err },
-		"drop":     func() error { _, err := q.Drop(ctx, former); return err },
-		"without": func() error {
-			_, err := q.Complete(ctx, module.Claim{Target: former.Target}, id(1), module.Trouble{}, "")
+		"complete": func() error {
+			_, err := c.q.Complete(c.Context(), lapsed, module.Done{To: lapsed.Number + 1})
 			return err
 		},
+		"postpone": func() error { return c.q.Postpone(c.Context(), lapsed, 0, module.Trouble{}, false) },
+		"renew":    func() error { return c.q.Renew(c.Context(), lapsed, long, false) },
 	} {
-		wantFenced(t, what, answer(t, do))
+		c.wantFenced(what, do)
 	}
-	if got := ids(t, other, latter); got != "1 2" {
-		t.Errorf("a former host has changed it to %q", got)
+	c.wantNext(c.other, taken.Claim, "1")
+	if left := c.next(c.other, taken.Claim); left != 0 {
+		c.Errorf("%d are left", left)
 	}
-	if left := complete(t, other, latter, id(1)); left != 1 {
-		t.Errorf("%d are left", left)
+	late := c.begin(note(2), time.Millisecond, "a")[0]
+	time.Sleep(10 * time.Millisecond)
+	if left := c.next(c.q, late); left != 0 { // no other host has claimed it
+		c.Errorf("%d are left", left)
 	}
+	c.wantBusy("a")
 }
 
-func renewed(t *testing.T, newQueue hosts, shard int) {
-	q := newQueue(t)
-	add(t, q, shard, "a", one(1))
-	first := claim(t, q, shard, "a", 2*time.Second).Claim
-	var second module.Claim
-	persist(t.Context(), t, func() (err error) {
-		second, err = q.Renew(t.Context(), first, long)
-		return err
-	})
-	_, err := q.Complete(t.Context(), first, id(1), module.Trouble{}, "")
-	wantFenced(t, "with the former token", err)
-	if _, found := tryClaim(t, q, shard, "a", long, 3*time.Second); found {
-		t.Error("a renewed claim has lapsed")
+// A user may be listed twice, so a call may claim for a user twice.
+func (c *contract) claimsOnceACall() {
+	c.add(note(1), "a", "b")
+	u := c.find(c.q, patience)
+	if u == nil {
+		c.Fatal("no look finds the user")
 	}
-	if left := completeLast(t, q, second, id(1)); left != 0 {
-		t.Errorf("%d are left", left)
-	}
-}
-
-func postponed(t *testing.T, newQueue hosts, shard int) {
-	q := newQueue(t)
-	add(t, q, shard, "a", one(1))
-	trouble := module.Trouble{Generation: 7, Text: "1 some trouble"}
-	postpone := func(c module.Claim, delay time.Duration, trouble *module.Trouble) {
-		t.Helper()
-		if err := answer(t, func() error { return q.Postpone(t.Context(), c, c.Gate, delay, trouble) }); err != nil {
-			wantFenced(t, "repeated", err)
+	r, claims := c.request(*u, "a", "b"), 0
+	for _, result := range c.q.Claim(c.Context(), []module.ClaimRequest{r, r}) {
+		if result.Err != nil {
+			c.Fatal(result.Err)
 		}
+		claims += len(result.Value.Pushers)
 	}
-	const delay = 300 * time.Millisecond
-	began := time.Now()
-	postpone(claim(t, q, shard, "a", long).Claim, delay, &trouble)
-	b := claim(t, q, shard, "a", long)
-	if took := time.Since(began); took < delay {
-		t.Errorf("due after %v, want %v", took, delay)
-	}
-	if b.Trouble != trouble {
-		t.Errorf("got trouble %q", b.Trouble)
-	}
-	postpone(b.Claim, 0, nil)
-	if b = claim(t, q, shard, "a", long); b.Trouble != trouble {
-		t.Errorf("got trouble %q", b.Trouble)
-	}
-	postpone(b.Claim, 0, &module.Trouble{})
-	if b = claim(t, q, shard, "a", long); b.Trouble != none {
-		t.Errorf("got trouble %q", b.Trouble)
-	}
-	postpone(b.Claim, 0, &trouble)
-	completeLast(t, q, claim(t, q, shard, "a", long).Claim, id(1))
-	add(t, q, shard, "a", one(2))
-	if b = claim(t, q, shard, "a", long); b.Trouble != none {
-		t.Errorf("trouble outlives its backlog: %q", b.Trouble)
+	if claims != 2 {
+		c.Errorf("%d claims of two pushers", claims)
 	}
 }
 
-var none = module.Trouble{}
+func (c *contract) renews() {
+	one := c.begin(note(1), 4*short, "a")[0]
+	c.persist(func() error { return c.q.Renew(c.Context(), one, long, false) })
+	time.Sleep(4 * short)
+	c.wantBusy("a")
+	c.persist(func() error { return c.q.Renew(c.Context(), one, short, false) })
+	time.Sleep(short)
+	c.persist(func() error { return c.other.Forget(c.Context(), c.user) })
+	c.wantFenced("renewed too late", func() error { return c.q.Renew(c.Context(), one, long, false) })
+	one = c.begin(note(2), short, "a")[0]
+	c.persist(func() error { return c.q.Renew(c.Context(), one, 3*short, false) })
+	c.claim(c.other, "a")
+	c.wantFenced("renewed too late", func() error { return c.q.Renew(c.Context(), one, long, false) })
+}
 
-// putOff leaves a backlog with one notification that is due in an hour.
-func putOff(t *testing.T, q module.DeliveryQueue, shard int, trouble module.Trouble) {
-	t.Helper()
-	add(t, q, shard, "a", one(1))
-	c := claim(t, q, shard, "a", long).Claim
-	if err := answer(t, func() error { return q.Postpone(t.Context(), c, c.Gate, time.Hour, &trouble) }); err != nil {
-		wantFenced(t, "repeated", err)
+func (c *contract) postpones() {
+	one := c.begin(note(1), long, "a")[0]
+	trouble := module.Trouble{Generation: 7, Text: "it's\nbad"}
+	begun := time.Now()
+	c.postpone(c.q, one, 3*short, trouble, false)
+	c.wantFenced("complete", func() error { _, err := c.q.Complete(c.Context(), one, module.Done{To: one.Number + 1}); return err })
+	c.wantFenced("renew", func() error { return c.q.Renew(c.Context(), one, long, false) })
+	log := c.log()
+	if p := log.Pushers[0]; p.Claimed || p.Trouble != trouble || p.Due.Sub(begun.Add(3*short)).Abs() > patience {
+		c.Errorf("got %+v", p)
+	}
+	if done := c.append(c.q, claiming(c.adding(note(2), "a"))); done.Claims[0] != nil {
+		c.Error("an addition ends the delay")
+	}
+	taken := c.claim(c.other, "a")
+	if since := time.Since(begun); since < 3*short-10*time.Millisecond {
+		c.Errorf("it was due after %v", since)
+	}
+	if taken.Trouble != trouble || metas(taken.Notifications) != "1" {
+		c.Errorf("claimed %+v", taken)
+	}
+	other := module.Trouble{Text: "other"}
+	c.complete(c.other, taken.Claim, module.Done{To: taken.Claim.Number + 1, Trouble: other})
+	if got := c.log().Pushers[0].Trouble; got != other {
+		c.Errorf("got trouble %+v", got)
+	}
+	c.postpone(c.other, taken.Claim, 0, module.Trouble{}, false)
+	if taken = c.claim(c.q, "a"); taken.Trouble != (module.Trouble{}) || metas(taken.Notifications) != "2" {
+		c.Errorf("claimed %+v", taken)
 	}
 }
 
-func urgent(t *testing.T, newQueue hosts, shard int) {
-	q := newQueue(t)
-	putOff(t, q, shard, module.Trouble{Generation: 5, Text: "x"})
-	add(t, q, shard, "a", one(2))
-	if _, found := tryClaim(t, q, shard, "a", long, 0); found {
-		t.Error("due too early")
-	}
-	additions := to("a", one(3))
-	additions[0].Urgent = true
-	enqueue(t, q, batch(shard, additions...))
-	b := claim(t, q, shard, "a", long)
-	if got := ids(t, q, b.Claim); got != "1 2 3" || b.Trouble != (module.Trouble{Generation: 5, Text: "x"}) {
-		t.Errorf("got %q, %q", got, b.Trouble)
-	}
-	// A claimed backlog stays claimed.
-	additions = to("a", one(4))
-	additions[0].Urgent = true
-	enqueue(t, q, batch(shard, additions...))
-	if _, found := tryClaim(t, q, shard, "a", long, 0); found {
-		t.Error("a claimed backlog is due")
-	}
-	additions = to("b", one(1))
-	additions[0].Delay = time.Hour
-	enqueue(t, q, batch(shard, additions...))
-	if _, found := tryClaim(t, q, shard, "b", long, 0); found {
-		t.Error("due too early")
-	}
-	additions = to("b", one(2))
-	additions[0].Urgent = true
-	enqueue(t, q, batch(shard, additions...))
-	claim(t, q, shard, "b", long)
-}
-
-func generation(t *testing.T, newQueue hosts, shard int) {
-	q := newQueue(t)
-	putOff(t, q, shard, module.Trouble{Generation: 1700000000000001, Text: "2 later"})
-	for n, setAt := range []int64{0, 1700000000000000, 1700000000000001} {
-		additions := to("a", one(n+2))
-		additions[0].Generation = setAt
-		enqueue(t, q, batch(shard, additions...))
-		if _, found := tryClaim(t, q, shard, "a", long, 0); found {
-			t.Errorf("due for generation %d", setAt)
-		}
-	}
-	additions := to("a", one(5))
-	additions[0].Generation = 1700000000000002
-	enqueue(t, q, batch(shard, additions...))
-	if b := claim(t, q, shard, "a", long); b.Trouble != none || len(ids(t, q, b.Claim)) != 9 {
-		t.Errorf("got %+v", b)
-	}
-}
-
-func counts(t *testing.T, newQueue hosts, shard int) {
-	q := newQueue(t)
-	alone := func(n int, delay time.Duration) {
-		t.Helper()
-		additions := to("a", module.Notification{ID: id(n), Priority: module.CountsOnly, Room: "--------"})
-		additions[0].Delay = delay
-		enqueue(t, q, batch(shard, additions...))
-	}
-	alone(1, time.Hour)
-	alone(2, 0)
-	if _, found := tryClaim(t, q, shard, "a", long, 0); found {
-		t.Error("counts are due too early")
-	}
-	add(t, q, shard, "a", one(3)) // has counts, too
-	b := claim(t, q, shard, "a", long)
-	if got := ids(t, q, b.Claim); got != "3" {
-		t.Errorf("got %q", got)
-	}
-	alone(4, 0)
-	alone(5, 0)
-	if got := ids(t, q, b.Claim); got != "3 4" {
-		t.Errorf("got %q", got)
-	}
-	add(t, q, shard, "a", one(6))
-	if got := ids(t, q, b.Claim); got != "3 6" {
-		t.Errorf("got %q", got)
-	}
-	// Counts in flight may be outdated.
-	complete(t, q, b.Claim, id(3))
-	completeLast(t, q, b.Claim, id(6))
-	alone(7, 0)
-	b = claim(t, q, shard, "a", long)
-	alone(8, 0)
-	add(t, q, shard, "a", one(9))
-	if got := ids(t, q, b.Claim); got != "7 9" {
-		t.Errorf("got %q", got)
-	}
-}
-
-func bounded(t *testing.T, newQueue hosts, shard int) {
-	q := newQueue(t)
-	n := 0
-	next := func(p module.Priority, room string) module.Notification {
-		n++
-		e := one(n)
-		e.Priority, e.Room = p, room
-		return e
-	}
-	h, l := module.HighPriority, module.LowPriority
-	total, isRepeated := 0, false // after a lost answer
-	put := func(e module.Notification) {
-		enqueued := enqueue(t, q, batch(shard, to("a", e)...))
-		total += enqueued.Coalesced
-		isRepeated = isRepeated || enqueued.Again
-	}
-	for range 4 {
-		put(next(l, "room-low"))
-	}
-	put(next(h, "invite00")) // 5
-	for range 3 {
-		put(next(h, "busy0000")) // 6 7 8
-	}
-	put(next(h, "mention0")) // 9
-	for range 3 {
-		put(next(h, "busy0000")) // 10 11 12
-	}
-	if total != 0 {
-		t.Errorf("%d are dropped too early", total)
-	}
-	put(next(h, "busy0000")) // 13
-	b := claim(t, q, shard, "a", long)
-	if got, want := ids(t, q, b.Claim), "1 2 5 7 8 9 10 11 12 13"; got != want || total != 3 && !isRepeated {
-		t.Errorf("got %q, want %q; %d are dropped", got, want, total)
-	}
-	if got := texts(t, q, b.Claim); slices.Contains(got, "") {
-		t.Errorf("got %q", got)
-	}
-}
-
-// The young ones of a busy room must not displace an old one of another room.
-func youngAndOld(t *testing.T, newQueue hosts, shard int) {
-	q := newQueue(t)
-	for n := 1; n <= 2*maxBacklog; n++ {
-		e := one(n)
-		if e.Room = "busy0000"; n == 3 {
-			e.Room = "invite00"
-		}
-		b := batch(shard, to("a", e)...)
-		b.KeepFor = 2 * time.Second
-		enqueue(t, q, b)
-		if n == 3 {
-			time.Sleep(b.KeepFor + 100*time.Millisecond)
-		}
-	}
-	if got := ids(t, q, claim(t, q, shard, "a", long).Claim); !strings.HasPrefix(got, "1 2 3 ") {
-		t.Errorf("got %q", got)
-	}
-}
-
-func young(t *testing.T, newQueue hosts, shard int) {
-	q := newQueue(t)
-	for n := 1; n <= 10*maxBacklog+1; n++ {
-		b := batch(shard, to("a", one(n))...)
-		b.KeepFor = time.Hour
-		isFull := n > 10*maxBacklog
-		if e := enqueue(t, q, b); e.Coalesced > 0 != isFull && !e.Again {
-			t.Fatalf("%d notifications: %d are dropped", n, e.Coalesced)
-		}
-	}
-	// Old ones that are important stay while young ones are less important.
-	const keepFor = 3 * time.Second
-	keep := func(n int, p module.Priority) (dropped int) {
-		e := one(n)
-		e.Priority = p
-		b := batch(shard, to("b", e)...)
-		b.KeepFor = keepFor
-		return enqueue(t, q, b).Coalesced
-	}
-	for n := 1; n <= 4; n++ {
-		keep(n, module.HighPriority)
-	}
-	time.Sleep(keepFor + 100*time.Millisecond)
-	began, dropped := time.Now(), 0
-	for n := 5; n <= maxBacklog+3; n++ {
-		dropped += keep(n, module.LowPriority)
-	}
-	isYoung := time.Since(began) < keepFor-time.Second // the queue may count whole seconds
-	if dropped > 0 && isYoung {
-		t.Errorf("%d are dropped", dropped)
-	}
-}
-
-func userBytes(t *testing.T, newQueue hosts, shard int) {
-	q := newQueue(t)
-	large := func(n int) module.Notification {
-		e := one(n)
-		e.Text = strings.Repeat("x", 600)
-		return e
-	}
-	add(t, q, shard, "a", large(1)) // the first one is in flight
-	for n := 2; n <= 7; n++ {
-		add(t, q, shard, "a", large(n))
-	}
-	others := to("c", large(1))
-	others[0].User = "user0001"
-	enqueue(t, q, batch(shard, others...))
-	others[0].Notification = large(2)
-	enqueue(t, q, batch(shard, others...))
-	lengths := func(c module.Claim) (all []int) {
-		for _, n := range read(t, q, c) {
-			all = append(all, len(n.Text))
-			if n.Meta == "" {
-				t.Error("the meta is gone")
-			}
-		}
-		return all
-	}
-	a := claim(t, q, shard, "a", long).Claim
-	if got, want := lengths(a), []int{600, 600, 600, 600, 0, 0, 0}; !slices.Equal(got, want) {
-		t.Errorf("got %v, want %v", got, want)
-	}
-	if got, want := lengths(claim(t, q, shard, "c", long).Claim), []int{600, 600}; !slices.Equal(got, want) {
-		t.Errorf("another user: got %v, want %v", got, want)
-	}
-	complete(t, q, a, id(1))
-	completeLast(t, q, a, id(2))
-	add(t, q, shard, "a", large(8))
-	if got, want := lengths(a), []int{600, 600, 0, 0, 0, 600}; !slices.Equal(got, want) {
-		t.Errorf("when two were delivered: got %v, want %v", got, want)
-	}
-}
-
-// fanOut is the backlog of events of the room "room0000" with many recipients.
-const fanOut = module.FanOut + "room0000"
-
-func ofRoom(b module.DeliveryBatch, room string) module.DeliveryBatch {
-	b.Room, b.MaxRoomBytes, b.MaxShardBytes = room, maxRoomBytes, maxShardBytes
-	for i, a := range b.Additions {
-		if (module.Target{Name: a.Target}).IsFanOut() {
-			b.Additions[i].User = room
-		}
-	}
-	return b
-}
-
-func behind(t *testing.T, newQueue hosts, shard int) {
-	q := newQueue(t)
-	fan := ofRoom(batch(shard, to(fanOut, one(1))...), "room0000")
-	if e := enqueue(t, q, fan); e.Behind || e.Full {
-		t.Fatalf("got %+v", e)
-	}
-	late := ofRoom(batch(shard, to("a", one(2))...), "room0000")
-	for range 2 {
-		if e := enqueue(t, q, late); !e.Behind {
-			t.Errorf("got %+v", e)
-		}
-	}
-	if e := enqueue(t, q, ofRoom(batch(shard+1, to("a", one(2))...), "room0000")); e.Behind {
-		t.Error("another shard has to wait")
-	}
-	if e := enqueue(t, q, ofRoom(batch(shard, to("b", one(2))...), "room0001")); e.Behind {
-		t.Error("another room has to wait")
-	}
-	if e := enqueue(t, q, batch(shard, to("c", one(2))...)); e.Behind {
-		t.Error("a notification without a room has to wait")
-	}
-	if e := enqueue(t, q, ofRoom(batch(shard, to(fanOut, one(2))...), "room0000")); e.Behind {
-		t.Errorf("got %+v", e)
-	}
-	c := claim(t, q, shard, fanOut, long).Claim
-	if got := ids(t, q, c); got != "1 2" {
-		t.Errorf("got %q", got)
-	}
-	complete(t, q, c, id(1))
-	completeLast(t, q, c, id(2))
-	if e := enqueue(t, q, late); e.Behind {
-		t.Errorf("got %+v", e)
-	}
-}
-
-// The bytes of large events are bounded, for a room and for a shard. A room without large
-// events may exceed the bound of its shard, up to twice the bound.
-func fanOutBytes(t *testing.T, newQueue hosts, shard int) {
-	q := newQueue(t)
-	n := 0
-	put := func(room string, bytes int) (full bool) {
-		n++
-		e := one(n)
-		e.Text = strings.Repeat("x", bytes)
-		return enqueue(t, q, ofRoom(batch(shard, to(module.FanOut+room, e)...), room)).Full
-	}
-	for i, step := range []struct {
-		room  string
-		bytes int
-		full  bool
+func (c *contract) hastens() {
+	trouble := module.Trouble{Generation: 5, Text: "failed"}
+	for n, test := range []struct {
+		name       string
+		urgent     bool
+		generation int64
+		isDue      bool
+		want       module.Trouble
 	}{
-		{"room0000", 600, false},
-		{"room0000", 600, true}, // the room's bytes
-		{"room0000", 300, false},
-		{"room0001", 900, false},
-		{"room0002", 500, false},
-		{"room0001", 100, true}, // the shard's bytes
-		{"room0003", 900, false},
-		{"room0004", 900, true}, // twice the shard's bytes
-		{"room0004", 100, false},
+		{"neither", false, 5, false, trouble},
+		{"an earlier pusher", false, 4, false, trouble},
+		{"urgent", true, 5, true, trouble},
+		{"set again", false, 6, true, module.Trouble{}},
 	} {
-		if full := put(step.room, step.bytes); full != step.full {
-			t.Errorf("step %d: full is %v", i, full)
-		}
-	}
-	c := claim(t, q, shard, module.FanOut+"room0001", long).Claim
-	if left := completeLast(t, q, c, id(4)); left != 0 {
-		t.Errorf("%d are left", left)
-	}
-	c = claim(t, q, shard, module.FanOut+"room0003", long).Claim
-	if err := answer(t, func() error { _, err := q.Drop(t.Context(), c); return err }); err != nil {
-		wantFenced(t, "repeated", err)
-	}
-	if put("room0000", 50) || put("room0001", 300) {
-		t.Error("still full")
-	}
-}
-
-func expanded(t *testing.T, newQueue hosts, shard int) {
-	q, other := newQueue(t), newQueue(t)
-	enqueue(t, q, ofRoom(batch(shard, to(fanOut, one(1))...), "room0000"))
-	former := claim(t, q, shard, fanOut, short).Claim
-	c := claim(t, other, shard, fanOut, long).Claim
-	part := func(c module.Claim, from, to int, names ...string) module.DeliveryBatch {
-		b := batch(shard)
-		b.Of, b.From, b.To = c, from, to
-		for _, name := range names {
-			b.Additions = append(b.Additions, module.Addition{Target: name, Gate: gate, User: "user0000", Notification: one(1)})
-		}
-		return b
-	}
-	try := func(q module.DeliveryQueue, b module.DeliveryBatch) error {
-		return answer(t, func() error { return q.Enqueue(t.Context(), []module.DeliveryBatch{b})[0].Err })
-	}
-	wantFenced(t, "a former host", try(q, part(former, 0, 2, "a", "b")))
-	wantFenced(t, "a later part", try(other, part(c, 2, 4, "a", "b")))
-	if e := enqueue(t, other, part(c, 0, 2, "a", "b")); e.Due != 2 && !e.Again {
-		t.Errorf("got %+v", e)
-	}
-	if e := enqueue(t, other, part(c, 0, 2, "a", "b")); !e.Again {
-		t.Errorf("got %+v", e)
-	}
-	release(t, other, c)
-	b := claim(t, q, shard, fanOut, long)
-	if b.From != 2 {
-		t.Errorf("the position is not kept: %d", b.From)
-	}
-	enqueue(t, q, part(b.Claim, 2, 3, "c"))
-	if left := completeLast(t, q, b.Claim, id(1)); left != 0 {
-		t.Errorf("%d are left", left)
-	}
-	for _, name := range []string{"a", "b", "c"} {
-		if got := ids(t, q, claim(t, q, shard, name, long).Claim); got != "1" {
-			t.Errorf("%s has %q", name, got)
-		}
-	}
-	enqueue(t, q, ofRoom(batch(shard, to(fanOut, one(2))...), "room0000"))
-	next := claim(t, q, shard, fanOut, long)
-	if next.From != 0 {
-		t.Errorf("the next one begins at %d", next.From)
-	}
-	enqueue(t, q, part(next.Claim, 0, 1, "d"))
-}
-
-func dropped(t *testing.T, newQueue hosts, shard int) {
-	q := newQueue(t)
-	add(t, q, shard, "a", one(1), one(2))
-	c := claim(t, q, shard, "a", long).Claim
-	var n int
-	if err := answer(t, func() (err error) { n, err = q.Drop(t.Context(), c); return err }); err == nil && n != 2 {
-		t.Errorf("%d are dropped", n)
-	}
-	_, err := q.Complete(t.Context(), c, id(1), module.Trouble{}, "")
-	wantFenced(t, "a dropped backlog", err)
-	add(t, q, shard, "a", one(3))
-	if got := ids(t, q, claim(t, q, shard, "a", long).Claim); got != "3" {
-		t.Errorf("got %q", got)
-	}
-}
-
-// sentLast: the counts that a pusher got last are kept when its backlog is empty, and
-// removed when its backlog is dropped.
-func sentLast(t *testing.T, newQueue hosts, shard int) {
-	q, other := newQueue(t), newQueue(t)
-	want := func(text string) {
-		t.Helper()
-		var got string
-		persist(t.Context(), t, func() (err error) {
-			got, err = other.Sent(t.Context(), module.Target{Shard: shard, Name: "a"})
-			return err
-		})
-		if got != text {
-			t.Errorf("got %q, want %q", got, text)
-		}
-	}
-	sent := func(n int, text string) {
-		t.Helper()
-		add(t, q, shard, "a", one(n))
-		c := claim(t, q, shard, "a", long).Claim
-		if err := answer(t, func() error { _, err := q.Complete(t.Context(), c, id(n), module.Trouble{}, text); return err }); err != nil {
-			wantFenced(t, "repeated", err)
-		}
-	}
-	want("")
-	sent(1, "one")
-	want("one")
-	sent(2, "two")
-	want("two")
-	sent(3, "")
-	want("two")
-	add(t, q, shard, "a", one(4))
-	c := claim(t, q, shard, "a", long).Claim
-	if err := answer(t, func() error { _, err := q.Drop(t.Context(), c); return err }); err != nil {
-		wantFenced(t, "repeated", err)
-	}
-	want("")
-}
-
-func listed(t *testing.T, newQueue hosts, shard int) {
-	q := newQueue(t)
-	putOff(t, q, shard, module.Trouble{Generation: 5, Text: "x"})
-	add(t, q, shard, "b", one(1), one(2))
-	claimed := claim(t, q, shard, "b", long)
-	var got map[string]module.Backlog
-	persist(t.Context(), t, func() error {
-		got = map[string]module.Backlog{}
-		return q.Backlogs(t.Context(), shard, func(b module.Backlog) bool {
-			got[b.Claim.Target.Name] = b
-			return true
-		})
-	})
-	a, b := got["a"], got["b"]
-	if a.Waiting != 1 || a.Trouble != (module.Trouble{Generation: 5, Text: "x"}) || a.Claim.Token != 0 || a.First.ID != id(1) || time.Until(a.Due) < time.Minute {
-		t.Errorf("got %+v", a)
-	}
-	if b.Waiting != 2 || b.Claim != claimed.Claim || len(got) != 2 {
-		t.Errorf("got %+v of %d", b, len(got))
-	}
-}
-
-func summarized(t *testing.T, newQueue hosts, shard int) {
-	q := newQueue(t)
-	gate := fmt.Sprintf("https://%d.example.org:443 a<pp", shard)
-	put := func(target string, n int) {
-		t.Helper()
-		additions := to(target, one(n))
-		additions[0].Gate = gate
-		enqueue(t, q, batch(shard, additions...))
-	}
-	put("a", 1)
-	put("a", 2)
-	put("b", 1)
-	add(t, q, shard, "c", one(1))
-	claim(t, q, shard, "a", long)
-	putOff(t, q, shard+1, module.Trouble{Generation: 5, Text: "x"}) // it waits, though it is not due
-	var s module.QueueSummary
-	persist(t.Context(), t, func() (err error) {
-		s, err = q.Summary(t.Context(), func(trouble module.Trouble) bool { return trouble.Text != "" })
-		return err
-	})
-	if s.Notifications < 5 || s.Gates[gate] != 3 || s.Oldest < 0 || s.Oldest > time.Hour {
-		t.Errorf("got %+v", s)
-	}
-	drained := claim(t, q, shard, "b", long)
-	completeLast(t, q, drained.Claim, id(1))
-	persist(t.Context(), t, func() (err error) {
-		s, err = q.Summary(t.Context(), func(trouble module.Trouble) bool { return trouble.Text != "" })
-		return err
-	})
-	if s.Gates[gate] != 2 {
-		t.Errorf("after a completion: got %+v", s)
-	}
-}
-
-// byGate: a gate that a host leaves out keeps its backlogs as they are, and other hosts may
-// claim them.
-func byGate(t *testing.T, newQueue hosts, shard int) {
-	q, other := newQueue(t), newQueue(t)
-	for n := range 6 {
-		additions := to(fmt.Sprint("t", n), one(1))
-		additions[0].Gate = fmt.Sprint("gate", n%2)
-		enqueue(t, q, batch(shard, additions...))
-	}
-	take := func(q module.DeliveryQueue, may map[string]int) (taken map[string]int) {
-		t.Helper()
-		taken = map[string]int{}
-		persist(t.Context(), t, func() error {
-			of := look(100, long)
-			of.Gate = func(gate string) (int, bool) { return may[gate], false }
-			claimed, err := q.Claim(t.Context(), of)
-			for _, b := range claimed.Backlogs {
-				taken[b.Claim.Gate]++
+		pusher := fmt.Sprint("p", n)
+		id := 10 * (n + 1)
+		one := c.begin(note(id), long, pusher)[0]
+		add := func(id int) {
+			a := claiming(c.adding(note(id), pusher))
+			a.Urgent, a.Pushers[0].Generation = test.urgent, test.generation
+			if done := c.append(c.q, a); done.Claims[0] != nil {
+				c.Errorf("%s: a postponed pusher was claimed", test.name)
 			}
-			return err
-		})
+		}
+		add(id + 1) // claimed pushers stay so
+		c.wantNext(c.q, one, fmt.Sprint(id, " ", id+1))
+		c.postpone(c.q, one, long, trouble, false)
+		add(id + 2)
+		if !test.isDue {
+			c.wantBusy(pusher)
+			continue
+		}
+		if got := c.claim(c.other, pusher); got.Trouble != test.want {
+			c.Errorf("%s: got %+v", test.name, got.Trouble)
+		}
+	}
+}
+
+func b2i(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+func counts(n int) module.Notification {
+	return module.Notification{ID: fmt.Sprintf("%08d", n), Priority: module.CountsOnly, Room: "room0000"}
+}
+
+func (c *contract) addsCountsOnce() {
+	for n, length := range []int{1, 1, 1} {
+		if done := c.add(counts(n+1), "a"); done.Length != length {
+			c.Errorf("got %+v", done)
+		}
+	}
+	one := c.claim(c.q, "a").Claim
+	if done := c.add(counts(4), "a"); done.Length != 2 { // the first ones may be on their way
+		c.Errorf("got %+v", done)
+	}
+	if done := c.add(counts(5), "a", "b"); done.Length != 2 || done.End != one.Number+2 {
+		c.Errorf("got %+v", done)
+	}
+	c.wantNext(c.q, one, "1 4")
+	c.wantNext(c.q, c.claim(c.q, "b").Claim, "4")
+	c.add(note(6), "a", "b")
+	if done := c.add(counts(7), "a", "b"); done.Length != 4 {
+		c.Errorf("got %+v", done)
+	}
+	c.persist(func() error { return c.q.Cut(c.Context(), c.user, []int64{one.Number + 3}) })
+	if done := c.add(counts(8), "a", "b"); done.Length != 4 || metas(c.log().Notifications) != "1 4 6 8" {
+		c.Errorf("after a cut: got %+v, %q", done, metas(c.log().Notifications))
+	}
+}
+
+func (c *contract) boundsTexts() {
+	sized := func(n, bytes int) module.Notification {
+		one := note(n)
+		one.Text = strings.Repeat("x", bytes)
+		return one
+	}
+	c.add(sized(1, maxUserBytes+1), "a") // a pusher begins
+	c.add(sized(2, 1), "a")
+	c.add(sized(3, 1), "b")
+	one := c.claim(c.q, "a").Claim
+	c.next(c.q, one)
+	c.persist(func() error { return c.q.Cut(c.Context(), c.user, nil) })
+	c.add(sized(4, maxUserBytes-1), "a", "b")
+	c.add(sized(5, 1), "a", "b")
+	c.add(sized(6, module.MaxText), "c")
+	c.add(sized(7, module.MaxText), "d")
+	var sizes []int
+	log := c.log()
+	total := 0
+	for _, n := range log.Notifications {
+		sizes = append(sizes, len(n.Text))
+		total += len(n.Text)
+	}
+	if want := []int{0, 1, maxUserBytes - 1, 0, module.MaxText, 0}; !slices.Equal(sizes, want) || log.Bytes != total {
+		c.Errorf("got texts of %v and %d bytes, want %v", sizes, log.Bytes, want)
+	}
+}
+
+func (c *contract) looks() {
+	const users = 7
+	of := *c
+	for n := range users {
+		of.user, of.gate = mxid.UserID(fmt.Sprintf("@%d:looks", n)), fmt.Sprint(c.gate, " ", n%2)
+		of.add(note(1), "a")
+	}
+	take := func(q module.DeliveryQueue, limit int, may map[string]int) (taken map[string]int) {
+		taken = map[string]int{}
+		for _, u := range c.look(q, limit, long, func(gate string) (int, int, bool) { return may[gate], 1, false }).Users {
+			taken[u.Gate]++
+		}
 		return taken
 	}
-	if got := take(q, map[string]int{"gate0": 2}); got["gate0"] > 2 || got["gate1"] != 0 {
-		t.Errorf("claimed %v, of which 2 at gate0 were allowed", got)
-	}
-	for deadline := time.Now().Add(patience); ; {
-		got := take(other, map[string]int{"gate1": 2})
-		if got["gate1"] > 0 && got["gate1"] <= 2 && got["gate0"] == 0 {
-			break
-		}
-		if len(got) > 0 || time.Now().After(deadline) {
-			t.Fatalf("claimed %v, of which 2 at gate1 were allowed", got)
-		}
-	}
-}
-
-// moved: a pusher that is set again may have another gateway.
-func moved(t *testing.T, newQueue hosts, shard int) {
-	q := newQueue(t)
-	at := func(c module.Claim, gate string) {
-		t.Helper()
-		if c.Gate != gate {
-			t.Errorf("claimed at %q, want %q", c.Gate, gate)
-		}
-	}
-	put := func(n int, gate string, generation int64) {
-		t.Helper()
-		additions := to("a", one(n))
-		additions[0].Gate, additions[0].Generation = gate, generation
-		enqueue(t, q, batch(shard, additions...))
-	}
-	postpone := func(c module.Claim, gate string, delay time.Duration) {
-		t.Helper()
-		if err := answer(t, func() error {
-			return q.Postpone(t.Context(), c, gate, delay, &module.Trouble{Generation: 1, Text: "x"})
-		}); err != nil {
-			wantFenced(t, "repeated", err)
-		}
-	}
-	put(1, "gate0", 1)
-	c := claim(t, q, shard, "a", long).Claim
-	at(c, "gate0")
-	put(2, "gate1", 1) // a claimed one stays
-	if _, found := tryClaim(t, q, shard, "a", long, 0); found {
-		t.Error("claimed twice")
-	}
-	if left := complete(t, q, c, id(1)); left != 1 {
-		t.Errorf("%d are left", left)
-	}
-	postpone(c, "gate1", 0)
-	c = claim(t, q, shard, "a", long).Claim
-	at(c, "gate1")
-	postpone(c, "gate1", time.Hour)
-	put(3, "gate2", 2)
-	c = claim(t, q, shard, "a", long).Claim
-	at(c, "gate2")
-	if got := ids(t, q, c); got != "2 3" {
-		t.Errorf("got %q", got)
-	}
-	complete(t, q, c, id(2))
-	completeLast(t, q, c, id(3))
-	if _, found := tryClaim(t, q, shard, "a", long, 0); found {
-		t.Error("an empty backlog is due")
-	}
-}
-
-// manyGates: closed gates, of which a user may invent many, do not hide an open one.
-func manyGates(t *testing.T, newQueue hosts, shard int) {
-	const closed = 700
-	q := newQueue(t)
-	additions := make([]module.Addition, closed)
-	for n := range additions {
-		additions[n] = to(fmt.Sprint("t", n), one(1))[0]
-		additions[n].Gate = fmt.Sprint("closed", n)
-	}
-	enqueue(t, q, batch(shard, additions...))
-	additions = to("a", one(1))
-	additions[0].Gate = "open"
-	enqueue(t, q, batch(shard, additions...))
-	for deadline := time.Now().Add(patience); ; {
-		claimed, err := q.Claim(t.Context(), module.Look{Limit: 10, Lease: long, Gate: func(name string) (int, bool) {
-			if name != "open" {
-				return 0, true
+	first, second := c.gate+" 0", c.gate+" 1"
+	seen := map[string]int{}
+	for deadline := time.Now().Add(patience); seen[first]+seen[second] < users; {
+		for _, may := range []map[string]int{{first: 2}, {second: 1}} {
+			for gate, n := range take([]module.DeliveryQueue{c.q, c.other}[b2i(may[first] == 0)], 2, may) {
+				if seen[gate] += n; n > may[gate] {
+					c.Errorf("took %d at %s, of which %d were allowed", n, gate, may[gate])
+				}
 			}
-			return 10, false
-		}})
-		if err != nil && fault.KindOf(err) != fault.Unavailable {
-			t.Fatal(err)
 		}
-		if len(claimed.Backlogs) == 1 && claimed.Backlogs[0].Claim.Target.Name == "a" {
+		if time.Now().After(deadline) {
+			c.Fatalf("took %v", seen)
+		}
+	}
+	if seen[first] != 4 || seen[second] != 3 {
+		c.Errorf("took %v", seen)
+	}
+	if got := take(c.q, 100, map[string]int{first: 100, second: 100}); len(got) > 0 {
+		c.Errorf("taken again before the lease: %v", got)
+	}
+}
+
+func (c *contract) fails() {
+	one := c.begin(note(1), long, "a")[0]
+	marked := func(want bool) {
+		c.Helper()
+		if log := c.log(); len(log.Failing) > 0 != want {
+			c.Errorf("failing at %q", log.Failing)
+		}
+	}
+	c.postpone(c.q, one, 0, module.Trouble{}, false)
+	if u := c.find(c.q, patience); u.Fails {
+		c.Error("fails without a failure")
+	}
+	one = c.claim(c.q, "a").Claim
+	c.postpone(c.q, one, 0, module.Trouble{}, true)
+	marked(true)
+	taken := func(failing int) (fails []bool) {
+		for range 20 {
+			for _, u := range c.look(c.q, 10, short, func(string) (int, int, bool) { return 10, failing, false }).Users {
+				fails = append(fails, u.Fails)
+			}
+			time.Sleep(short / 10)
+		}
+		return fails
+	}
+	if got := taken(0); len(got) > 0 {
+		c.Errorf("a user that fails took a place of the others: %v", got)
+	}
+	if got := taken(1); len(got) == 0 || !got[0] {
+		c.Errorf("a user that fails was not returned: %v", got)
+	}
+	one = c.claim(c.q, "a").Claim
+	c.persist(func() error { return c.q.Renew(c.Context(), one, long, true) })
+	c.next(c.q, one)
+	marked(true) // it outlives the notification
+	one = c.begin(note(2), long, "a")[0]
+	c.complete(c.q, one, module.Done{To: one.Number + 1, Answered: true})
+	marked(false)
+	c.add(note(3), "a")
+	for range 3 {
+		if u := c.find(c.q, patience); u != nil && !u.Fails {
 			return
 		}
-		if len(claimed.Backlogs) > 0 || time.Now().After(deadline) {
-			t.Fatalf("claimed %v", claimed.Backlogs)
-		}
+		c.postpone(c.q, c.claim(c.q, "a").Claim, 0, module.Trouble{}, false)
 	}
+	c.Error("the user fails after an answer")
 }
 
-// closedGate: the due backlogs of a closed gate count neither as more work nor as late.
-func closedGate(t *testing.T, newQueue hosts, shard int) {
-	q := newQueue(t)
+func (c *contract) passesClosedGates() {
+	of := *c
 	for n := range 20 {
-		add(t, q, shard, fmt.Sprint("t", n), one(1))
+		of.user = mxid.UserID(fmt.Sprintf("@%d:closed", n))
+		of.add(note(1), "a")
 	}
 	time.Sleep(10 * time.Millisecond) // they are at least that old
 	for _, isClosed := range []bool{true, false} {
-		of := look(1, long)
-		of.Shards, of.Gate = []int{shard}, func(string) (int, bool) { return 1, isClosed }
-		var claimed module.Claimed
-		persist(t.Context(), t, func() (err error) {
-			claimed, err = q.Claim(t.Context(), of)
+		looked := c.look(c.q, 1, long, func(string) (int, int, bool) { return 10, 1, isClosed })
+		if len(looked.Users) != 1 {
+			c.Fatalf("took %v", looked.Users)
+		}
+		if looked.More == isClosed || looked.Late > 0 == isClosed {
+			c.Errorf("closed %t: more %t, %v late", isClosed, looked.More, looked.Late)
+		}
+	}
+}
+
+func (c *contract) findsOpenGates() {
+	for n := range 7 {
+		a := c.adding(note(n))
+		for p := range 100 {
+			a.Pushers = append(a.Pushers, module.Recipient{Pusher: fmt.Sprint(n, "-", p), Gate: fmt.Sprint(c.gate, " closed ", n, " ", p)})
+		}
+		c.append(c.q, a)
+	}
+	c.add(note(100), "a")
+	for range 20 {
+		users := c.look(c.q, 10, long, func(name string) (int, int, bool) { return 10 * b2i(name == c.gate), 0, name != c.gate }).Users
+		if len(users) == 1 && users[0].Gate == c.gate {
+			return
+		}
+	}
+	c.Error("the user at the open gate was not found")
+}
+
+func (c *contract) movesGates() {
+	home, away := c.gate, c.gate+" away"
+	one := c.begin(note(1), long, "a")[0]
+	a := c.adding(note(2), "a")
+	a.Pushers[0].Gate = away
+	c.append(c.q, a) // a claimed one stays
+	one.Gate = away  // the host changes it
+	c.postpone(c.q, one, 0, module.Trouble{Generation: 1, Text: "x"}, false)
+	c.gate = away
+	one = c.claim(c.other, "a").Claim
+	if one.Gate != away {
+		c.Errorf("claimed at %s", one.Gate)
+	}
+	c.postpone(c.other, one, long, module.Trouble{Generation: 1, Text: "x"}, false)
+	c.gate = home
+	a = c.adding(note(3), "a")
+	a.Pushers[0].Generation = 2
+	c.append(c.q, a) // a pusher that is set again has its new gate
+	one = c.claim(c.q, "a").Claim
+	c.wantNext(c.q, one, "1 2 3")
+	c.postpone(c.q, one, 0, module.Trouble{}, false)
+	u := c.find(c.q, patience)
+	r := c.request(*u, "a")
+	r.Pushers[0].Gate = away // it was set again since it was stored, but nothing was added
+	if claimed := c.claimAll(c.q, r); len(claimed.Pushers) != 1 {
+		c.Fatalf("claimed %+v", claimed)
+	}
+	a = c.adding(note(4), "b")
+	a.Pushers[0].Gate = away
+	c.append(c.q, a)
+	c.begin(note(5), long, "c")
+	r.Gate, r.Listed, r.Pushers = home, nil, []module.PusherGate{{Pusher: "b", Gate: home}}
+	if claimed := c.claimAll(c.q, r); len(claimed.Pushers) != 1 || claimed.Pushers[0].Claim.Gate != home {
+		c.Errorf("claimed %+v", claimed)
+	}
+}
+
+func (c *contract) findsUnknown() {
+	c.add(note(1), "a", "gone")
+	u := c.find(c.q, patience)
+	claimed := c.claimAll(c.q, c.request(*u, "a"))
+	if !claimed.Unknown || len(claimed.Pushers) != 1 {
+		c.Fatalf("got %+v", claimed)
+	}
+	c.next(c.q, claimed.Pushers[0].Claim)
+	u = c.find(c.q, patience)
+	claimed = c.claimAll(c.q, c.request(*u, "a"))
+	if !claimed.Unknown || len(claimed.Pushers) != 0 {
+		c.Fatalf("got %+v", claimed)
+	}
+	claimed = c.claimAll(c.q, c.request(*u, c.log().Pushers[0].Pusher))
+	if claimed.Unknown || len(claimed.Pushers) != 1 || claimed.Pushers[0].Claim.Pusher != "gone" {
+		c.Fatalf("got %+v", claimed)
+	}
+	c.complete(c.q, claimed.Pushers[0].Claim, module.Done{To: claimed.End})
+	c.wantBusy("a", "gone")
+}
+
+func (c *contract) limits() {
+	var names []string
+	for n := range 20 {
+		names = append(names, fmt.Sprint("p", n))
+	}
+	for n := range 20 {
+		c.add(note(n), names...)
+	}
+	claimed := map[string]bool{}
+	for len(claimed) < 20 {
+		u := c.find(c.q, patience)
+		if u == nil {
+			c.Fatalf("claimed %d", len(claimed))
+		}
+		r := c.request(*u, names...)
+		r.Limit, r.Read = 7, 3
+		got := c.claimAll(c.q, r)
+		if len(got.Pushers) > 7 || got.Unknown {
+			c.Errorf("claimed %d", len(got.Pushers))
+		}
+		for _, p := range got.Pushers {
+			if claimed[p.Claim.Pusher] || metas(p.Notifications) != " 1 2" {
+				c.Errorf("claimed %s, %q", p.Claim.Pusher, metas(p.Notifications))
+			}
+			claimed[p.Claim.Pusher] = true
+		}
+	}
+}
+
+func (c *contract) drops() {
+	one := c.begin(note(1), long, "a")[0]
+	c.add(note(2), "a")
+	_, end := c.read(c.q, one, 1)
+	c.add(note(3), "a", "b")
+	if left := c.complete(c.q, one, module.Done{To: end}); left != 1 {
+		c.Errorf("%d are left", left)
+	}
+	c.wantNext(c.q, one, "3")
+	for n := 4; n < 300; n++ {
+		c.add(note(n), "a", "b")
+	}
+	_, end = c.read(c.q, one, 1)
+	if left := c.complete(c.q, one, module.Done{To: end}); left != 0 {
+		c.Errorf("%d are left", left)
+	}
+	b := c.claim(c.q, "b").Claim
+	if got, _ := c.read(c.q, b, 1000); len(got) != 297 {
+		c.Errorf("got %d", len(got))
+	}
+	c.complete(c.q, b, module.Done{To: end - 1})
+	c.wantNext(c.q, b, "299")
+	c.next(c.q, b)
+	if log := c.log(); len(log.Notifications)+len(log.Pushers)+log.Bytes > 0 {
+		c.Errorf("left %+v", log)
+	}
+}
+
+func (c *contract) cuts() {
+	c.persist(func() error { return c.q.Cut(c.Context(), c.user, []int64{1, 2}) })
+	one := c.begin(note(1), long, "a")[0]
+	first := one.Number
+	for n := 2; n <= 40; n++ {
+		c.add(note(n), "a")
+	}
+	var numbers []int64
+	for n := first + 1; n < first+37; n++ {
+		numbers = append(numbers, n)
+	}
+	c.persist(func() error { return c.q.Cut(c.Context(), c.user, append(numbers, first+1000)) })
+	c.wantNext(c.q, one, "1 38 39 40")
+	if got, _ := c.read(c.q, one, 2); metas(got) != "1 38" {
+		c.Errorf("got %q", metas(got))
+	}
+	if done := c.add(note(41), "a"); done.Length != 5 {
+		c.Errorf("got %+v", done)
+	}
+	c.complete(c.q, one, module.Done{To: first + 1})
+	c.postpone(c.q, one, 0, module.Trouble{}, false)
+	if claimed := c.claim(c.q, "a"); metas(claimed.Notifications) != "38" || claimed.Claim.Number > first+37 {
+		c.Errorf("claimed %+v", claimed)
+	}
+	total := 0
+	log := c.log()
+	for _, n := range log.Notifications {
+		total += len(n.Text)
+	}
+	if log.Bytes != total || metas(log.Notifications) != "38 39 40 41" {
+		c.Errorf("got %+v", log)
+	}
+}
+
+func (c *contract) forgets() {
+	one := c.begin(note(1), long, "a")[0]
+	c.add(note(2), "a")
+	c.persist(func() error { return c.other.Forget(c.Context(), c.user) })
+	c.wantFenced("forgotten", func() error { return c.q.Renew(c.Context(), one, long, false) })
+	if log := c.log(); len(log.Notifications)+len(log.Pushers) > 0 {
+		c.Errorf("left %+v", log)
+	}
+	c.wantBusy("a")
+	again := c.begin(note(1), long, "a")[0] // it is not known any more
+	c.wantFenced("begun again", func() error { return c.q.Renew(c.Context(), one, long, false) })
+	c.persist(func() error { return c.other.Forget(c.Context(), "@nobody:x") })
+	c.wantNext(c.q, again, "1")
+}
+
+func (c *contract) keepsSent() {
+	sent := func(pusher, want string) {
+		c.Helper()
+		c.persist(func() error {
+			got, err := c.other.Sent(c.Context(), c.user, pusher)
+			if err == nil && got != want {
+				c.Errorf("%s: got %q, want %q", pusher, got, want)
+			}
 			return err
 		})
-		if len(claimed.Backlogs) != 1 {
-			t.Fatalf("claimed %v", claimed.Backlogs)
+	}
+	claims := c.begin(note(1), long, "a", "b")
+	c.add(note(2), "a")
+	sent("a", "")
+	c.complete(c.q, claims[0], module.Done{To: claims[0].Number + 1, Sent: "1 2"})
+	sent("a", "1 2")
+	c.complete(c.q, claims[0], module.Done{To: claims[0].Number + 1})
+	c.complete(c.q, claims[1], module.Done{To: claims[1].Number + 2})
+	sent("a", "1 2")
+	sent("b", "")
+}
+
+func (c *contract) summarizes() {
+	summary := func() (s module.QueueSummary) {
+		c.Helper()
+		c.persist(func() (err error) {
+			s, err = c.q.Summary(c.Context(), func(t module.Trouble) bool { return t.Text == "alone" })
+			return err
+		})
+		if s.Refused != nil {
+			c.Errorf("refused: %v", s.Refused)
 		}
-		if hasMore, isOld := slices.Contains(claimed.More, shard), claimed.Oldest > 0; hasMore == isClosed || isOld == isClosed {
-			t.Errorf("closed %t: more in %v, %v old", isClosed, claimed.More, claimed.Oldest)
+		return s
+	}
+	before := summary().Notifications
+	var claims []*module.Claim
+	of := *c
+	for n := range 4 {
+		of.user = mxid.UserID(fmt.Sprintf("@%d:sum", n))
+		claims = append(claims, of.begin(note(1), long, "a", "b")...)
+		of.add(note(2), "a")
+	}
+	s := summary()
+	if s.Gates[c.gate] != 4 || s.Notifications-before != 16 || s.Oldest < 0 || s.Oldest > time.Hour {
+		c.Errorf("got %d at the gate, %d notifications, %d before, %v", s.Gates[c.gate], s.Notifications, before, s.Oldest)
+	}
+	held, err := c.q.HeldGateways(c.Context())
+	if err != nil || len(held) > 0 {
+		c.Errorf("held: %v, %v", held, err)
+	}
+	for _, claim := range claims {
+		of.user = claim.User
+		of.complete(c.q, claim, module.Done{To: claim.Number + 2})
+	}
+	for deadline := time.Now().Add(patience); summary().Gates[c.gate] > 0; time.Sleep(10 * time.Millisecond) {
+		for _, u := range c.look(c.q, 100, short, all).Users {
+			c.claimAll(c.q, module.ClaimRequest{DueUser: u, Lease: long, Limit: 1, Read: 1})
+		}
+		if time.Now().After(deadline) {
+			c.Fatalf("%d are left", summary().Gates[c.gate])
 		}
 	}
 }
 
-func someShards(t *testing.T, newQueue hosts, shard int) {
-	q := newQueue(t)
-	add(t, q, shard, "a", one(1))
-	of := look(10, long)
-	of.Shards = []int{(shard + 1) % Shards}
-	if claimed, err := q.Claim(t.Context(), of); len(claimed.Backlogs) > 0 || len(claimed.More) > 0 {
-		t.Errorf("of another shard: got %+v, %v", claimed, err)
+func (c *contract) addsMany() {
+	var additions []module.Addition
+	users := []mxid.UserID{}
+	of := *c
+	for n := range 64 {
+		of.user = mxid.UserID(fmt.Sprintf("@%d:many", n))
+		var pushers []string
+		for p := range 1 + 99*b2i(n%16 == 0) {
+			pushers = append(pushers, fmt.Sprint("p", p))
+		}
+		additions, users = append(additions, claiming(of.adding(note(1), pushers...))), append(users, of.user)
 	}
-	claim(t, q, shard, "a", long)
+	total := 0
+	for _, part := range c.q.Parts(c.Context(), users) {
+		total += len(part)
+	}
+	if total != len(users) {
+		c.Errorf("parts of %d users", total)
+	}
+	results := c.q.Append(c.Context(), additions)
+	for i, r := range results {
+		of.user = additions[i].User
+		if fault.KindOf(r.Err) == fault.Unavailable {
+			r.Value, r.Err = of.append(c.q, additions[i]), nil
+		}
+		if r.Err != nil || len(r.Value.Claims) != len(additions[i].Pushers) {
+			c.Fatalf("got %+v", r)
+		}
+		for p, claim := range r.Value.Claims {
+			if claim != nil && (claim.Pusher != fmt.Sprint("p", p) || claim.User != of.user) {
+				c.Errorf("got %+v", claim)
+			}
+		}
+	}
 }
 
-func endedContext(t *testing.T, newQueue hosts, shard int) {
-	q := newQueue(t)
-	add(t, q, shard, "a", one(1))
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
+func (c *contract) endedContext() {
+	ctx := ended(c.Context())
+	_, err := c.q.Look(ctx, module.Look{Limit: 1, Lease: long, Gate: all})
 	for what, err := range map[string]error{
-		"open":    q.Open(ctx, Shards),
-		"enqueue": q.Enqueue(ctx, []module.DeliveryBatch{batch(shard, to("a", one(2))...)})[0].Err,
-		"claim":   func() error { _, err := q.Claim(ctx, look(1, long)); return err }(),
+		"open":   c.q.Open(ctx),
+		"append": c.q.Append(ctx, []module.Addition{c.adding(note(1), "a")})[0].Err,
+		"look":   err,
+		"forget": c.q.Forget(ctx, c.user),
 	} {
 		if fault.KindOf(err) != fault.Unavailable {
-			t.Errorf("%s: got error %v, want one of kind %s", what, err, fault.Unavailable)
+			c.Errorf("%s: got error %v, want one of kind %s", what, err, fault.Unavailable)
 		}
 	}
-	if got := ids(t, q, claim(t, q, shard, "a", long).Claim); got != "1" {
-		t.Errorf("got %q", got)
+	if log := c.log(); len(log.Notifications) > 0 {
+		c.Errorf("added %+v", log)
 	}
 }

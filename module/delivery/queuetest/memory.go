@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/mxid"
 )
 
 var _ module.DeliveryQueue = (*Memory)(nil)
@@ -17,53 +18,58 @@ var _ module.DeliveryQueue = (*Memory)(nil)
 // Memory is a [module.DeliveryQueue] in memory, for tests. Hosts may share it. It is safe
 // for concurrent use. Its clock is [time.Now].
 type Memory struct {
-	mu     sync.Mutex
-	shards int
-	data   map[int]*memoryShard
-	held   map[string]bool
-	token  int64
-	calls  int
+	mu    sync.Mutex
+	logs  map[mxid.UserID]*memoryLog
+	sent  map[memoryPusher]string
+	taken map[memoryPlace]time.Time // until when looks pass over a user at a gate
+	held  map[string]bool
+	nonce int
+	calls int
 
 	// Fail is called before each operation, unless it is nil. Its error fails the operation.
 	Fail func(operation string) error
+
+	// Part names the part of the queue that has a user. If it is nil, the queue has one part.
+	Part func(user mxid.UserID) int
 }
 
-type memoryShard struct {
-	backlogs map[string]*memoryBacklog
-	seen     map[string]time.Time // until when
-	bytes    map[string]int
-	sent     map[string]string
-	fanOut   int // bytes of the backlogs of large events
+type memoryPusher struct {
+	user   mxid.UserID
+	pusher string
 }
 
-func isFanOut(target string) bool { return module.Target{Name: target}.IsFanOut() }
-
-// release subtracts the bytes of an entry from the counts.
-func (s *memoryShard) release(target string, e memoryEntry) {
-	s.bytes[e.user] -= e.counted
-	if isFanOut(target) {
-		s.fanOut -= e.counted
-	}
+type memoryPlace struct {
+	user mxid.UserID
+	gate string
 }
 
-type memoryBacklog struct {
+// memoryLog is the log of a user. It is kept for a while after its last notification was
+// sent, because of ids.
+type memoryLog struct {
+	entries []module.Notification
+	next    int64
+	pushers map[string]*memoryState
+	ids     []string
+	fails   map[string]bool // gates
+	emptyAt time.Time       // when the last pusher had nothing to send any more
+}
+
+type memoryState struct {
+	number  int64
+	until   time.Time // when it is due, or its claim lapses
+	nonce   string    // of its claim, or empty
 	gate    string
-	entries []memoryEntry
-	token   int64 // 0 without a claim
-	due     time.Time
 	trouble module.Trouble
-	from    int // in a fan-out, the first recipient of the first event that is not yet added
 }
 
-type memoryEntry struct {
-	module.Notification
-	user    string
-	counted int
-	added   time.Time
-}
+const maxMemoryBytes = 1 << 20 // of a user's texts
 
 // NewMemory returns an empty queue.
-func NewMemory() *Memory { return &Memory{data: map[int]*memoryShard{}, held: map[string]bool{}} }
+func NewMemory() *Memory {
+	return &Memory{
+		logs: map[mxid.UserID]*memoryLog{}, sent: map[memoryPusher]string{}, taken: map[memoryPlace]time.Time{}, held: map[string]bool{},
+	}
+}
 
 func (m *Memory) begin(ctx context.Context, operation string) error {
 	if err := ctx.Err(); err != nil {
@@ -79,15 +85,6 @@ func (m *Memory) begin(ctx context.Context, operation string) error {
 	return nil
 }
 
-func (m *Memory) shard(n int) *memoryShard {
-	s := m.data[n]
-	if s == nil {
-		s = &memoryShard{backlogs: map[string]*memoryBacklog{}, seen: map[string]time.Time{}, bytes: map[string]int{}, sent: map[string]string{}}
-		m.data[n] = s
-	}
-	return s
-}
-
 // Calls returns how many operations there were.
 func (m *Memory) Calls() int {
 	m.mu.Lock()
@@ -95,13 +92,13 @@ func (m *Memory) Calls() int {
 	return m.calls
 }
 
-// Waiting returns how many notifications there are.
+// Waiting returns how many notifications wait, counted for each pusher.
 func (m *Memory) Waiting() (n int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for _, s := range m.data {
-		for _, b := range s.backlogs {
-			n += len(b.entries)
+	for _, log := range m.logs {
+		for _, p := range log.pushers {
+			n += len(log.from(p.number))
 		}
 	}
 	return n
@@ -111,12 +108,8 @@ func (m *Memory) Waiting() (n int) {
 func (m *Memory) TextBytes() (n int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for _, s := range m.data {
-		for _, b := range s.backlogs {
-			for _, e := range b.entries {
-				n += len(e.Text)
-			}
-		}
+	for _, log := range m.logs {
+		n += log.bytes()
 	}
 	return n
 }
@@ -129,352 +122,389 @@ func (m *Memory) Hold(gateway string, held bool) {
 }
 
 // Open implements [module.DeliveryQueue].
-func (m *Memory) Open(ctx context.Context, shards int) error {
+func (m *Memory) Open(ctx context.Context) error {
 	if err := m.begin(ctx, "open"); err != nil {
 		return err
 	}
-	defer m.mu.Unlock()
-	if m.shards != 0 && m.shards != shards {
-		return fmt.Errorf("queuetest: it has %d shards", m.shards)
-	}
-	m.shards = shards
+	m.mu.Unlock()
 	return nil
 }
 
-// Enqueue implements [module.DeliveryQueue].
-func (m *Memory) Enqueue(ctx context.Context, batches []module.DeliveryBatch) []module.Result[module.Enqueued] {
-	results := make([]module.Result[module.Enqueued], len(batches))
-	for i, b := range batches {
-		if results[i].Err = m.begin(ctx, "enqueue"); results[i].Err == nil {
-			results[i].Value, results[i].Err = m.add(b)
+// Parts implements [module.DeliveryQueue].
+func (m *Memory) Parts(_ context.Context, users []mxid.UserID) (parts [][]mxid.UserID) {
+	by := map[int][]mxid.UserID{}
+	for _, user := range users {
+		part := 0
+		if m.Part != nil {
+			part = m.Part(user)
+		}
+		by[part] = append(by[part], user)
+	}
+	for _, part := range slices.Sorted(maps.Keys(by)) {
+		parts = append(parts, by[part])
+	}
+	return parts
+}
+
+func (log *memoryLog) bytes() (n int) {
+	for _, e := range log.entries {
+		n += len(e.Text)
+	}
+	return n
+}
+
+// from returns the notifications from a number on.
+func (log *memoryLog) from(number int64) []module.Notification {
+	at, _ := slices.BinarySearchFunc(log.entries, number, func(e module.Notification, n int64) int { return cmp.Compare(e.Number, n) })
+	return log.entries[at:]
+}
+
+// Append implements [module.DeliveryQueue].
+func (m *Memory) Append(ctx context.Context, additions []module.Addition) []module.Result[module.Appended] {
+	results := make([]module.Result[module.Appended], len(additions))
+	for i, a := range additions {
+		if results[i].Err = m.begin(ctx, "append"); results[i].Err == nil {
+			results[i].Value = m.append(a)
 			m.mu.Unlock()
 		}
 	}
 	return results
 }
 
-func (m *Memory) add(b module.DeliveryBatch) (module.Enqueued, error) {
-	if len(b.Additions) > module.MaxAdditions {
-		return module.Enqueued{}, fmt.Errorf("queuetest: a batch of %d", len(b.Additions))
+func (m *Memory) append(a module.Addition) (done module.Appended) {
+	now := time.Now()
+	log := m.logs[a.User]
+	if log == nil || len(log.pushers) == 0 && now.Sub(log.emptyAt) >= module.RepeatsKeptFor {
+		log = &memoryLog{next: 1, pushers: map[string]*memoryState{}, fails: map[string]bool{}}
+		m.logs[a.User] = log
 	}
-	s, now := m.shard(b.Shard), time.Now()
-	again := module.Enqueued{Again: true, Claims: make([]module.Claim, len(b.Additions))}
-	if b.Of.Token != 0 {
-		of := s.backlogs[b.Of.Target.Name]
-		switch {
-		case of == nil || of.token != b.Of.Token:
-			return module.Enqueued{}, module.ErrFenced
-		case of.from == b.To && b.From != b.To:
-			return again, nil
-		case of.from != b.From:
-			return module.Enqueued{}, module.ErrFenced
-		}
-		of.from = b.To
-	} else {
-		if s.seen[b.Key].After(now) {
-			return again, nil
-		}
-		ahead, first := s.backlogs[module.FanOut+b.Room], b.Additions[0]
-		if isFanOut(first.Target) {
-			room, all, n := s.bytes[first.User], s.fanOut, len(first.Notification.Text)
-			if room+n > b.MaxRoomBytes || all+n > b.MaxShardBytes && (ahead != nil || all+n > 2*b.MaxShardBytes) {
-				return module.Enqueued{Full: true}, nil
-			}
-		} else if ahead != nil && b.Room != "" {
-			return module.Enqueued{Behind: true}, nil
-		}
-		s.seen[b.Key] = now.Add(b.Window)
+	n := a.Notification
+	done.Again = slices.Contains(log.ids, n.ID)
+	begin := log.next
+	if isLastCounts := log.hasLastCounts(); n.Priority == module.CountsOnly && isLastCounts {
+		begin = log.next - 1
+	} else if !done.Again {
+		log.add(n, a)
 	}
-	e := module.Enqueued{}
-	for _, a := range b.Additions {
-		e.Claims = append(e.Claims, m.addOne(s, b, a, now, &e.Coalesced))
+	m.nonce++
+	nonce := fmt.Sprint("n", m.nonce)
+	for _, r := range a.Pushers {
+		done.Claims = append(done.Claims, m.receive(log, a, r, begin, nonce, done.Again))
 	}
-	if b.Of.Token != 0 {
-		for _, other := range s.backlogs {
-			isAdded := slices.ContainsFunc(b.Additions, func(a module.Addition) bool { return a.Gate == other.gate })
-			if isAdded && !other.due.After(now) {
-				e.Due++
-			}
-		}
+	if len(log.pushers) == 0 {
+		log.entries, log.emptyAt = nil, now
 	}
-	return e, nil
+	done.Length, done.End = len(log.entries), log.next
+	return done
 }
 
-func (m *Memory) addOne(s *memoryShard, batch module.DeliveryBatch, a module.Addition, now time.Time, coalesced *int) (c module.Claim) {
-	b := s.backlogs[a.Target]
-	begins := b == nil
-	if begins {
-		b = &memoryBacklog{gate: a.Gate}
-		s.backlogs[a.Target] = b
-	} else if last := len(b.entries) - 1; b.entries[last].Priority == module.CountsOnly && (last > 0 || b.token == 0) {
-		if a.Notification.Priority == module.CountsOnly {
-			return c
-		}
-		b.entries = b.entries[:last]
-		begins = last == 0 && b.trouble == (module.Trouble{})
+// hasLastCounts reports whether the last notification has counts only, and no claimed pusher
+// is at it.
+func (log *memoryLog) hasLastCounts() bool {
+	if len(log.entries) == 0 {
+		return false
 	}
-	entry := memoryEntry{Notification: a.Notification, user: a.User, added: now}
-	if isFanOut(a.Target) {
-		entry.counted = len(a.Notification.Text)
-		s.bytes[a.User] += entry.counted
-		s.fanOut += entry.counted
-	} else if !begins {
-		if n := len(a.Notification.Text); s.bytes[a.User]+n > batch.MaxUserBytes {
-			entry.Text = ""
-		} else {
-			entry.counted = n
-			s.bytes[a.User] += n
+	last := log.entries[len(log.entries)-1]
+	if last.Priority != module.CountsOnly || last.Number != log.next-1 {
+		return false
+	}
+	for _, p := range log.pushers {
+		if p.number == last.Number && p.nonce != "" {
+			return false
 		}
 	}
-	b.entries = append(b.entries, entry)
-	isNew := b.trouble != (module.Trouble{}) && b.trouble.Generation < a.Generation
-	if begins || b.token == 0 {
-		b.gate = a.Gate
+	return true
+}
+
+func (log *memoryLog) add(n module.Notification, a module.Addition) {
+	n.Number, n.Added = log.next, time.UnixMilli(time.Now().UnixMilli())
+	begins := slices.ContainsFunc(a.Pushers, func(r module.Recipient) bool { return log.pushers[r.Pusher] == nil })
+	bytes := log.bytes() + len(n.Text)
+	if bytes > maxMemoryBytes || !begins && bytes > a.MaxUserBytes {
+		n.Text = ""
 	}
+	log.entries = append(log.entries, n)
+	log.next++
+	log.ids = append(log.ids, n.ID)
+	log.ids = log.ids[max(0, len(log.ids)-module.RepeatsKept):]
+}
+
+// receive gives a notification to a pusher, and returns the claim, if any.
+func (m *Memory) receive(log *memoryLog, a module.Addition, r module.Recipient, begin int64, nonce string, again bool) *module.Claim {
+	now := time.Now()
+	delete(m.taken, memoryPlace{a.User, r.Gate})
+	p := log.pushers[r.Pusher]
 	switch {
-	case begins && a.Claim:
-		c = m.claim(batch.Shard, a.Target, b, now.Add(batch.Lease))
-	case begins:
-		b.due = now.Add(a.Delay)
-	case b.token == 0 && b.due.After(now) && (isNew || a.Urgent):
-		b.due = now
-		if isNew {
-			b.trouble = module.Trouble{}
+	case p == nil && again:
+		return nil
+	case p == nil:
+		p = &memoryState{number: begin, gate: r.Gate, until: now.Add(r.Delay)}
+		log.pushers[r.Pusher] = p
+		if !r.Claim {
+			return nil
 		}
+		p.nonce, p.until = nonce, now.Add(a.Lease)
+		return &module.Claim{User: a.User, Pusher: r.Pusher, Gate: r.Gate, Number: begin, Nonce: nonce}
+	case p.nonce != "":
+		return nil
 	}
-	if limit := batch.MaxBacklog; !isFanOut(a.Target) && len(b.entries) > limit+limit/5 {
-		*coalesced += s.trim(b, limit, now.Add(-batch.KeepFor))
+	delete(m.taken, memoryPlace{a.User, p.gate})
+	isNew := p.trouble.Generation > 0 && p.trouble.Generation < r.Generation
+	if isNew {
+		p.trouble = module.Trouble{}
 	}
-	return c
+	if (isNew || a.Urgent) && p.until.After(now) {
+		p.until = now
+	}
+	p.gate = r.Gate
+	return nil
 }
 
-// trim selects the least important notifications above the limit, but never the first
-// two. It drops the selected ones from before a time or, far above the limit, all of them.
-func (s *memoryShard) trim(b *memoryBacklog, limit int, before time.Time) (dropped int) {
-	if len(b.entries) > 10*limit {
-		before = time.Now()
-	}
-	if !slices.ContainsFunc(b.entries, func(e memoryEntry) bool { return !e.added.After(before) }) {
-		return 0
-	}
-	chosen, rooms := map[string]bool{}, map[string]int{}
-	for _, e := range b.entries[2:] {
-		rooms[e.Room]++
-	}
-	rank := map[module.Priority]int{module.CountsOnly: 1 << 20, module.LowPriority: 1 << 10}
-	for len(b.entries)-len(chosen) > limit {
-		var worst *memoryEntry
-		for i := 2; i < len(b.entries); i++ {
-			e := &b.entries[i]
-			if chosen[e.ID] {
-				continue
-			}
-			if worst == nil || rank[e.Priority] > rank[worst.Priority] ||
-				rank[e.Priority]+rank[worst.Priority] == 0 && rooms[e.Room] > rooms[worst.Room] {
-				worst = e
-			}
-		}
-		chosen[worst.ID] = true
-		rooms[worst.Room]--
-	}
-	b.entries = slices.DeleteFunc(b.entries, func(e memoryEntry) bool {
-		drop := chosen[e.ID] && !e.added.After(before)
-		if drop {
-			s.bytes[e.user] -= e.counted
-			dropped++
-		}
-		return drop
-	})
-	return dropped
-}
-
-func (m *Memory) claim(shard int, name string, b *memoryBacklog, until time.Time) module.Claim {
-	m.token++
-	b.token, b.due = m.token, until
-	return b.view(shard, name).Claim
-}
-
-// Claim implements [module.DeliveryQueue].
-func (m *Memory) Claim(ctx context.Context, look module.Look) (claimed module.Claimed, err error) {
-	if err := m.begin(ctx, "claim"); err != nil {
-		return claimed, err
+// Look implements [module.DeliveryQueue].
+func (m *Memory) Look(ctx context.Context, look module.Look) (looked module.Looked, err error) {
+	if err := m.begin(ctx, "look"); err != nil {
+		return looked, err
 	}
 	defer m.mu.Unlock()
 	now := time.Now()
-	type share struct {
-		most, left int
-		isClosed   bool
+	due := m.due(now)
+	slices.SortFunc(due, func(a, b memoryDue) int { return cmp.Or(a.at.Compare(b.at), cmp.Compare(a.User, b.User)) })
+	type allowance struct {
+		most, failing int
+		isClosed      bool
 	}
-	gates := map[string]*share{}
-	for _, b := range m.due(now) {
-		gate, shard := b.Claim.Gate, b.Claim.Target.Shard
-		of := gates[gate]
+	gates := map[string]*allowance{}
+	for _, u := range due {
+		of := gates[u.Gate]
 		if of == nil {
-			most, isClosed := look.Gate(gate)
-			of = &share{most, most, isClosed}
-			gates[gate] = of
+			of = &allowance{}
+			of.most, of.failing, of.isClosed = look.Gate(u.Gate)
+			gates[u.Gate] = of
 		}
-		if of.most <= 0 || look.Shards != nil && !slices.Contains(look.Shards, shard) {
-			continue
-		}
-		isFull := of.left == 0 || len(claimed.Backlogs) == look.Limit
 		if !of.isClosed {
-			claimed.Oldest = max(claimed.Oldest, now.Sub(b.Due))
-			if isFull {
-				claimed.More = append(claimed.More, shard)
-			}
+			looked.Late = max(looked.Late, now.Sub(u.at))
 		}
-		if isFull {
+		switch {
+		case of.most <= 0, u.Fails && of.failing <= 0:
+			continue
+		case look.Limit <= len(looked.Users):
+			looked.More = looked.More || !of.isClosed
 			continue
 		}
-		of.left--
-		b.Due, b.Waiting = now.Add(look.Lease), 0
-		t := b.Claim.Target
-		b.Claim = m.claim(t.Shard, t.Name, m.data[t.Shard].backlogs[t.Name], b.Due)
-		claimed.Backlogs = append(claimed.Backlogs, b)
+		of.most--
+		if u.Fails {
+			of.failing--
+		}
+		m.taken[memoryPlace{u.User, u.Gate}] = now.Add(look.Lease)
+		looked.Users = append(looked.Users, u.DueUser)
 	}
-	return claimed, nil
+	return looked, nil
 }
 
-// due returns the due backlogs of all shards, in the order of their due times.
-func (m *Memory) due(now time.Time) (due []module.Backlog) {
-	for shard, s := range m.data {
-		for name, b := range s.backlogs {
-			if !b.due.After(now) {
-				due = append(due, b.view(shard, name))
+type memoryDue struct {
+	module.DueUser
+	at time.Time
+}
+
+func (m *Memory) due(now time.Time) (all []memoryDue) {
+	for user, log := range m.logs {
+		at := map[string]time.Time{} // by gate
+		for _, p := range log.pushers {
+			if first, found := at[p.gate]; !found || p.until.Before(first) {
+				at[p.gate] = p.until
+			}
+		}
+		for gate, at := range at {
+			if !at.After(now) && !m.taken[memoryPlace{user, gate}].After(now) {
+				all = append(all, memoryDue{module.DueUser{User: user, Gate: gate, Fails: log.fails[gate]}, at})
 			}
 		}
 	}
-	slices.SortFunc(due, func(a, b module.Backlog) int {
-		return cmp.Or(a.Due.Compare(b.Due), cmp.Compare(a.Claim.Target.Name, b.Claim.Target.Name))
-	})
-	return due
+	return all
 }
 
-func (b *memoryBacklog) view(shard int, name string) module.Backlog {
-	first := b.entries[0].Notification
-	first.Text = ""
-	return module.Backlog{
-		Claim:   module.Claim{Target: module.Target{Shard: shard, Name: name}, Gate: b.gate, Token: b.token, First: first.ID},
-		Waiting: len(b.entries), First: first, Trouble: b.trouble, From: b.from, Due: b.due,
+// Claim implements [module.DeliveryQueue].
+func (m *Memory) Claim(ctx context.Context, requests []module.ClaimRequest) []module.Result[module.Claimed] {
+	results := make([]module.Result[module.Claimed], len(requests))
+	for i, r := range requests {
+		if results[i].Err = m.begin(ctx, "claim"); results[i].Err == nil {
+			results[i].Value = m.claim(r)
+			m.mu.Unlock()
+		}
 	}
+	return results
 }
 
-// of returns a claimed backlog; without an error, the caller unlocks the queue.
-func (m *Memory) of(ctx context.Context, operation string, c module.Claim) (*memoryBacklog, error) {
+func (m *Memory) claim(r module.ClaimRequest) (claimed module.Claimed) {
+	log, now := m.logs[r.User], time.Now()
+	if log == nil {
+		return claimed
+	}
+	claimed.End = log.next
+	m.nonce++
+	known := 0
+	for _, of := range r.Pushers {
+		p := log.pushers[of.Pusher]
+		if p == nil {
+			continue
+		}
+		known++
+		if len(claimed.Pushers) == r.Limit || p.until.After(now) || p.gate != r.Gate && of.Gate != r.Gate {
+			continue
+		}
+		p.nonce, p.until, p.gate = fmt.Sprint("n", m.nonce), now.Add(r.Lease), r.Gate
+		claimed.Pushers = append(claimed.Pushers, module.ClaimedPusher{
+			Claim:   &module.Claim{User: r.User, Pusher: of.Pusher, Gate: r.Gate, Number: p.number, Nonce: p.nonce},
+			Trouble: p.trouble, Notifications: firstOf(log.from(p.number), r.Read),
+		})
+	}
+	claimed.Unknown = known < len(log.pushers)
+	delete(m.taken, memoryPlace{r.User, r.Gate})
+	return claimed
+}
+
+func firstOf(all []module.Notification, n int) []module.Notification {
+	return slices.Clone(all[:min(n, len(all))])
+}
+
+// of returns the log and the state of a claimed pusher. The caller unlocks m unless there is
+// an error.
+func (m *Memory) of(ctx context.Context, operation string, c *module.Claim) (*memoryLog, *memoryState, error) {
 	if err := m.begin(ctx, operation); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	b := m.shard(c.Target.Shard).backlogs[c.Target.Name]
-	if b == nil || b.token != c.Token || c.Token == 0 {
-		m.mu.Unlock()
-		return nil, module.ErrFenced
+	if log := m.logs[c.User]; log != nil {
+		if p := log.pushers[c.Pusher]; p != nil && p.nonce == c.Nonce && p.number == c.Number {
+			return log, p, nil
+		}
 	}
-	return b, nil
+	m.mu.Unlock()
+	return nil, nil, module.ErrFenced
 }
 
 // Read implements [module.DeliveryQueue].
-func (m *Memory) Read(ctx context.Context, c module.Claim, limit int) (all []module.Notification, err error) {
+func (m *Memory) Read(ctx context.Context, c *module.Claim, limit int) (all []module.Notification, end int64, err error) {
 	if err := m.begin(ctx, "read"); err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	defer m.mu.Unlock()
-	if b := m.shard(c.Target.Shard).backlogs[c.Target.Name]; b != nil {
-		for _, e := range b.entries[:min(limit, len(b.entries))] {
-			all = append(all, e.Notification)
-		}
+	log := m.logs[c.User]
+	if log == nil {
+		return nil, 0, nil
 	}
-	return all, nil
+	return firstOf(log.from(c.Number), limit), log.next, nil
 }
 
 // Complete implements [module.DeliveryQueue].
-func (m *Memory) Complete(ctx context.Context, c module.Claim, id string, trouble module.Trouble, sent string) (left int, err error) {
-	b, err := m.of(ctx, "complete", c)
+func (m *Memory) Complete(ctx context.Context, c *module.Claim, d module.Done) (left int, err error) {
+	log, p, err := m.of(ctx, "complete", c)
 	if err != nil {
 		return 0, err
 	}
 	defer m.mu.Unlock()
-	s := m.shard(c.Target.Shard)
-	at := slices.IndexFunc(b.entries[:min(16, len(b.entries))], func(e memoryEntry) bool { return e.ID == id })
-	if at >= 0 {
-		s.release(c.Target.Name, b.entries[at])
-		b.entries = slices.Delete(b.entries, at, at+1)
+	if d.Sent != "" {
+		m.sent[memoryPusher{c.User, c.Pusher}] = d.Sent
 	}
-	b.trouble, b.from = trouble, 0
-	if sent != "" {
-		s.sent[c.Target.Name] = sent
+	if d.Answered {
+		delete(log.fails, c.Gate)
 	}
-	if len(b.entries) == 0 {
-		delete(s.backlogs, c.Target.Name)
+	p.number, p.trouble = d.To, d.Trouble
+	c.Number = d.To
+	if d.To < log.next {
+		if len(log.pushers) == 1 {
+			log.entries = slices.Clone(log.from(d.To))
+		}
+		return int(log.next - d.To), nil
 	}
-	return len(b.entries), nil
+	delete(log.pushers, c.Pusher)
+	if len(log.pushers) == 0 {
+		log.entries, log.emptyAt = nil, time.Now()
+	}
+	return 0, nil
 }
 
 // Sent implements [module.DeliveryQueue].
-func (m *Memory) Sent(ctx context.Context, t module.Target) (string, error) {
+func (m *Memory) Sent(ctx context.Context, user mxid.UserID, pusher string) (string, error) {
 	if err := m.begin(ctx, "sent"); err != nil {
 		return "", err
 	}
 	defer m.mu.Unlock()
-	return m.shard(t.Shard).sent[t.Name], nil
+	return m.sent[memoryPusher{user, pusher}], nil
 }
 
 // Postpone implements [module.DeliveryQueue].
-func (m *Memory) Postpone(ctx context.Context, c module.Claim, gate string, delay time.Duration, trouble *module.Trouble) error {
-	b, err := m.of(ctx, "postpone", c)
+func (m *Memory) Postpone(ctx context.Context, c *module.Claim, delay time.Duration, trouble module.Trouble, fails bool) error {
+	log, p, err := m.of(ctx, "postpone", c)
 	if err != nil {
 		return err
 	}
 	defer m.mu.Unlock()
-	b.gate, b.token, b.due = gate, 0, time.Now().Add(delay)
-	if trouble != nil {
-		b.trouble = *trouble
+	p.nonce, p.until, p.gate, p.trouble = "", time.Now().Add(delay), c.Gate, trouble
+	if fails {
+		log.fails[c.Gate] = true
 	}
 	return nil
 }
 
 // Renew implements [module.DeliveryQueue].
-func (m *Memory) Renew(ctx context.Context, c module.Claim, by time.Duration) (module.Claim, error) {
-	b, err := m.of(ctx, "renew", c)
+func (m *Memory) Renew(ctx context.Context, c *module.Claim, lease time.Duration, fails bool) error {
+	log, p, err := m.of(ctx, "renew", c)
 	if err != nil {
-		return c, err
-	}
-	defer m.mu.Unlock()
-	return m.claim(c.Target.Shard, c.Target.Name, b, b.due.Add(by)), nil
-}
-
-// Drop implements [module.DeliveryQueue].
-func (m *Memory) Drop(ctx context.Context, c module.Claim) (dropped int, err error) {
-	b, err := m.of(ctx, "drop", c)
-	if err != nil {
-		return 0, err
-	}
-	defer m.mu.Unlock()
-	s := m.shard(c.Target.Shard)
-	for _, e := range b.entries {
-		s.release(c.Target.Name, e)
-	}
-	delete(s.backlogs, c.Target.Name)
-	delete(s.sent, c.Target.Name)
-	return len(b.entries), nil
-}
-
-// Backlogs implements [module.DeliveryQueue].
-func (m *Memory) Backlogs(ctx context.Context, shard int, visit func(module.Backlog) bool) error {
-	if err := m.begin(ctx, "backlogs"); err != nil {
 		return err
 	}
-	s := m.shard(shard)
-	var all []module.Backlog
-	for _, name := range slices.Sorted(maps.Keys(s.backlogs)) {
-		all = append(all, s.backlogs[name].view(shard, name))
+	defer m.mu.Unlock()
+	p.until = time.Now().Add(lease)
+	if fails {
+		log.fails[c.Gate] = true
 	}
-	m.mu.Unlock()
-	for _, b := range all {
-		if !visit(b) {
-			break
-		}
+	return nil
+}
+
+// Log implements [module.DeliveryQueue].
+func (m *Memory) Log(ctx context.Context, user mxid.UserID) (all module.Log, err error) {
+	if err := m.begin(ctx, "log"); err != nil {
+		return all, err
 	}
+	defer m.mu.Unlock()
+	log := m.logs[user]
+	if log == nil {
+		return all, nil
+	}
+	all.Notifications, all.Bytes, all.Failing = slices.Clone(log.entries), log.bytes(), slices.Sorted(maps.Keys(log.fails))
+	for _, name := range slices.Sorted(maps.Keys(log.pushers)) {
+		p := log.pushers[name]
+		all.Pushers = append(all.Pushers, module.LogPusher{Pusher: name, Number: p.number, Claimed: p.nonce != "", Due: p.until, Trouble: p.trouble})
+	}
+	return all, nil
+}
+
+// Cut implements [module.DeliveryQueue].
+func (m *Memory) Cut(ctx context.Context, user mxid.UserID, numbers []int64) error {
+	if err := m.begin(ctx, "cut"); err != nil {
+		return err
+	}
+	defer m.mu.Unlock()
+	log := m.logs[user]
+	if log == nil {
+		return nil
+	}
+	first := log.next
+	for _, p := range log.pushers {
+		first = min(first, p.number)
+	}
+	log.entries = slices.DeleteFunc(log.entries, func(n module.Notification) bool {
+		return n.Number < first || slices.Contains(numbers, n.Number)
+	})
+	return nil
+}
+
+// Forget implements [module.DeliveryQueue].
+func (m *Memory) Forget(ctx context.Context, user mxid.UserID) error {
+	if err := m.begin(ctx, "forget"); err != nil {
+		return err
+	}
+	defer m.mu.Unlock()
+	delete(m.logs, user)
 	return nil
 }
 
@@ -499,26 +529,27 @@ func (m *Memory) Summary(ctx context.Context, isAlone func(module.Trouble) bool)
 	}
 	defer m.mu.Unlock()
 	s.Gates = map[string]int{}
-	ages := map[string]map[string]time.Duration{} // by gate and user
-	for _, shard := range m.data {
-		for name, b := range shard.backlogs {
-			s.Notifications += len(b.entries)
-			age := time.Since(b.entries[0].added)
-			if isFanOut(name) {
-				s.Oldest = max(s.Oldest, age)
-				continue
-			}
-			s.Gates[b.gate] += len(b.entries)
-			if ages[b.gate] == nil {
-				ages[b.gate] = map[string]time.Duration{}
-			}
-			if user := b.entries[0].user; !isAlone(b.trouble) {
-				ages[b.gate][user] = max(ages[b.gate][user], age)
+	ages := map[string][]time.Duration{} // of each user, by gate
+	for _, log := range m.logs {
+		oldest := map[string]time.Duration{}
+		gates := map[string]bool{}
+		for _, p := range log.pushers {
+			gates[p.gate] = true
+			waiting := log.from(p.number)
+			s.Notifications += len(waiting)
+			if len(waiting) > 0 && !isAlone(p.trouble) {
+				oldest[p.gate] = max(oldest[p.gate], time.Since(waiting[0].Added))
 			}
 		}
+		for gate := range gates {
+			s.Gates[gate]++
+		}
+		for gate, age := range oldest {
+			ages[gate] = append(ages[gate], age)
+		}
 	}
-	for _, users := range ages {
-		if of := slices.Sorted(maps.Values(users)); len(of) >= 3 {
+	for _, of := range ages {
+		if slices.Sort(of); len(of) >= 3 {
 			s.Oldest = max(s.Oldest, of[len(of)-3]) // three users have waited for so long
 		}
 	}

@@ -13,7 +13,6 @@ package queuetest
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"strings"
@@ -22,242 +21,284 @@ import (
 
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/fault"
+	"github.com/pushfx/pushfx/module/mxid"
 )
-
-// Shards is the number of shards.
-const Shards = 64
 
 const (
 	long     = time.Minute // longer than a test
-	short    = 50 * time.Millisecond
-	patience = 60 * time.Second
+	short    = 60 * time.Millisecond
+	patience = 30 * time.Second
 
-	maxBacklog   = 10
 	maxUserBytes = 2000
-
-	maxRoomBytes  = 1000
-	maxShardBytes = 2000
 )
 
-type hosts func(*testing.T) module.DeliveryQueue
+// contract is a test of the contract, with its own hosts, user and gate.
+type contract struct {
+	*testing.T
+	q, other module.DeliveryQueue
+	user     mxid.UserID
+	gate     string
+}
 
 // Queue runs the contract of [module.DeliveryQueue].
 func Queue(t *testing.T, newQueue func(*testing.T) module.DeliveryQueue) {
 	for n, test := range []struct {
 		name string
-		run  func(t *testing.T, newQueue hosts, shard int)
+		run  func(*contract)
 	}{
-		{"the number of shards is fixed", fixedShards},
-		{"notifications are read as they were added", readAsAdded},
-		{"a backlog ends with its last notification", ends},
-		{"a backlog is claimed by the host that begins it", claimedAtOnce},
-		{"a batch is added once in the window", addedOnce},
-		{"a batch of many hosts is added once", addedOnceByMany},
-		{"a batch and a text may be large", large},
-		{"a backlog has one claim", oneClaim},
-		{"a claim lapses, and fences its host", lapses},
-		{"a claim is renewed", renewed},
-		{"a backlog is postponed", postponed},
-		{"an urgent notification ends a delay", urgent},
-		{"a new generation of the pusher ends a delay", generation},
-		{"a backlog has counts once", counts},
-		{"a long backlog drops the least important notifications", bounded},
-		{"a long backlog keeps young notifications", young},
-		{"and drops no others in their place", youngAndOld},
-		{"a user's bytes are bounded", userBytes},
-		{"an event waits behind large events of its room", behind},
-		{"the bytes of large events are bounded", fanOutBytes},
-		{"a fan-out is added in parts, once", expanded},
-		{"a backlog is dropped", dropped},
-		{"what was sent last is kept", sentLast},
-		{"backlogs are listed", listed},
-		{"backlogs are summarized", summarized},
-		{"backlogs are claimed by gate", byGate},
-		{"a backlog moves to another gate", moved},
-		{"gates without a claim hide none", manyGates},
-		{"backlogs at a closed gate have to wait", closedGate},
-		{"only some shards are asked", someShards},
-		{"a context that has ended changes nothing", endedContext},
+		{"notifications are read as they were added", (*contract).readsAsAdded},
+		{"a pusher that begins is claimed", (*contract).claimsAtOnce},
+		{"a repeated notification adds nothing", (*contract).addsOnce},
+		{"pushers have their own places", (*contract).places},
+		{"a claim lapses, and fences its host", (*contract).lapses},
+		{"a call claims a pusher once", (*contract).claimsOnceACall},
+		{"a claim is renewed", (*contract).renews},
+		{"a claim is postponed", (*contract).postpones},
+		{"urgent notifications and new pushers end a delay", (*contract).hastens},
+		{"counts are added once", (*contract).addsCountsOnce},
+		{"texts are bounded", (*contract).boundsTexts},
+		{"a look takes users of gates", (*contract).looks},
+		{"users that fail have places of their own", (*contract).fails},
+		{"users at closed gates have to wait", (*contract).passesClosedGates},
+		{"many closed gates hide no open one", (*contract).findsOpenGates},
+		{"a pusher moves to another gate", (*contract).movesGates},
+		{"a pusher that the user has no more is claimed", (*contract).findsUnknown},
+		{"a claim is limited", (*contract).limits},
+		{"what waits is dropped", (*contract).drops},
+		{"a log is cut", (*contract).cuts},
+		{"a log is forgotten", (*contract).forgets},
+		{"what was sent last is kept", (*contract).keepsSent},
+		{"what waits is summarized", (*contract).summarizes},
+		{"many users and pushers are added at once", (*contract).addsMany},
+		{"a context that has ended changes nothing", (*contract).endedContext},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(t.Context(), patience)
-			defer cancel()
-			opened := func(t *testing.T) module.DeliveryQueue {
-				q := newQueue(t)
-				persist(ctx, t, func() error { return q.Open(ctx, Shards) })
-				return q
-			}
-			test.run(t, opened, 2*n) // and the next shard
+			c := &contract{T: t, q: newQueue(t), other: newQueue(t), user: mxid.UserID(fmt.Sprintf("@user%d:example.org", n)), gate: fmt.Sprintf("https://x:443 app%02d", n)}
+			c.persist(func() error { return c.q.Open(t.Context()) })
+			c.persist(func() error { return c.other.Open(t.Context()) })
+			test.run(c)
 		})
 	}
 }
 
-// persist repeats do while the queue is not available.
-func persist(ctx context.Context, t *testing.T, do func() error) {
-	t.Helper()
-	for {
+// persist repeats do until the queue has answered.
+func (c *contract) persist(do func() error) {
+	c.Helper()
+	for deadline := time.Now().Add(patience); ; {
 		err := do()
 		if err == nil {
 			return
 		}
-		if fault.KindOf(err) != fault.Unavailable || errors.Is(err, module.ErrFenced) || ctx.Err() != nil {
-			t.Fatal(fault.Details(err))
+		if fault.KindOf(err) != fault.Unavailable || errors.Is(err, module.ErrFenced) || time.Now().After(deadline) {
+			c.Fatal(fault.Details(err))
 		}
 	}
 }
 
-func id(n int) string { return fmt.Sprintf("%016d", n) }
-
-func one(n int) module.Notification {
-	return module.Notification{
-		ID: id(n), Priority: module.HighPriority, Room: "room0000", Meta: fmt.Sprintf(`{"n":%d}`, n), Text: fmt.Sprintf("text %d", n),
-	}
-}
-
-func to(target string, all ...module.Notification) (additions []module.Addition) {
-	for _, n := range all {
-		additions = append(additions, module.Addition{Target: target, Gate: gateOf(target), User: "user0000", Notification: n})
-	}
-	return additions
-}
-
-const gate = "https://push.example.org:443 im.example.app"
-
-func gateOf(target string) string {
-	if (module.Target{Name: target}).IsFanOut() {
-		return module.FanOut
-	}
-	return gate
-}
-
-// look may claim at every gate.
-func look(limit int, lease time.Duration) module.Look {
-	return module.Look{Limit: limit, Lease: lease, Gate: func(string) (int, bool) { return 1000, false }}
-}
-
-func batch(shard int, additions ...module.Addition) module.DeliveryBatch {
-	return module.DeliveryBatch{
-		Shard: shard, Key: rand.Text(), Window: long, Lease: long, MaxBacklog: maxBacklog, MaxUserBytes: maxUserBytes, Additions: additions,
-	}
-}
-
-func enqueue(t *testing.T, q module.DeliveryQueue, b module.DeliveryBatch) (e module.Enqueued) {
-	t.Helper()
-	persist(t.Context(), t, func() error {
-		results := q.Enqueue(t.Context(), []module.DeliveryBatch{b})
-		if len(results) != 1 {
-			t.Fatalf("got %d results", len(results))
+// wantFenced repeats do until the queue has answered.
+func (c *contract) wantFenced(what string, do func() error) {
+	c.Helper()
+	for deadline := time.Now().Add(patience); ; {
+		err := do()
+		if errors.Is(err, module.ErrFenced) {
+			return
 		}
-		e = results[0].Value
+		if fault.KindOf(err) != fault.Unavailable || time.Now().After(deadline) {
+			c.Errorf("%s: got error %v, want %v", what, err, module.ErrFenced)
+			return
+		}
+	}
+}
+
+func note(n int) module.Notification {
+	return module.Notification{ID: fmt.Sprintf("%08d", n), Priority: module.HighPriority, Room: "room0000", Meta: fmt.Sprintf(`{"n":%d}`, n), Text: fmt.Sprint("text ", n)}
+}
+
+// adding is an addition for the user's pushers.
+func (c *contract) adding(n module.Notification, pushers ...string) module.Addition {
+	a := module.Addition{User: c.user, Notification: n, Lease: long, MaxUserBytes: maxUserBytes}
+	for _, pusher := range pushers {
+		a.Pushers = append(a.Pushers, module.Recipient{Pusher: pusher, Gate: c.gate})
+	}
+	return a
+}
+
+func claiming(a module.Addition) module.Addition {
+	for i := range a.Pushers {
+		a.Pushers[i].Claim = true
+	}
+	return a
+}
+
+func (c *contract) append(q module.DeliveryQueue, a module.Addition) (done module.Appended) {
+	c.Helper()
+	c.persist(func() error {
+		results := q.Append(c.Context(), []module.Addition{a})
+		done = results[0].Value
 		return results[0].Err
 	})
-	return e
+	return done
 }
 
-func add(t *testing.T, q module.DeliveryQueue, shard int, target string, all ...module.Notification) {
-	t.Helper()
-	for _, n := range all {
-		enqueue(t, q, batch(shard, to(target, n)...))
-	}
+func (c *contract) add(n module.Notification, pushers ...string) module.Appended {
+	c.Helper()
+	return c.append(c.q, c.adding(n, pushers...))
 }
 
-// claim waits until the backlog is due, and releases others.
-func claim(t *testing.T, q module.DeliveryQueue, shard int, target string, lease time.Duration) (b module.Backlog) {
-	t.Helper()
-	b, found := tryClaim(t, q, shard, target, lease, patience)
-	if !found {
-		t.Fatal("the backlog cannot be claimed")
-	}
-	return b
-}
-
-func tryClaim(t *testing.T, q module.DeliveryQueue, shard int, target string, lease, within time.Duration) (b module.Backlog, found bool) {
-	t.Helper()
-	for deadline := time.Now().Add(within); ; {
-		claimed, err := q.Claim(t.Context(), look(100, lease))
-		if err != nil && fault.KindOf(err) != fault.Unavailable {
-			t.Fatal(err)
+// begin claims pushers with a notification. After a lost reply, the claims are lost, too.
+func (c *contract) begin(n module.Notification, lease time.Duration, pushers ...string) []*module.Claim {
+	c.Helper()
+	a := claiming(c.adding(n, pushers...))
+	a.Lease = lease
+	done := c.append(c.q, a)
+	for _, claim := range done.Claims {
+		if claim == nil {
+			c.Fatalf("no claim: %+v", done)
 		}
-		for _, c := range claimed.Backlogs {
-			if c.Claim.Target == (module.Target{Shard: shard, Name: target}) {
-				b, found = c, true
-			} else {
-				release(t, q, c.Claim)
+	}
+	return done.Claims
+}
+
+func all(string) (most, failing int, isClosed bool) { return 1000, 1000, false }
+
+func (c *contract) look(q module.DeliveryQueue, limit int, lease time.Duration, gate func(string) (int, int, bool)) (looked module.Looked) {
+	c.Helper()
+	c.persist(func() (err error) {
+		looked, err = q.Look(c.Context(), module.Look{Limit: limit, Lease: lease, Gate: func(name string) (int, int, bool) {
+			if !strings.HasPrefix(name, c.gate) {
+				return 0, 0, true
+			}
+			return gate(name)
+		}})
+		return err
+	})
+	return looked
+}
+
+// find looks until the user is due at the gate, and returns nil if that takes too long.
+func (c *contract) find(q module.DeliveryQueue, within time.Duration) *module.DueUser {
+	c.Helper()
+	for deadline := time.Now().Add(within); ; time.Sleep(time.Millisecond) {
+		for _, u := range c.look(q, 1000, short, all).Users {
+			if u.User == c.user && u.Gate == c.gate {
+				return &u
 			}
 		}
-		if found || time.Now().After(deadline) {
-			return b, found
+		if time.Now().After(deadline) {
+			return nil
+		}
+	}
+}
+
+func (c *contract) request(u module.DueUser, pushers ...string) module.ClaimRequest {
+	r := module.ClaimRequest{DueUser: u, Lease: long, Limit: 16, Read: 1}
+	for _, pusher := range pushers {
+		r.Pushers = append(r.Pushers, module.PusherGate{Pusher: pusher, Gate: c.gate})
+	}
+	return r
+}
+
+func (c *contract) claimAll(q module.DeliveryQueue, r module.ClaimRequest) (claimed module.Claimed) {
+	c.Helper()
+	c.persist(func() error {
+		results := q.Claim(c.Context(), []module.ClaimRequest{r})
+		claimed = results[0].Value
+		return results[0].Err
+	})
+	return claimed
+}
+
+// claim claims one pusher when it is due.
+func (c *contract) claim(q module.DeliveryQueue, pusher string) module.ClaimedPusher {
+	c.Helper()
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); {
+		if u := c.find(q, patience); u != nil {
+			if claimed := c.claimAll(q, c.request(*u, pusher)); len(claimed.Pushers) == 1 {
+				return claimed.Pushers[0]
+			}
+		}
+	}
+	c.Fatalf("pusher %s cannot be claimed", pusher)
+	panic("unreachable")
+}
+
+// wantBusy checks that no other host can claim the pushers.
+func (c *contract) wantBusy(pushers ...string) {
+	c.Helper()
+	for deadline := time.Now().Add(2 * short); time.Now().Before(deadline); {
+		if u := c.find(c.other, 0); u != nil {
+			if claimed := c.claimAll(c.other, c.request(*u, pushers...)); len(claimed.Pushers) > 0 {
+				c.Fatalf("claimed %+v", *claimed.Pushers[0].Claim)
+			}
 		}
 		time.Sleep(time.Millisecond)
 	}
 }
 
-func release(t *testing.T, q module.DeliveryQueue, c module.Claim) {
-	t.Helper()
-	if err := answer(t, func() error { return q.Postpone(t.Context(), c, c.Gate, 0, nil) }); err != nil {
-		wantFenced(t, "repeated", err)
-	}
-}
-
-func texts(t *testing.T, q module.DeliveryQueue, c module.Claim) (all []string) {
-	t.Helper()
-	for _, n := range read(t, q, c) {
-		all = append(all, n.Text)
-	}
-	return all
-}
-
-func read(t *testing.T, q module.DeliveryQueue, c module.Claim) (all []module.Notification) {
-	t.Helper()
-	persist(t.Context(), t, func() (err error) {
-		all, err = q.Read(t.Context(), c, 1000)
+func (c *contract) read(q module.DeliveryQueue, claim *module.Claim, limit int) (all []module.Notification, end int64) {
+	c.Helper()
+	c.persist(func() (err error) {
+		all, end, err = q.Read(c.Context(), claim, limit)
 		return err
 	})
-	return all
+	return all, end
 }
 
-func ids(t *testing.T, q module.DeliveryQueue, c module.Claim) string {
-	t.Helper()
-	var all []string
-	for _, n := range read(t, q, c) {
-		all = append(all, strings.TrimLeft(n.ID, "0"))
+func metas(notifications []module.Notification) string {
+	var names []string
+	for _, n := range notifications {
+		names = append(names, strings.TrimLeft(n.ID, "0"))
 	}
-	return strings.Join(all, " ")
+	return strings.Join(names, " ")
 }
 
-func complete(t *testing.T, q module.DeliveryQueue, c module.Claim, id string) (left int) {
-	t.Helper()
-	persist(t.Context(), t, func() (err error) {
-		left, err = q.Complete(t.Context(), c, id, module.Trouble{}, "")
-		return err
-	})
-	return left
-}
-
-// completeLast removes the only notification. The call may have been repeated after a lost
-// answer.
-func completeLast(t *testing.T, q module.DeliveryQueue, c module.Claim, id string) (left int) {
-	t.Helper()
-	if err := answer(t, func() (err error) { left, err = q.Complete(t.Context(), c, id, module.Trouble{}, ""); return err }); err != nil {
-		wantFenced(t, "repeated", err)
-	}
-	return left
-}
-
-func wantFenced(t *testing.T, what string, err error) {
-	t.Helper()
-	if !errors.Is(err, module.ErrFenced) {
-		t.Errorf("%s: got error %v, want %v", what, err, module.ErrFenced)
+func (c *contract) wantNext(q module.DeliveryQueue, claim *module.Claim, want string) {
+	c.Helper()
+	if got, _ := c.read(q, claim, 1000); metas(got) != want {
+		c.Errorf("%s: got %q, want %q", claim.Pusher, metas(got), want)
 	}
 }
 
-// answer repeats do until the queue has answered.
-func answer(t *testing.T, do func() error) error {
-	t.Helper()
-	for {
-		err := do()
-		if err == nil || errors.Is(err, module.ErrFenced) || fault.KindOf(err) != fault.Unavailable {
-			return err
+// complete moves a pusher to a number. The end may be fenced, if a reply was lost.
+func (c *contract) complete(q module.DeliveryQueue, claim *module.Claim, d module.Done) (left int) {
+	c.Helper()
+	c.persist(func() (err error) {
+		left, err = q.Complete(c.Context(), claim, d)
+		if errors.Is(err, module.ErrFenced) && len(c.log().Pushers) == 0 {
+			err = nil
 		}
+		return err
+	})
+	return left
+}
+
+// next completes a notification.
+func (c *contract) next(q module.DeliveryQueue, claim *module.Claim) (left int) {
+	c.Helper()
+	all, end := c.read(q, claim, 2)
+	if len(all) > 1 {
+		end = all[1].Number
 	}
+	return c.complete(q, claim, module.Done{To: end})
+}
+
+func (c *contract) postpone(q module.DeliveryQueue, claim *module.Claim, delay time.Duration, trouble module.Trouble, fails bool) {
+	c.Helper()
+	c.persist(func() error { return q.Postpone(c.Context(), claim, delay, trouble, fails) })
+}
+
+func (c *contract) log() (log module.Log) {
+	c.Helper()
+	c.persist(func() (err error) {
+		log, err = c.q.Log(c.Context(), c.user)
+		return err
+	})
+	return log
+}
+
+// ended is a context that has ended.
+func ended(ctx context.Context) context.Context {
+	ctx, cancel := context.WithCancel(ctx)
+	cancel()
+	return ctx
 }

@@ -6,391 +6,346 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
 	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/redisclient"
 	"github.com/pushfx/pushfx/module/stored"
 )
 
-// maxGates is how many gates of a shard a look reads. The next look reads the next ones,
-// so that many closed gates do not hide an open one.
-const maxGates = 256
+// sentLasts is how long a pusher's last counts are kept.
+const sentLasts = 30 * 24 * time.Hour
 
-// The limit of a look is divided by the number of due gates, and bounded by minClaims and
-// maxClaims: so many backlogs of a gate in a shard may be claimed. Lua passes at most about
-// 3,900 pairs of values to a command.
-const (
-	minClaims = 4
-	maxClaims = 1000
-)
-
-// dueGate is a gate with due backlogs in a shard.
-type dueGate struct {
-	shard int
-	gate  string
-	late  time.Duration
-	share
-}
-
-// share limits what one call of [Queue.Claim] takes of a gate.
-type share struct {
-	most     int // backlogs
-	isClosed bool
-}
-
-// Claim implements [module.DeliveryQueue]. It finds the due gates of the shards in one
-// round trip, and claims in another.
-func (q *Queue) Claim(ctx context.Context, look module.Look) (module.Claimed, error) {
-	if q.shards.Load() == 0 {
-		return module.Claimed{}, unavailable("claim", errors.New("it was not opened"))
+// Claim implements [module.DeliveryQueue]. Each request has a nonce of its own: a user who is
+// listed in two shards may be in two requests, and the second one must not claim again.
+func (q *Queue) Claim(ctx context.Context, requests []module.ClaimRequest) []module.Result[module.Claimed] {
+	results, nonces := make([]module.Result[module.Claimed], len(requests)), make([]string, len(requests))
+	calls, commands := make([]*redisclient.Call, len(requests)), make([]*redisclient.Command, len(requests))
+	for i, r := range requests {
+		nonces[i] = newNonce()
+		calls[i] = q.claimCall(r, nonces[i])
+		commands[i] = calls[i].Command()
 	}
-	began, failing := time.Now(), map[int]error{}
-	shards, over := q.looks.begin(look.Shards)
-	gates, more := q.findDue(ctx, shards, over, failing)
-	chosen, rest := choose(gates, look)
-	claimed := q.claimAll(ctx, chosen, look.Lease, failing)
-	for _, g := range rest {
-		claimed.Oldest = max(claimed.Oldest, g.late)
-		more = append(more, g.shard)
-	}
-	claimed.More = append(append(claimed.More, more...), q.relist(ctx)...)
-	slices.Sort(claimed.More)
-	claimed.More = slices.Compact(claimed.More)
-	claimed.Oldest = max(claimed.Oldest, q.looks.note(shards, began, failing))
-	if len(claimed.Backlogs) == 0 {
-		for _, err := range failing {
-			return claimed, err
+	var settlements []settlement
+	for i, err := range q.writer.Do(ctx, commands...) {
+		var reply []any
+		if err == nil {
+			reply, err = sliceOf(calls[i])
+		}
+		var s *settlement
+		if err == nil {
+			results[i].Value, s, err = q.readClaimed(ctx, requests[i], nonces[i], reply)
+		}
+		if results[i].Err = err; s != nil {
+			settlements = append(settlements, *s)
 		}
 	}
-	return claimed, nil
+	q.settle(ctx, settlements)
+	return results
 }
 
-// choose decides how many backlogs of each gate to claim. Rest are the open gates for
-// which the limit has no place.
-func choose(gates []dueGate, look module.Look) (chosen, rest []dueGate) {
-	allowed := map[string]share{}
-	gates = slices.DeleteFunc(gates, func(g dueGate) bool {
-		of, known := allowed[g.gate]
-		if !known {
-			of.most, of.isClosed = look.Gate(g.gate)
-			allowed[g.gate] = of
+func (q *Queue) claimCall(r module.ClaimRequest, nonce string) *redisclient.Call {
+	args := []any{nonce, microseconds(r.Lease), stored.GateDigest(r.Gate), r.Limit, r.Read}
+	for _, p := range r.Pushers {
+		isHere := ""
+		if p.Gate == r.Gate {
+			isHere = "1"
 		}
-		return of.most <= 0
-	})
-	slices.SortFunc(gates, func(a, b dueGate) int { return cmp.Compare(b.late, a.late) })
-	limit, most := look.Limit, min(maxClaims, max(minClaims, look.Limit/max(1, len(gates))))
-	for _, g := range gates {
-		g.share = allowed[g.gate]
-		switch g.most = min(most, limit, g.most); {
-		case g.most > 0:
-			limit -= g.most
-			allowed[g.gate] = share{allowed[g.gate].most - g.most, g.isClosed}
-			chosen = append(chosen, g)
-		case limit == 0 && !g.isClosed:
-			rest = append(rest, g)
+		args = append(args, p.Pusher, isHere)
+	}
+	return claim.Call([]string{q.keys.UserLog(r.User)}, args...)
+}
+
+// readClaimed reads the reply of claimScript, and says how to settle the listing that the
+// look took, if it is too early or too late.
+func (q *Queue) readClaimed(ctx context.Context, r module.ClaimRequest, nonce string, reply []any) (claimed module.Claimed, s *settlement, err error) {
+	if len(reply) < 4 {
+		return claimed, nil, unavailable("claim", fmt.Errorf("%d replies", len(reply)))
+	}
+	claimed.End, claimed.Unknown = number(reply[0]), number(reply[1]) > 0
+	left, gates := time.Duration(number(reply[2]))*time.Microsecond, text(reply[3])
+	l := &listing{user: r.User, gate: r.Gate}
+	if found, isListing := r.Listed.(*listing); isListing {
+		l = found
+	}
+	l.addNames(r.Pushers)
+	for _, part := range reply[4:] {
+		parts, _ := part.([]any)
+		if len(parts) != 4 {
+			return claimed, nil, unavailable("claim", fmt.Errorf("%d replies", len(parts)))
 		}
-	}
-	return chosen, rest
-}
-
-// looks has, for each shard, the time of the last look that had no error, and how many
-// gates the next look passes over.
-type looks struct {
-	mu   sync.Mutex
-	good []time.Time
-	over []int
-}
-
-func (l *looks) open(shards int) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.good, l.over = slices.Repeat([]time.Time{time.Now()}, shards), make([]int, shards)
-}
-
-// begin returns the shards of a look, and how many gates of each to pass over.
-func (l *looks) begin(wanted []int) (shards, over []int) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for shard, n := range l.over {
-		if wanted == nil || slices.Contains(wanted, shard) {
-			shards, over = append(shards, shard), append(over, n)
+		one := module.ClaimedPusher{Claim: &module.Claim{
+			User: r.User, Pusher: text(parts[0]), Gate: r.Gate, Number: number(parts[1]), Nonce: nonce, Listed: l,
+		}}
+		one.Trouble.Generation, one.Trouble.Text = stored.ReadTroubleText(text(parts[2]))
+		pairs, _ := parts[3].([]any)
+		one.Notifications = notifications(one.Claim.Number, pairs)
+		if len(one.Notifications) == 0 && one.Claim.Number < claimed.End { // it begins behind what was cut
+			if one.Notifications, _, err = q.Read(ctx, one.Claim, r.Read); err != nil {
+				return claimed, nil, err
+			}
 		}
+		claimed.Pushers = append(claimed.Pushers, one)
 	}
-	return shards, over
+	shard, score := l.known()
+	l.addOpen(len(claimed.Pushers))
+	next := &settlement{listing: l, shard: shard, score: score, delay: left, fails: strings.Contains(gates, ","+stored.GateDigest(r.Gate))}
+	switch {
+	case score == 0:
+	case number(reply[2]) >= 0 && (len(claimed.Pushers) == 0 || left < r.Lease):
+		s = next
+	case len(claimed.Pushers) > 0 && next.fails != r.Fails:
+		next.delay = r.Lease / 2
+		s = next
+	case len(claimed.Pushers) == 0 && !claimed.Unknown: // nothing is left
+		next.delay = -1
+		s = next
+	}
+	return claimed, s, nil
 }
 
-// note adds a look, and returns the longest time without a good one.
-func (l *looks) note(shards []int, began time.Time, failing map[int]error) (longest time.Duration) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, shard := range shards {
-		if failing[shard] == nil {
-			l.good[shard] = began
-		} else {
-			longest = max(longest, began.Sub(l.good[shard]))
-		}
-	}
-	return longest
-}
-
-// read notes how many gates of a shard were read, and reports whether there may be more.
-func (l *looks) read(shard, n int) (more bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if more = n == maxGates; more {
-		l.over[shard] += n
-	} else {
-		l.over[shard] = 0
-	}
-	return more
-}
-
-// findDue returns the due gates of shards, and the shards that may have more.
-func (q *Queue) findDue(ctx context.Context, shards, over []int, failing map[int]error) (all []dueGate, more []int) {
-	calls := make([]*redisclient.Call, len(shards))
-	for i, shard := range shards {
-		calls[i] = due.Call([]string{q.keys.ShardGates(shard)}, over[i], maxGates)
-	}
-	for i, failed := range q.run(ctx, calls...) {
-		shard := shards[i]
-		var in []dueGate
-		if failed == nil {
-			in, failed = readDue(shard, calls[i].Reply)
-		}
-		if failed != nil { // the other shards go on
-			failing[shard] = failed
-			continue
-		}
-		if q.looks.read(shard, len(in)) {
-			more = append(more, shard)
-		}
-		all = append(all, in...)
-	}
-	return all, more
-}
-
-func readDue(shard int, reply *redis.Cmd) ([]dueGate, error) {
-	parts, err := reply.Slice()
-	if err != nil || len(parts) != 2 {
-		return nil, unavailable("claim", fmt.Errorf("%d replies: %w", len(parts), err))
-	}
-	now := timeOf(parts[0])
-	pairs, _ := parts[1].([]any)
-	var all []dueGate
+// notifications reads pairs of an entry and a text. First is the number of the first pair.
+func notifications(first int64, pairs []any) (all []module.Notification) {
 	for i := 0; i+1 < len(pairs); i += 2 {
-		gate, _ := pairs[i].(string)
-		all = append(all, dueGate{shard: shard, gate: gate, late: max(0, time.Duration(now-timeOf(pairs[i+1]))*time.Microsecond)})
-	}
-	return all, nil
-}
-
-// timeOf reads a time in microseconds, 0 if it is none.
-func timeOf(reply any) int64 {
-	text, _ := reply.(string)
-	at, _ := strconv.ParseFloat(text, 64)
-	return int64(at)
-}
-
-// claimAll claims due backlogs of gates, with a script for each shard.
-func (q *Queue) claimAll(ctx context.Context, gates []dueGate, lease time.Duration, failing map[int]error) (all module.Claimed) {
-	byShard := map[int][]dueGate{}
-	for _, g := range gates {
-		byShard[g.shard] = append(byShard[g.shard], g)
-	}
-	micros := microseconds(lease)
-	var claiming [][]dueGate
-	var calls []*redisclient.Call
-	for shard, of := range byShard {
-		keys, args := []string{q.keys.ShardGates(shard), q.keys.ShardFirst(shard), q.keys.ShardTrouble(shard)}, []any{micros}
-		for _, g := range of {
-			keys, args = append(keys, q.keys.Due(shard, g.gate)), append(args, g.gate, g.most)
+		if e, found := stored.ReadLogEntry(text(pairs[i])); found {
+			all = append(all, notification(first+int64(i/2), e, text(pairs[i+1])))
 		}
-		claiming, calls = append(claiming, of), append(calls, claim.Call(keys, args...))
-	}
-	for i, failed := range q.run(ctx, calls...) {
-		if failed != nil {
-			failing[claiming[i][0].shard] = failed
-			continue
-		}
-		readClaims(&all, claiming[i], calls[i].Reply, micros)
 	}
 	return all
 }
 
-// readClaims reads the reply of claimScript.
-func readClaims(all *module.Claimed, gates []dueGate, reply *redis.Cmd, lease int64) {
-	parts, _ := reply.Slice()
-	if len(parts) != 2 {
-		return
+func notification(number int64, e stored.LogEntry, text string) module.Notification {
+	return module.Notification{
+		Number: number, ID: e.ID, Priority: module.Priority(e.Priority), Room: e.Room, Added: time.UnixMilli(e.Added), Meta: e.Meta, Text: text,
 	}
-	token, _ := parts[0].(int64)
-	results, _ := parts[1].([]any)
-	for i, result := range results[:min(len(gates), len(results))] {
-		fields, _ := result.([]any)
-		if len(fields) != 4 {
-			continue
+}
+
+func text(reply any) string {
+	s, _ := reply.(string)
+	return s
+}
+
+// readPage is how many numbers are read at once behind numbers that were cut.
+const readPage = 100
+
+// Read implements [module.DeliveryQueue].
+func (q *Queue) Read(ctx context.Context, c *module.Claim, limit int) (all []module.Notification, end int64, err error) {
+	key := q.keys.UserLog(c.User)
+	for from, n := c.Number, int64(min(limit, readPage)); len(all) < limit; n = readPage {
+		fields := []string{stored.LogField}
+		for number := from; number < from+n; number++ {
+			fields = append(fields, stored.EntryField(number), stored.TextField(number))
 		}
-		if earliest := timeOf(fields[0]); earliest > 0 && !gates[i].isClosed {
-			all.Oldest = max(all.Oldest, time.Duration(token-lease-earliest)*time.Microsecond)
+		var values *redis.SliceCmd
+		if err := q.read(ctx, readFields(key, &values, fields)); err != nil {
+			return nil, 0, err
 		}
-		targets, records, troubles := textsIn(fields[1]), textsIn(fields[2]), textsIn(fields[3])
-		for n, name := range targets {
-			c := module.Claim{Target: module.Target{Shard: gates[i].shard, Name: name}, Gate: gates[i].gate, Token: token}
-			b := backlog(c, records[n], troubles[n])
-			b.Due = time.UnixMicro(token)
-			all.Backlogs = append(all.Backlogs, b)
+		head, found := stored.ReadLogHead(text(values.Val()[0]))
+		if !found {
+			return all, end, nil
 		}
-		if len(targets) == gates[i].most && !gates[i].isClosed {
-			all.More = append(all.More, gates[i].shard)
+		all, end = append(all, notifications(from, values.Val()[1:])...), head.Next
+		if from = max(from+n, head.First); from >= end {
+			break
 		}
 	}
+	return all[:min(limit, len(all))], end, nil
 }
 
-func textsIn(reply any) []string {
-	values, _ := reply.([]any)
-	texts := make([]string, len(values))
-	for i, value := range values {
-		texts[i], _ = value.(string)
-	}
-	return texts
+func readFields(key string, reply **redis.SliceCmd, fields []string) *redisclient.Command {
+	return command(key, reply, func(ctx context.Context, to redisclient.Sender) *redis.SliceCmd { return to.HMGet(ctx, key, fields...) })
 }
 
-// backlog returns a backlog from the records of its first notification and its trouble.
-func backlog(c module.Claim, record, trouble string) module.Backlog {
-	_, entry, _ := stored.ReadFirstEntry(record)
-	b := module.Backlog{Claim: c, First: notification(entry)}
-	b.Claim.First = b.First.ID
-	number, text, _ := strings.Cut(trouble, " ")
-	if c.Target.IsFanOut() {
-		b.From, _ = strconv.Atoi(number)
-	} else {
-		b.Trouble.Text = text
-		b.Trouble.Generation, _ = strconv.ParseInt(number, 10, 64)
+// Complete implements [module.DeliveryQueue].
+func (q *Queue) Complete(ctx context.Context, c *module.Claim, d module.Done) (left int, err error) {
+	l, answered := q.listingOf(c), ""
+	if d.Answered {
+		answered = stored.GateDigest(c.Gate)
 	}
-	return b
+	shard, score := l.known()
+	args := []any{
+		c.Pusher, c.Nonce, c.Number, d.To, stored.TroubleText(d.Trouble.Generation, d.Trouble.Text), answered, stored.GateDigest(l.gate),
+	}
+	if open := l.addOpen(-1); open <= 0 && score > 0 { // the host's last claim at the gate
+		args = append(args, l.others(c.Pusher)...)
+	}
+	call := complete.Call([]string{q.keys.UserLog(c.User)}, args...)
+	commands := []*redisclient.Command{call.Command()}
+	if d.Sent != "" {
+		var set *redis.StatusCmd
+		key := q.keys.Sent(c.User, c.Pusher)
+		commands = []*redisclient.Command{command(key, &set, func(ctx context.Context, to redisclient.Sender) *redis.StatusCmd {
+			return to.Set(ctx, key, d.Sent, sentLasts)
+		}), commands[0]}
+	}
+	if err := q.completions.do(ctx, q, commands); err != nil {
+		l.addOpen(1)
+		return 0, err
+	}
+	reply, err := sliceOf(call)
+	switch {
+	case err != nil || len(reply) != 2:
+		return 0, unavailable("complete", fmt.Errorf("%d replies: %w", len(reply), err))
+	case number(reply[0]) < 0:
+		return 0, module.ErrFenced
+	case number(reply[0]) > 0:
+		l.addOpen(1)
+	case number(reply[1]) == 1 && score > 0:
+		q.remove(settlement{listing: l, shard: shard, score: score, delay: -1})
+	}
+	c.Number = d.To
+	return int(number(reply[0])), nil
 }
 
-// notification reads an entry, without its text. For an invalid entry, it returns only
-// the ID, with which it can be removed.
-func notification(entry string) module.Notification {
-	e, found := stored.ReadBacklogEntry(entry)
-	if !found {
-		return module.Notification{ID: entry[min(1, len(entry)):min(17, len(entry))]}
+// listingOf returns what the host knows of the listing of a claim.
+func (q *Queue) listingOf(c *module.Claim) *listing {
+	if l, found := c.Listed.(*listing); found {
+		return l
 	}
-	return module.Notification{ID: e.ID, Priority: module.Priority(e.Priority), Room: e.Room, Meta: e.Meta}
+	return &listing{user: c.User, gate: c.Gate}
 }
 
-// Read implements [module.DeliveryQueue]. It fetches the text of the claim's first
-// notification ahead, so a backlog of one takes one round trip.
-func (q *Queue) Read(ctx context.Context, c module.Claim, limit int) (all []module.Notification, err error) {
-	shard, target := c.Target.Shard, c.Target.Name
-	first, more, texts := q.keys.ShardFirst(shard), q.keys.More(shard, target), q.keys.ShardTexts(shard)
-	var record *redis.StringCmd
-	others, ahead := &redis.StringSliceCmd{}, &redis.StringCmd{}
-	commands := []*redisclient.Command{command(first, &record, func(ctx context.Context, to redisclient.Sender) *redis.StringCmd {
-		return to.HGet(ctx, first, target)
-	})}
-	if limit > 1 {
-		commands = append(commands, command(more, &others, func(ctx context.Context, to redisclient.Sender) *redis.StringSliceCmd {
-			return to.LRange(ctx, more, 0, int64(limit-2))
-		}))
+// Sent implements [module.DeliveryQueue].
+func (q *Queue) Sent(ctx context.Context, user mxid.UserID, pusher string) (string, error) {
+	key := q.keys.Sent(user, pusher)
+	var sent *redis.StringCmd
+	err := q.read(ctx, command(key, &sent, func(ctx context.Context, to redisclient.Sender) *redis.StringCmd { return to.Get(ctx, key) }))
+	if err != nil {
+		return "", err
 	}
-	if c.First != "" {
-		commands = append(commands, command(texts, &ahead, func(ctx context.Context, to redisclient.Sender) *redis.StringCmd {
-			return to.HGet(ctx, texts, stored.TextField(target, c.First))
-		}))
-	}
-	if err := unlessWrongType(q.read(ctx, commands...)); err != nil {
-		return nil, err
-	}
-	_, entry, found := stored.ReadFirstEntry(record.Val())
-	if !found && record.Val() == "" {
-		return nil, nil
-	}
-	for _, entry := range append([]string{entry}, others.Val()...) {
-		all = append(all, notification(entry))
-	}
-	rest := all
-	if all[0].ID == c.First {
-		all[0].Text, rest = ahead.Val(), all[1:]
-	}
-	return all, q.readTexts(ctx, c.Target, rest)
+	return sent.Val(), nil
 }
 
-func (q *Queue) readTexts(ctx context.Context, t module.Target, all []module.Notification) error {
-	if len(all) == 0 {
-		return nil
+// Postpone implements [module.DeliveryQueue]. Before it, the user may be listed at
+// the end of the claim, so it lists the user again.
+func (q *Queue) Postpone(ctx context.Context, c *module.Claim, delay time.Duration, trouble module.Trouble, fails bool) error {
+	digest, marked, l := stored.GateDigest(c.Gate), "", q.listingOf(c)
+	e := q.newEntry(c.User, c.Gate, delay, nil)
+	if e.fails = fails; fails {
+		marked = digest
 	}
-	key, fields := q.keys.ShardTexts(t.Shard), make([]string, len(all))
-	for i, n := range all {
-		fields[i] = stored.TextField(t.Name, n.ID)
+	one := &listedCall{replied: fencedUnlessOne, entries: []*entry{e}}
+	one.call = postpone.Call([]string{q.keys.UserLog(c.User)}, c.Pusher, c.Nonce, c.Number, microseconds(delay), digest,
+		stored.TroubleText(trouble.Generation, trouble.Text), marked)
+	q.sendListed(ctx, q.writer.Do, []*listedCall{one})
+	if one.err == nil || errors.Is(one.err, module.ErrFenced) {
+		l.addOpen(-1)
 	}
-	var texts *redis.SliceCmd
-	if err := q.read(ctx, command(key, &texts, func(ctx context.Context, to redisclient.Sender) *redis.SliceCmd {
-		return to.HMGet(ctx, key, fields...)
-	})); err != nil {
-		return unlessWrongType(err)
+	if e.isListed && l.gate == c.Gate {
+		l.set(e.known())
 	}
-	for i, text := range textsIn(texts.Val()) {
-		all[i].Text = text
+	return one.err
+}
+
+// Renew implements [module.DeliveryQueue].
+func (q *Queue) Renew(ctx context.Context, c *module.Claim, lease time.Duration, fails bool) error {
+	marked := ""
+	if fails {
+		marked = stored.GateDigest(c.Gate)
+	}
+	one := &listedCall{replied: fencedUnlessOne}
+	one.call = postpone.Call([]string{q.keys.UserLog(c.User)}, c.Pusher, c.Nonce, c.Number, microseconds(lease), "", "", marked)
+	q.sendListed(ctx, q.writer.Do, []*listedCall{one})
+	return one.err
+}
+
+func fencedUnlessOne(reply []any) error {
+	if number(reply[0]) != 1 {
+		return module.ErrFenced
 	}
 	return nil
 }
 
-// Postpone implements [module.DeliveryQueue].
-func (q *Queue) Postpone(ctx context.Context, c module.Claim, gate string, delay time.Duration, trouble *module.Trouble) error {
-	mode, text := "keep", ""
-	if trouble != nil {
-		mode, text = "set", troubleText(*trouble)
+// Log implements [module.DeliveryQueue].
+func (q *Queue) Log(ctx context.Context, user mxid.UserID) (log module.Log, err error) {
+	key := q.keys.UserLog(user)
+	var all *redis.MapStringStringCmd
+	if err := q.read(ctx, command(key, &all, func(ctx context.Context, to redisclient.Sender) *redis.MapStringStringCmd {
+		return to.HGetAll(ctx, key)
+	})); err != nil {
+		return log, err
 	}
-	shard := c.Target.Shard
-	keys := []string{
-		q.keys.ShardGates(shard), q.keys.ShardFirst(shard), q.keys.ShardTrouble(shard), q.keys.Due(shard, c.Gate), q.keys.Due(shard, gate),
+	head, found := stored.ReadLogHead(all.Val()[stored.LogField])
+	if !found {
+		return log, nil
 	}
-	done, err := q.number(ctx, postpone, keys, c.Target.Name, c.Token, max(0, delay.Microseconds()), mode, text, gate)
-	if err == nil && done == 0 {
-		err = module.ErrFenced
+	log.Bytes, log.Failing = head.Bytes, head.Failing
+	for field, value := range all.Val() {
+		if number, isEntry := stored.ReadEntryField(field); isEntry {
+			if e, found := stored.ReadLogEntry(value); found {
+				log.Notifications = append(log.Notifications, notification(number, e, all.Val()[stored.TextField(number)]))
+			}
+		}
+		if s, found := stored.ReadPusherState(value); found && stored.IsPusherField(field) {
+			log.Pushers = append(log.Pushers, module.LogPusher{
+				Pusher: field, Number: s.Number, Claimed: s.IsClaimed(), Due: time.UnixMicro(s.Until),
+				Trouble: module.Trouble{Generation: s.Generation, Text: s.Trouble},
+			})
+		}
 	}
-	return err
+	slices.SortFunc(log.Notifications, func(a, b module.Notification) int { return cmp.Compare(a.Number, b.Number) })
+	slices.SortFunc(log.Pushers, func(a, b module.LogPusher) int { return strings.Compare(a.Pusher, b.Pusher) })
+	return log, nil
 }
 
-// troubleText returns the stored form, which begins with the generation.
-func troubleText(t module.Trouble) string {
-	if t.Text == "" {
-		return ""
+// cutAtOnce bounds the numbers of a script.
+const cutAtOnce = 100
+
+// Cut implements [module.DeliveryQueue].
+func (q *Queue) Cut(ctx context.Context, user mxid.UserID, numbers []int64) error {
+	key := q.keys.UserLog(user)
+	var names *redis.StringSliceCmd
+	if err := q.read(ctx, command(key, &names, func(ctx context.Context, to redisclient.Sender) *redis.StringSliceCmd { return to.HKeys(ctx, key) })); err != nil {
+		return err
 	}
-	return strconv.FormatInt(t.Generation, 10) + " " + t.Text
+	floor, err := q.floor(ctx, key, names.Val())
+	if err != nil || floor == 0 {
+		return err
+	}
+	var gone []int64
+	for _, field := range names.Val() {
+		if number, isEntry := stored.ReadEntryField(field); isEntry && (number < floor || slices.Contains(numbers, number)) {
+			gone = append(gone, number)
+		}
+	}
+	for some := range slices.Chunk(gone, cutAtOnce) {
+		args := []any{floor}
+		for _, number := range some {
+			args = append(args, number)
+		}
+		if err := q.writer.Do(ctx, cut.Call([]string{key}, args...).Command())[0]; err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
-// Renew implements [module.DeliveryQueue].
-func (q *Queue) Renew(ctx context.Context, c module.Claim, by time.Duration) (module.Claim, error) {
-	next := c
-	next.Token += max(2, by.Microseconds()/2*2)
-	done, err := q.number(ctx, renew, []string{q.keys.Due(c.Target.Shard, c.Gate)}, c.Target.Name, c.Token, next.Token)
-	switch {
-	case err != nil:
-		return c, err
-	case done == 0:
-		return c, module.ErrFenced
+// floor returns the first number that a pusher has before it, 0 if there is none. A pusher
+// that is added later begins above it.
+func (q *Queue) floor(ctx context.Context, key string, fields []string) (floor int64, err error) {
+	pushers := slices.DeleteFunc(slices.Clone(fields), func(field string) bool { return !stored.IsPusherField(field) })
+	if len(pushers) == 0 {
+		return 0, nil
 	}
-	return next, nil
+	var states *redis.SliceCmd
+	if err := q.read(ctx, readFields(key, &states, pushers)); err != nil {
+		return 0, err
+	}
+	for _, value := range states.Val() {
+		if s, found := stored.ReadPusherState(text(value)); found && (floor == 0 || s.Number < floor) {
+			floor = s.Number
+		}
+	}
+	return floor, nil
 }
 
-// Drop implements [module.DeliveryQueue].
-func (q *Queue) Drop(ctx context.Context, c module.Claim) (dropped int, err error) {
-	return q.number(ctx, drop, q.dropKeys(c), c.Target.Name, c.Token, c.Gate)
-}
-
-func (q *Queue) dropKeys(c module.Claim) []string {
-	shard, target := c.Target.Shard, c.Target.Name
-	return []string{
-		q.keys.ShardFirst(shard), q.keys.ShardTexts(shard), q.keys.ShardTrouble(shard), q.keys.ShardBytes(shard), q.keys.Due(shard, c.Gate),
-		q.keys.More(shard, target), q.keys.Sent(shard, target), q.keys.ShardGates(shard),
-	}
+// Forget implements [module.DeliveryQueue]. A look removes the listings.
+func (q *Queue) Forget(ctx context.Context, user mxid.UserID) error {
+	key := q.keys.UserLog(user)
+	var removed *redis.IntCmd
+	return q.writer.Do(ctx, command(key, &removed, func(ctx context.Context, to redisclient.Sender) *redis.IntCmd { return to.Unlink(ctx, key) }))[0]
 }

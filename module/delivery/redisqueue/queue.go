@@ -1,10 +1,23 @@
 // Package redisqueue is a [module.DeliveryQueue] on Redis; its API may change at any time.
-// It needs Redis 6.2 or later: a single node, sentinels or a cluster. Each shard has a
-// hash with the oldest notification of each backlog, and a sorted set for each gate with
-// the due times of its backlogs. A backlog with more notifications has a list, too. All
-// keys of a shard are in one slot.
+// It needs Redis 6.2 or later: a single node, sentinels or a cluster.
 //
-// Claims lapse by the clock of Redis. Only Enqueue waits for the configured
+// A user's log is a hash in the user's slot; see [stored.Keys.UserLog]. The index has shards
+// with the users of each gate, by the time to look at their logs. It is never the truth. Its
+// rules keep each user with something to send listed:
+//
+//  1. Every append lists the user, at the earliest time of the user's pushers at each gate,
+//     also for a pusher that another host has claimed: that host may die before it lists.
+//  2. A listing only lowers a score, and always changes it.
+//  3. Only a host that has looked raises or removes a score, or a host that has listed, and
+//     got the score before it completed the last notification. It compares the score first.
+//  4. Append returns after the listing.
+//  5. A completion compares the claim's nonce and number.
+//
+// Times of two masters are never compared: a script on a log returns how long to wait, and
+// the index adds that to its own time. A user is listed in a shard on the user's own master
+// if there is one, so a master that is away affects the listings of its own users only.
+//
+// Claims lapse by the clock of Redis. Only Append waits for the configured
 // [rediscommit.Durability]: after a failover that loses claims and completions,
 // notifications are sent again.
 package redisqueue
@@ -13,12 +26,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync/atomic"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/commit/rediscommit"
+	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/observe"
 	"github.com/pushfx/pushfx/module/redisclient"
 	"github.com/pushfx/pushfx/module/stored"
@@ -28,52 +42,117 @@ var _ module.DeliveryQueue = (*Queue)(nil)
 
 const name = "delivery queue" // in errors
 
+// DefaultShards is how many shards the index has, unless [Queue.Shards] is changed.
+const DefaultShards = 16
+
 // Queue is a [module.DeliveryQueue] on Redis. It is safe for concurrent use, and needs
 // no closing.
 type Queue struct {
-	writer   *rediscommit.Writer
-	observer observe.Observer
-	keys     stored.Keys
-	shards   atomic.Int64 // 0 before Open
+	// Shards is fixed when the queue is first opened. It may be changed before the first call.
+	Shards int
+
+	writer    *rediscommit.Writer
+	pipelines *redisclient.Pipelines
+	keys      stored.Keys
+
+	shardsOf places
+	looks    looks
+	removals removals
 
 	completions completions
-	looks       looks
-	unlisted    unlisted
 }
 
 // New does no I/O. Client is a *redis.Client or a *redis.ClusterClient that reads from
 // masters; the caller closes it.
 func New(client redis.UniversalClient, shared rediscommit.Config, o rediscommit.Options) (*Queue, error) {
+	o.Pipelines = o.PipelinesOn(client)
 	writer, err := rediscommit.NewWriter(client, name, observe.Delivery, shared, o)
 	if err != nil {
 		return nil, err
 	}
-	return &Queue{writer: writer, observer: observe.Or(o.Observer), keys: stored.Keys{Prefix: shared.KeyPrefix}}, nil
+	return &Queue{
+		Shards: DefaultShards, writer: writer, pipelines: o.Pipelines, keys: stored.Keys{Prefix: shared.KeyPrefix},
+	}, nil
 }
 
-// Open implements [module.DeliveryQueue].
-func (q *Queue) Open(ctx context.Context, shards int) error {
-	want, key := stored.DeliveryFormatText(shards), q.keys.DeliveryFormat()
-	var set *redis.BoolCmd
-	if err := q.writer.Do(ctx, command(key, &set, func(ctx context.Context, to redisclient.Sender) *redis.BoolCmd {
-		return to.SetNX(ctx, key, want, 0)
-	}))[0]; err != nil {
-		return err
+// Open implements [module.DeliveryQueue]. It succeeds if a master is away, even the one with
+// the format: looks compare the format, too.
+func (q *Queue) Open(ctx context.Context) error {
+	read := q.readIndex(ctx)
+	if len(read.failed) == q.Shards {
+		for _, err := range read.failed {
+			return err
+		}
 	}
-	var found *redis.StringCmd
-	if err := q.read(ctx, command(key, &found, func(ctx context.Context, to redisclient.Sender) *redis.StringCmd { return to.Get(ctx, key) })); err != nil {
-		return err
-	}
-	if found.Val() == want {
-		q.looks.open(shards)
-		q.shards.Store(int64(shards))
+	return q.checkFormat(ctx, read.format)
+}
+
+// checkFormat compares the format, unless it could not be read, and stores a missing one.
+func (q *Queue) checkFormat(ctx context.Context, found *string) error {
+	want := stored.DeliveryFormatText(q.Shards)
+	switch {
+	case found == nil || *found == want:
 		return nil
+	case *found == "":
+		return q.storeFormat(ctx, want, true)
 	}
-	others, err := stored.ReadDeliveryFormat(found.Val())
+	if earlier := q.keys.EarlierDelivery(*found); earlier != nil {
+		if err := q.checkEmpty(ctx, earlier); err != nil {
+			return err
+		}
+		return q.storeFormat(ctx, want, false)
+	}
+	others, err := stored.ReadDeliveryFormat(*found)
 	if err != nil {
 		return err
 	}
-	return fmt.Errorf("%s: it has %d shards, not %d: the number is fixed when it is first opened", name, others, shards)
+	return fmt.Errorf("%s: its index has %d shards, not %d: the number is fixed when it is first opened", name, others, q.Shards)
+}
+
+func (q *Queue) storeFormat(ctx context.Context, want string, onlyIfMissing bool) error {
+	key := q.keys.DeliveryFormat()
+	var stored *redis.Cmd
+	return unlessNil(q.writer.Do(ctx, command(key, &stored, func(ctx context.Context, to redisclient.Sender) *redis.Cmd {
+		if onlyIfMissing {
+			return to.Do(ctx, "SET", key, want, "NX")
+		}
+		return to.Do(ctx, "SET", key, want)
+	}))[0])
+}
+
+// checkEmpty returns an error if a queue of form 4 has waiting notifications.
+func (q *Queue) checkEmpty(ctx context.Context, hashes []string) error {
+	lengths, commands := make([]*redis.IntCmd, len(hashes)), make([]*redisclient.Command, len(hashes))
+	for i, key := range hashes {
+		commands[i] = command(key, &lengths[i], func(ctx context.Context, to redisclient.Sender) *redis.IntCmd { return to.HLen(ctx, key) })
+	}
+	if err := q.read(ctx, commands...); err != nil {
+		return err
+	}
+	waiting := int64(0)
+	for _, n := range lengths {
+		waiting += n.Val()
+	}
+	if waiting > 0 {
+		return fmt.Errorf("%s: notifications of %d pushers wait in the format of an earlier version: let hosts of that version send them, "+
+			"or drop them by removing the keys that match %sdelivery:*", name, waiting, q.keys.Prefix)
+	}
+	return nil
+}
+
+// Parts implements [module.DeliveryQueue]: a part has the users of a master.
+func (q *Queue) Parts(ctx context.Context, users []mxid.UserID) (parts [][]mxid.UserID) {
+	numbers := map[*redis.Client]int{}
+	for _, user := range users {
+		master := q.pipelines.Master(ctx, q.keys.UserLog(user))
+		n, known := numbers[master]
+		if !known {
+			n = len(parts)
+			numbers[master], parts = n, append(parts, nil)
+		}
+		parts[n] = append(parts[n], user)
+	}
+	return parts
 }
 
 // HeldGateways implements [module.DeliveryQueue].
@@ -97,56 +176,33 @@ func command[C redis.Cmder](key string, reply *C, queue func(context.Context, re
 	}}
 }
 
-// read makes reads, which may find nothing. It returns the error of a key of another type
-// only if there is no other error; see [unlessWrongType].
-func (q *Queue) read(ctx context.Context, commands ...*redisclient.Command) (err error) {
-	for _, failed := range q.writer.Read(ctx, commands...) {
-		if failed != nil && !errors.Is(failed, redis.Nil) && unlessWrongType(err) == nil {
-			err = failed
+// read makes reads, which may find nothing, and returns the first error.
+func (q *Queue) read(ctx context.Context, commands ...*redisclient.Command) error {
+	for _, err := range q.writer.Read(ctx, commands...) {
+		if err := unlessNil(err); err != nil {
+			return err
 		}
+	}
+	return nil
+}
+
+func unlessNil(err error) error {
+	if errors.Is(err, redis.Nil) {
+		return nil
 	}
 	return err
 }
 
-// run calls scripts. If a key has a wrong type, it renames the key with putAside, and
-// repeats the call.
-func (q *Queue) run(ctx context.Context, calls ...*redisclient.Call) []error {
-	return q.runBy(ctx, q.writer.Do, calls...)
-}
-
-func (q *Queue) runBy(ctx context.Context, do func(context.Context, ...*redisclient.Command) []error, calls ...*redisclient.Call) []error {
-	commands := make([]*redisclient.Command, len(calls))
-	for i, call := range calls {
-		commands[i] = call.Command()
-	}
-	errs := do(ctx, commands...)
-	for i, err := range errs {
-		if isWrongType(err) && q.putAside(ctx, calls[i].Keys()) {
-			errs[i] = do(ctx, commands[i])[0]
-		}
-	}
-	return errs
-}
-
-// number runs a script that returns a number, or -1 if the claim is lost.
-func (q *Queue) number(ctx context.Context, script *redisclient.Script, keys []string, args ...any) (int, error) {
-	call := script.Call(keys, args...)
-	if err := q.run(ctx, call)[0]; err != nil {
-		return 0, err
-	}
-	n, err := call.Reply.Int()
+func sliceOf(call *redisclient.Call) ([]any, error) {
+	reply, err := call.Reply.Slice()
 	if err != nil {
-		return 0, unavailable("read a reply", err)
+		return nil, unavailable("read a reply", err)
 	}
-	return unlessFenced(n)
+	return reply, nil
 }
 
-func unlessFenced(n int) (int, error) {
-	if n < 0 {
-		return 0, module.ErrFenced
-	}
-	return n, nil
-}
+// microseconds is the stored form of a duration.
+func microseconds(d time.Duration) int64 { return max(0, d.Microseconds()) }
 
 func unavailable(doing string, err error) error {
 	return module.Unavailable(fmt.Errorf("%s: %s: %w", name, doing, err))

@@ -3,9 +3,6 @@ package redisqueue
 import (
 	"cmp"
 	"context"
-	"encoding/json"
-	"errors"
-	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -14,236 +11,237 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/fault"
+	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/redisclient"
 	"github.com/pushfx/pushfx/module/stored"
 )
 
 const (
-	summarySample = 64 // backlogs of a shard that are read
-	summaryGates  = 32
-	summaryUsers  = 3                // QueueSummary.Oldest is how long so many users have waited at a gate
-	summaryLasts  = 14 * time.Second // shorter than the time between two calls of a host
-	summaryShares = 16               // backlogs of a shard above which hosts share a summary
+	summaryUsers = 1000 // whose logs are read
+	summaryGates = 2000 // of each shard
+	oldestUsers  = 3    // QueueSummary.Oldest is how long so many users have waited at a gate
 )
 
-var sampleBacklogs = redisclient.NewScript(sampleScript)
-
-// sampleScript returns the time and the stored summary of a shard. Without a summary, it
-// returns the time, an empty text, the number of backlogs, some of them with their records,
-// and the error of a write. It writes an empty summary where the last one has expired, to
-// find out whether Redis refuses writes.
-//
-// KEYS: summary, first. ARGV: how many backlogs, and the ms to store the empty summary.
-const sampleScript = calls + `
-local now, text, refused = tonumber(redis.call('TIME')[1]), try('', 'GET', KEYS[1]), nil
-if text and text ~= '' then return {now, text} end
-if not text then refused = redis.pcall('SET', KEYS[1], '', 'PX', ARGV[2]).err end
-local n, some = redis.call('HLEN', KEYS[2]), {}
-if n > 0 then some = redis.call('HRANDFIELD', KEYS[2], ARGV[1], 'WITHVALUES') end
-return {now, '', n, some, refused or ''}`
-
-// Summary implements [module.DeliveryQueue]. Hosts share the summaries of large shards.
-func (q *Queue) Summary(ctx context.Context, isAlone func(module.Trouble) bool) (module.QueueSummary, error) {
-	calls := make([]*redisclient.Call, q.shards.Load())
-	if len(calls) == 0 {
-		return module.QueueSummary{}, unavailable("summarize", errors.New("it was not opened"))
-	}
-	for shard := range calls {
-		keys := []string{q.keys.ShardSummary(shard), q.keys.ShardFirst(shard)}
-		calls[shard] = sampleBacklogs.Call(keys, summarySample, summaryLasts.Milliseconds())
-	}
-	if err := cmp.Or(q.run(ctx, calls...)...); err != nil {
-		return module.QueueSummary{}, err
-	}
-	var all, sampled []*shardSample
-	for shard, call := range calls {
-		s, err := readSample(shard, call.Reply)
+// gates returns the gates of all shards with their users, the ones with the most users first.
+func (q *Queue) gates(ctx context.Context) ([]Listing, error) {
+	all := map[string]Listing{}
+	for shard := range q.Shards {
+		listings, err := q.ShardListings(ctx, shard)
 		if err != nil {
-			return module.QueueSummary{}, unavailable("summarize", err)
+			return nil, err
 		}
-		if all = append(all, s); s.backlogs > 0 {
-			sampled = append(sampled, s)
+		for _, l := range listings {
+			l.Users += all[l.Gate].Users
+			all[l.Gate] = l
 		}
 	}
-	if err := q.readSamples(ctx, sampled, isAlone); err != nil {
-		return module.QueueSummary{}, err
-	}
-	summary := addUp(all)
-	summary.Refused = cmp.Or(summary.Refused, q.share(ctx, sampled))
-	return summary, nil
+	return slices.SortedFunc(maps.Values(all), func(a, b Listing) int { return cmp.Or(b.Users-a.Users, strings.Compare(a.Gate, b.Gate)) }), nil
 }
 
-// shardSample has a sample of a shard's backlogs, or its stored summary.
-type shardSample struct {
-	shard    int
-	now      int64 // of Redis, in seconds
-	backlogs int64
-	targets  []string
-	records  []string
-	refused  error // the error of Redis, if it refuses writes
-
-	summary shardSummary
-}
-
-// shardSummary is the summary of a shard, which hosts share as JSON.
-type shardSummary struct {
-	Notifications int                `json:"n"`
-	Gates         map[string]int     `json:"g"`
-	Since         map[string][]int64 `json:"s"` // by gate, when users' oldest notifications were added, in seconds
-}
-
-// readSample reads a reply of sampleScript.
-func readSample(shard int, reply *redis.Cmd) (*shardSample, error) {
-	parts, err := reply.Slice()
-	if err != nil || len(parts) != 2 && len(parts) != 5 {
-		return nil, fmt.Errorf("%d replies: %w", len(parts), err)
+// Summary implements [module.DeliveryQueue].
+func (q *Queue) Summary(ctx context.Context, isAlone func(module.Trouble) bool) (s module.QueueSummary, err error) {
+	gates, err := q.gates(ctx)
+	if err != nil {
+		return s, err
 	}
-	s := &shardSample{shard: shard}
-	s.now, _ = parts[0].(int64)
-	if len(parts) == 2 {
-		text, _ := parts[1].(string)
-		return s, json.Unmarshal([]byte(text), &s.summary)
+	s.Gates, s.Refused = map[string]int{}, q.tryWrites(ctx)
+	digests, total := map[string]string{}, 0
+	for _, g := range gates {
+		s.Gates[g.Gate], digests[stored.GateDigest(g.Gate)] = g.Users, g.Gate
+		total += g.Users
 	}
-	s.backlogs, _ = parts[2].(int64)
-	if text, _ := parts[4].(string); text != "" {
-		s.refused = unavailable("summarize", refusal(text))
+	users, err := q.someUsers(ctx, gates, total)
+	if err != nil {
+		return s, err
 	}
-	pairs := textsIn(parts[3])
-	for i := 0; i+1 < len(pairs); i += 2 {
-		s.targets, s.records = append(s.targets, pairs[i]), append(s.records, pairs[i+1])
+	ages := map[string][]time.Duration{} // of each user, by gate
+	for some := range slices.Chunk(users, 100) {
+		logs, err := q.waitsOf(ctx, some)
+		if err != nil {
+			return s, err
+		}
+		for _, log := range logs {
+			s.Notifications += log.notifications
+			for gate, age := range log.oldest(isAlone) {
+				ages[gate] = append(ages[gate], age)
+			}
+		}
+	}
+	if len(users) >= summaryUsers {
+		s.Notifications = int(float64(s.Notifications) * float64(total) / float64(len(users)))
+	}
+	for _, of := range ages {
+		if slices.Sort(of); len(of) >= oldestUsers {
+			s.Oldest = max(s.Oldest, of[len(of)-oldestUsers])
+		}
 	}
 	return s, nil
 }
 
-// refusal is an error of Redis that a script returns as a text.
-type refusal string
+// tryWrites returns the error of a master that refuses writes. The write changes nothing.
+func (q *Queue) tryWrites(ctx context.Context) error {
+	commands := make([]*redisclient.Command, q.Shards)
+	replies := make([]*redis.IntCmd, q.Shards)
+	for shard := range commands {
+		key := q.keys.ShardGates(shard)
+		commands[shard] = command(key, &replies[shard], func(ctx context.Context, to redisclient.Sender) *redis.IntCmd {
+			return to.ZAddXX(ctx, key, redis.Z{Member: ""})
+		})
+	}
+	return cmp.Or(q.writer.Do(ctx, commands...)...)
+}
 
-func (r refusal) Error() string { return string(r) }
-
-// RedisError marks an error of Redis, as in go-redis.
-func (refusal) RedisError() {}
-
-// addUp adds up the summaries of shards. All pushers of a user are in one shard.
-func addUp(shards []*shardSample) module.QueueSummary {
-	all, ages := module.QueueSummary{Gates: map[string]int{}}, map[string][]int64{}
-	for _, s := range shards {
-		all.Notifications += s.summary.Notifications
-		all.Refused = cmp.Or(all.Refused, s.refused)
-		for gate, n := range s.summary.Gates {
-			all.Gates[gate] += n
-		}
-		for gate, since := range s.summary.Since {
-			for _, at := range since {
-				ages[gate] = append(ages[gate], s.now-at)
+// someUsers returns the users of the index, or a sample of at least summaryUsers of them.
+func (q *Queue) someUsers(ctx context.Context, gates []Listing, total int) (users []mxid.UserID, err error) {
+	var commands []*redisclient.Command
+	var replies []**redis.StringSliceCmd
+	for shard := range q.Shards {
+		for _, g := range gates {
+			most := g.Users
+			if total > summaryUsers {
+				most = max(1, g.Users*summaryUsers/total/q.Shards+1)
+			}
+			for _, key := range []string{q.keys.ShardDue(shard, g.Gate), q.keys.ShardAfter(shard, g.Gate)} {
+				reply := new(*redis.StringSliceCmd)
+				replies, commands = append(replies, reply), append(commands, command(key, reply, func(ctx context.Context, to redisclient.Sender) *redis.StringSliceCmd {
+					return to.ZRandMember(ctx, key, most)
+				}))
 			}
 		}
 	}
-	for gate, of := range ages {
-		need := summaryUsers
-		if gate == module.FanOut { // its events are for many users
-			need = 1
-		}
-		if len(of) >= need {
-			slices.Sort(of)
-			all.Oldest = max(all.Oldest, time.Duration(of[len(of)-need])*time.Second)
+	if err := q.read(ctx, commands...); err != nil {
+		return nil, err
+	}
+	seen := map[string]bool{}
+	for _, reply := range replies {
+		for _, user := range (*reply).Val() {
+			if !seen[user] && len(users) < summaryUsers {
+				seen[user] = true
+				users = append(users, mxid.UserID(user))
+			}
 		}
 	}
-	return all
+	return users, nil
 }
 
-// readSamples reads how many notifications the sampled backlogs have, and their troubles.
-func (q *Queue) readSamples(ctx context.Context, all []*shardSample, isAlone func(module.Trouble) bool) error {
-	var commands []*redisclient.Command
-	lengths, troubles := make([][]*redis.IntCmd, len(all)), make([]*redis.SliceCmd, len(all))
-	for n, s := range all {
-		lengths[n] = make([]*redis.IntCmd, len(s.targets))
-		for i, target := range s.targets {
-			key := q.keys.More(s.shard, target)
-			commands = append(commands, command(key, &lengths[n][i], func(ctx context.Context, to redisclient.Sender) *redis.IntCmd { return to.LLen(ctx, key) }))
-		}
-		key := q.keys.ShardTrouble(s.shard)
-		commands = append(commands, command(key, &troubles[n], func(ctx context.Context, to redisclient.Sender) *redis.SliceCmd {
-			return to.HMGet(ctx, key, s.targets...)
-		}))
+// waiting is what a user has to send, without texts.
+type waiting struct {
+	user          mxid.UserID
+	now           time.Time
+	numbers       []int64 // of notifications
+	pushers       []string
+	states        []stored.PusherState
+	added         []time.Time // of the first notification of each pusher
+	notifications int         // counted for each pusher
+}
+
+// first returns the number of the first notification of a pusher, 0 if there is none.
+func (w *waiting) first(s stored.PusherState) (number int64, left int) {
+	at, _ := slices.BinarySearch(w.numbers, s.Number)
+	if at == len(w.numbers) {
+		return 0, 0
 	}
-	if err := unlessWrongType(q.read(ctx, commands...)); err != nil {
+	return w.numbers[at], len(w.numbers) - at
+}
+
+// oldest returns how long the user has waited, by the digest of the gate.
+func (w *waiting) oldest(isAlone func(module.Trouble) bool) map[string]time.Duration {
+	oldest := map[string]time.Duration{}
+	for i, s := range w.states {
+		if !w.added[i].IsZero() && !isAlone(module.Trouble{Generation: s.Generation, Text: s.Trouble}) {
+			oldest[s.Gate] = max(oldest[s.Gate], w.now.Sub(w.added[i]))
+		}
+	}
+	return oldest
+}
+
+// waitsOf reads logs; see waits. It skips logs whose key has another type.
+func (q *Queue) waitsOf(ctx context.Context, users []mxid.UserID) (logs []*waiting, err error) {
+	if logs, err = q.waits(ctx, users); !isWrongType(err) {
+		return logs, err
+	}
+	logs, err = nil, nil
+	for _, user := range users {
+		one, failed := q.waits(ctx, []mxid.UserID{user})
+		if logs = append(logs, one...); failed != nil && !isWrongType(failed) {
+			err = failed
+		}
+	}
+	return logs, err
+}
+
+func isWrongType(err error) bool {
+	return err != nil && strings.Contains(fault.Details(err), "WRONGTYPE")
+}
+
+// waits reads logs, without texts, in three round trips: fields, states, and times.
+func (q *Queue) waits(ctx context.Context, users []mxid.UserID) ([]*waiting, error) {
+	all, fields, times := make([]*waiting, len(users)), make([]*redis.StringSliceCmd, len(users)), make([]*redis.TimeCmd, len(users))
+	var commands []*redisclient.Command
+	for i, user := range users {
+		all[i] = &waiting{user: user}
+		key := q.keys.UserLog(user)
+		commands = append(commands, &redisclient.Command{Key: key, Queue: func(ctx context.Context, to redisclient.Sender) func() error {
+			fields[i], times[i] = to.HKeys(ctx, key), to.Time(ctx)
+			return func() error { return cmp.Or(fields[i].Err(), times[i].Err()) }
+		}})
+	}
+	if err := q.read(ctx, commands...); err != nil {
+		return nil, err
+	}
+	commands = nil
+	values := make([]*redis.SliceCmd, len(users))
+	for i, w := range all {
+		w.now = times[i].Val()
+		for _, field := range fields[i].Val() {
+			if number, isEntry := stored.ReadEntryField(field); isEntry {
+				w.numbers = append(w.numbers, number)
+			} else if stored.IsPusherField(field) {
+				w.pushers = append(w.pushers, field)
+			}
+		}
+		if slices.Sort(w.numbers); len(w.pushers) > 0 {
+			commands = append(commands, readFields(q.keys.UserLog(w.user), &values[i], w.pushers))
+		}
+	}
+	if err := q.read(ctx, commands...); err != nil {
+		return nil, err
+	}
+	commands = nil
+	entries := make([]*redis.SliceCmd, len(all))
+	for i, w := range all {
+		if values[i] == nil {
+			continue
+		}
+		var wanted []string
+		for _, value := range values[i].Val() {
+			if s, found := stored.ReadPusherState(text(value)); found {
+				number, left := w.first(s)
+				w.states, w.notifications = append(w.states, s), w.notifications+left
+				wanted = append(wanted, stored.EntryField(number))
+			}
+		}
+		if w.added = make([]time.Time, len(wanted)); len(wanted) > 0 {
+			commands = append(commands, readFields(q.keys.UserLog(w.user), &entries[i], wanted))
+		}
+	}
+	return all, q.readAdded(ctx, all, entries, commands)
+}
+
+func (q *Queue) readAdded(ctx context.Context, all []*waiting, entries []*redis.SliceCmd, commands []*redisclient.Command) error {
+	if err := q.read(ctx, commands...); err != nil {
 		return err
 	}
-	for n, s := range all {
-		s.summarize(lengths[n], textsIn(troubles[n].Val()), isAlone)
+	for i, w := range all {
+		if entries[i] == nil {
+			continue
+		}
+		for n, value := range entries[i].Val() {
+			if e, found := stored.ReadLogEntry(text(value)); found {
+				w.added[n] = time.UnixMilli(e.Added)
+			}
+		}
 	}
 	return nil
-}
-
-// summarize makes the summary of a sample.
-func (s *shardSample) summarize(more []*redis.IntCmd, troubles []string, isAlone func(module.Trouble) bool) {
-	gates, total := s.byGate(more, troubles, isAlone)
-	scale := float64(s.backlogs) / float64(max(1, len(s.targets)))
-	s.summary = shardSummary{int(float64(total) * scale), map[string]int{}, map[string][]int64{}}
-	names := slices.SortedFunc(maps.Keys(gates), func(a, b string) int {
-		return cmp.Or(len(gates[b].since)-len(gates[a].since), gates[b].notifications-gates[a].notifications, strings.Compare(a, b))
-	})
-	for _, gate := range names[:min(len(names), summaryGates)] {
-		if gate != module.FanOut {
-			s.summary.Gates[gate] = int(float64(gates[gate].notifications) * scale)
-		}
-		times := slices.Sorted(maps.Values(gates[gate].since))
-		s.summary.Since[gate] = times[:min(len(times), summaryUsers)]
-	}
-}
-
-// byGate adds up the sampled backlogs of each gate. Total is the number of their
-// notifications.
-func (s *shardSample) byGate(
-	more []*redis.IntCmd, troubles []string, isAlone func(module.Trouble) bool,
-) (gates map[string]*gateSample, total int) {
-	gates = map[string]*gateSample{}
-	for i, target := range s.targets {
-		n := 1 + int(more[i].Val())
-		total += n
-		gate, entry, _ := stored.ReadFirstEntry(s.records[i])
-		e, found := stored.ReadBacklogEntry(entry)
-		if !found {
-			continue
-		}
-		if gates[gate] == nil {
-			gates[gate] = &gateSample{since: map[string]int64{}}
-		}
-		gates[gate].notifications += n
-		claim := module.Claim{Target: module.Target{Name: target}}
-		if i < len(troubles) && isAlone(backlog(claim, "", troubles[i]).Trouble) { // no troubles if the key has another type
-			continue
-		}
-		gates[gate].add(e)
-	}
-	return gates, total
-}
-
-// gateSample is the part of a sample at a gate.
-type gateSample struct {
-	notifications int
-	since         map[string]int64 // by user, when the oldest was added, in seconds
-}
-
-func (g *gateSample) add(e stored.BacklogEntry) {
-	if at, known := g.since[e.User]; !known || e.Added < at {
-		g.since[e.User] = e.Added
-	}
-}
-
-// share stores the summaries of large shards.
-func (q *Queue) share(ctx context.Context, all []*shardSample) error {
-	var commands []*redisclient.Command
-	for _, s := range all {
-		if s.backlogs <= summaryShares {
-			continue
-		}
-		key := q.keys.ShardSummary(s.shard)
-		text, _ := json.Marshal(s.summary) // strings and numbers
-		var stored *redis.StatusCmd
-		commands = append(commands, command(key, &stored, func(ctx context.Context, to redisclient.Sender) *redis.StatusCmd {
-			return to.Set(ctx, key, string(text), summaryLasts)
-		}))
-	}
-	return cmp.Or(q.writer.Do(ctx, commands...)...)
 }

@@ -7,9 +7,16 @@ import (
 
 // The places of a gate.
 const (
-	newGate = 32 // before its first answer
-	minGate = 2  // while it fails
-	settle  = time.Second
+	newGate  = 32 // before its first answer
+	busyGate = 16 // at least, while users are answered
+	minGate  = 2  // at least
+	settle   = time.Second
+
+	// slowAfter is the mean time of a gate's answers above which the gate is slow.
+	slowAfter = 500 * time.Millisecond
+
+	// gatewayShare is the part of a half of the host's places that is a gateway's share.
+	gatewayShare = 4
 )
 
 // When gates close and open.
@@ -18,89 +25,106 @@ const (
 	closeUsers    = 3               // with failures
 	maxProbeDelay = 5 * time.Second
 	tryEvery      = time.Second // interval of probes by users without failures
-	maxClosedLine = 64          // requests that may wait at a closed gate
-	probeClaims   = 4           // backlogs that a host claims for one probe
+	maxClosedLine = 64          // requests of a class that may wait at a closed gate
+	probeClaims   = 4           // users that a look returns for one probe
 	rampFirst     = 64          // requests in the first second after an outage; doubles each second
 	rampSeconds   = 6
 	blockedLasts  = time.Hour
+	maxClosures   = 64 // that a gate remembers one by one
 )
 
-// class is the class of a request at a gate. Known users go first, and the other classes
-// get only a part of the places, so that users whose requests hang delay no others.
+// class is the class of a request at a gate. The classes go in this order, and the later
+// ones get only a part of the places, so that users whose requests hang delay no others.
 type class int
 
 const (
-	known   class = iota // the gate has answered the user
-	unknown              // the gate has not answered the user yet; one request of each user
-	hangs                // a request of the user hung at the gate, and none was answered since
+	classKnown   class = iota // the gate has answered the user
+	classUnknown              // the gate has not answered the user yet; one request of each user
+	classFailing              // the user's last request hung or failed; one request of each user
 	classes
 )
 
 type gate struct {
-	young     [classes]int     // requests in flight that do not hang
-	lines     [classes][]*Turn // oldest first
-	isStarved bool             // it waits for a place of the host
-	isSilent  bool             // no request was answered yet, or since one hung
-	usedAt    time.Time
-	answers   answers
+	gateway string
+	young   [classes]int     // requests in flight that do not hang
+	lines   [classes][]*Turn // oldest first
+	isSlow  bool             // no request was answered yet, or since one hung, or answers are slow
+	usedAt  time.Time
+	answers answers
 
-	limit     int           // of young
-	busy      time.Duration // sum of the durations of the answers since settledAt
-	settledAt time.Time
-	cutAt     time.Time // when the limit was halved last
+	limit       int           // of young
+	failingMore int           // places for classFailing beyond a quarter
+	mean        time.Duration // of the answers, with more weight on the last ones
+	busy        time.Duration // sum of the durations of the answers since settledAt
+	settledAt   time.Time
+	cutAt       time.Time // when the limit was halved last
 
 	answered time.Time // the last success
 	failedAt time.Time // the first failure after the last success
-	failing  users     // users with failures since the last success
+	failed   recent    //  users with failures since the last success
 
-	closedAt  time.Time // zero if it is open
-	isBlocked bool
-	probes    int
-	probeAt   time.Time
-	triedAt   time.Time // the last probe by a user without failures
-	opened    time.Time
-	wasClosed time.Time // start of the last closure, which ended at opened
-	ramp      int       // requests in the second that began at rampAt
-	rampAt    time.Time
+	closures    []closure
+	closedAt    time.Time // zero if it is open
+	isBlocked   bool
+	failures    int       // of probes
+	tryAt       time.Time // the next probe, by a user without failures
+	probeAt     time.Time // the next probe, by any user
+	noLookUntil time.Time // the last look found no user for a probe
+	ramp        int       // requests in the second that began at rampAt
+	rampAt      time.Time
 }
 
-// users is a bounded set of users. When it is full, has returns true for every user.
-type users map[uint64]struct{}
+// closure is a time for which a gate was closed.
+type closure struct{ from, to time.Time }
 
-const maxFailing = 1000
+func (g *gate) isClosed() bool { return !g.closedAt.IsZero() }
 
-func (u users) has(user uint64) bool {
-	_, found := u[user]
-	return found || len(u) >= maxFailing
+func (g *gate) inFlight() int {
+	return g.young[classKnown] + g.young[classUnknown] + g.young[classFailing]
 }
-
-func (g *gate) inFlight() int { return g.young[known] + g.young[unknown] + g.young[hangs] }
 
 func (g *gate) waiting() int {
-	return len(g.lines[known]) + len(g.lines[unknown]) + len(g.lines[hangs])
+	return len(g.lines[classKnown]) + len(g.lines[classUnknown]) + len(g.lines[classFailing])
 }
 
 // hasPlace reports whether a gate has a place for one more request.
 func (g *gate) hasPlace(c class, now time.Time) bool {
-	if !g.closedAt.IsZero() {
-		return false
+	if g.isClosed() {
+		return g.isProbeDue(c, now)
 	}
 	if now.Sub(g.rampAt) >= time.Second {
 		g.rampAt, g.ramp = now, 0
 	}
 	isFull := g.inFlight() >= g.limit ||
-		c != known && g.young[unknown]+g.young[hangs] >= max(1, g.limit*3/4) ||
-		c == hangs && g.young[hangs] >= max(1, g.limit/4)
+		c != classKnown && g.young[classUnknown]+g.young[classFailing] >= max(1, g.limit*3/4) ||
+		c == classFailing && g.young[classFailing] >= g.failingPlaces()
 	return !isFull && g.ramp < g.rampLimit(now)
 }
 
+// failingPlaces returns how many places are for users whose last request hung or failed: a
+// quarter, and after an outage one more for each of their requests that is answered.
+func (g *gate) failingPlaces() int { return max(1, min(g.limit/4+g.failingMore, g.limit*3/4)) }
+
 // rampLimit returns how many requests may begin in this second.
 func (g *gate) rampLimit(now time.Time) int {
-	seconds := int(now.Sub(g.opened) / time.Second)
-	if g.opened.IsZero() || seconds >= rampSeconds {
+	if len(g.closures) == 0 {
+		return math.MaxInt32
+	}
+	seconds := int(now.Sub(g.closures[len(g.closures)-1].to) / time.Second)
+	if seconds >= rampSeconds {
 		return math.MaxInt32
 	}
 	return rampFirst << seconds
+}
+
+// begin notes the begin of a request, which is a probe if the gate is closed.
+func (g *gate) begin(c class, now time.Time) {
+	g.young[c]++
+	if !g.isClosed() {
+		g.ramp++
+		return
+	}
+	g.tryAt, g.probeAt = now.Add(tryEvery), now.Add(maxProbeDelay) // the next probes, if this one hangs
 }
 
 // takes notes an accepted request, which opens the gate and raises its limit by one: so the
@@ -108,11 +132,12 @@ func (g *gate) rampLimit(now time.Time) int {
 // number of requests in flight, which follows from Little's law: the answers in a second,
 // times the seconds of an answer.
 func (g *gate) takes(now time.Time, took time.Duration, most int) {
-	if !g.closedAt.IsZero() {
-		g.wasClosed, g.opened = g.closedAt, now
+	g.open(now)
+	if g.answered.IsZero() {
+		g.mean = took
 	}
-	g.answered, g.failing, g.failedAt = now, nil, time.Time{}
-	g.closedAt, g.isBlocked, g.probes = time.Time{}, false, 0
+	g.mean += (took - g.mean) / 8
+	g.answered, g.failed, g.failedAt = now, recent{}, time.Time{}
 	g.busy += took
 	g.limit++
 	if passed := now.Sub(g.settledAt); passed >= settle {
@@ -129,15 +154,15 @@ func (g *gate) fails(now time.Time, user uint64) {
 	if g.failedAt.IsZero() {
 		g.failedAt = now
 	}
-	if g.failing == nil {
-		g.failing = users{}
+	g.failed.add(user)
+	if g.failed.len() < closeUsers || now.Sub(g.cutAt) < settle {
+		return
 	}
-	if len(g.failing) < maxFailing {
-		g.failing[user] = struct{}{}
+	least := minGate
+	if now.Sub(g.answered) <= closeAfter {
+		least = busyGate
 	}
-	if len(g.failing) >= closeUsers && now.Sub(g.cutAt) >= settle {
-		g.cutAt, g.limit = now, max(minGate, g.limit/2)
-	}
+	g.cutAt, g.limit = now, max(min(g.limit, least), g.limit/2)
 }
 
 // closeIfSilent closes a gate that fails for several users, and has accepted nothing for a
@@ -147,7 +172,7 @@ func (g *gate) closeIfSilent(now time.Time) {
 	if g.answered.After(idleSince) {
 		idleSince = g.answered
 	}
-	if g.closedAt.IsZero() && len(g.failing) >= closeUsers && now.Sub(idleSince) > closeAfter {
+	if !g.isClosed() && g.failed.len() >= closeUsers && now.Sub(idleSince) > closeAfter {
 		g.close(now, time.Second)
 	}
 }
@@ -156,44 +181,91 @@ func (g *gate) closeIfSilent(now time.Time) {
 // maxProbeDelay at the latest: only the pusher waits as long as the gateway asks.
 func (g *gate) throttle(now time.Time, user uint64, wait time.Duration) {
 	g.fails(now, user)
-	if len(g.failing) >= closeUsers && g.closedAt.IsZero() {
+	if g.failed.len() >= closeUsers && !g.isClosed() {
 		g.close(now, min(wait, maxProbeDelay))
 	}
 }
 
-// closedFor returns for how long a gate has been closed since a time. It counts the last
-// closure only.
-func (g *gate) closedFor(now, since time.Time) time.Duration {
-	from, to := g.wasClosed, g.opened
-	if !g.closedAt.IsZero() {
-		from, to = g.closedAt, now
-	}
-	if from.Before(since) {
-		from = since
-	}
-	return max(0, to.Sub(from))
+// block closes a gate to which this host may not connect.
+func (g *gate) block(now time.Time) {
+	g.close(now, blockedLasts)
+	g.isBlocked = true
 }
 
 func (g *gate) close(now time.Time, probeIn time.Duration) {
-	if g.closedAt.IsZero() {
-		g.closedAt, g.probes = now, 0
+	if !g.isClosed() {
+		g.closedAt, g.failures = now, 0
 	}
 	g.probeAt = now.Add(probeIn)
 }
 
-func (g *gate) beginProbe(now time.Time) {
-	g.probeAt = now.Add(maxProbeDelay) // the next probe, if this one hangs
+func (g *gate) open(now time.Time) {
+	if !g.isClosed() {
+		return
+	}
+	g.closures = append(g.closures, closure{g.closedAt, now})
+	if len(g.closures) > maxClosures { // join the oldest two
+		oldest := g.closures[0]
+		g.closures = g.closures[1:]
+		g.closures[0].from = g.closures[0].from.Add(oldest.from.Sub(oldest.to))
+	}
+	g.closedAt, g.isBlocked = time.Time{}, false
+}
+
+// closedFor returns for how long a gate has been closed since a time.
+func (g *gate) closedFor(now, since time.Time) (sum time.Duration) {
+	for _, c := range g.closures {
+		sum += max(0, c.to.Sub(later(c.from, since)))
+	}
+	if g.isClosed() {
+		sum += max(0, now.Sub(later(g.closedAt, since)))
+	}
+	return sum
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
+
+// isProbeDue reports whether a closed gate should be probed. Users whose requests hang or
+// fail probe it only if there are no others.
+func (g *gate) isProbeDue(c class, now time.Time) bool {
+	if c == classFailing || g.isBlocked {
+		return !now.Before(g.probeAt)
+	}
+	return !now.Before(g.tryAt)
+}
+
+// mayWaitForProbe reports whether a request may wait at a closed gate: as its next probe, or
+// because the next probe may open the gate.
+func (g *gate) mayWaitForProbe(c class, now time.Time) bool {
+	return g.isProbeDue(c, now) || c != classFailing && !g.isBlocked && len(g.lines[c]) < maxClosedLine
+}
+
+// probes returns how many users a look may return for the next probe of a closed gate, and
+// how many of them may be users that fail.
+func (g *gate) probes(now time.Time) (most, failing int) {
+	switch {
+	case now.Before(g.noLookUntil) || !g.isProbeDue(classUnknown, now):
+		return 0, 0
+	case g.isProbeDue(classFailing, now):
+		return probeClaims, 1
+	}
+	return probeClaims, 0
 }
 
 func (g *gate) endProbe(now time.Time, r Result) {
 	switch r {
 	case Unused: // the next request becomes the probe
-		g.probeAt = now
+		g.tryAt, g.probeAt = now, now
 	case Failed, Unreached, Throttled:
-		g.probes++
+		g.failures++
 		fallthrough
 	default:
-		g.probeAt = now.Add(min(time.Second<<min(g.probes, 8), maxProbeDelay))
+		g.probeAt = now.Add(min(time.Second<<min(g.failures, 8), maxProbeDelay))
 	}
 }
 

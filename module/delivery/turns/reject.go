@@ -13,14 +13,14 @@ const (
 // answers are the users with answers of a gate, in this window and the one before.
 type answers struct {
 	all, rejected recent
-	hung          recent // users without an answer since a request of theirs hung
+	failing       recent // users without an answer since a request hung, or failed at another host
 	began         time.Time
 	isStopped     bool
 }
 
 func (a *answers) add(user uint64) {
 	a.all.add(user)
-	a.hung.remove(user)
+	a.failing.remove(user)
 }
 
 // at returns the answers at a time, after it has begun a new window if one is due.
@@ -30,11 +30,11 @@ func (a *answers) at(now time.Time) *answers {
 		return a
 	}
 	if passed >= 2*rejectWindow {
-		a.all, a.rejected, a.hung = recent{}, recent{}, recent{}
+		a.all, a.rejected, a.failing = recent{}, recent{}, recent{}
 	}
 	a.all.rotate()
 	a.rejected.rotate()
-	a.hung.rotate()
+	a.failing.rotate()
 	a.began = now
 	a.isStopped = a.isStopped && a.areTooMany()
 	return a

@@ -7,6 +7,7 @@
 package turns
 
 import (
+	"cmp"
 	"container/list"
 	"hash/maphash"
 	"slices"
@@ -18,7 +19,7 @@ import (
 const (
 	maxUser        = 4  // requests in flight that do not hang; also requests in the lines of gates
 	maxUserAll     = 16 // requests in flight
-	maxUserWaiting = 16 // requests that wait for a place
+	maxUserWaiting = 16 // requests that wait for a place; see [Scheduler.mayWait]
 
 	// hangAfter is the time after which a request without an answer hangs. It no longer
 	// counts for its gate then, but still for its user.
@@ -43,27 +44,28 @@ const (
 
 // Config bounds a [Scheduler].
 type Config struct {
-	MaxInFlight int            // half for requests that hang or may hang; see [Scheduler.hasPlace]
+	MaxInFlight int            // half for slow gates and requests that hang; see [Scheduler.hasPlace]
 	MaxPerGate  int            // to one gate
 	Random      func() float64 // from 0 to 1
 }
 
 // Scheduler gives requests their turns.
 type Scheduler struct {
-	cfg   Config
-	users map[string]*user
-	gates map[string]*gate
-	held  map[string]bool // gateways
-	swept time.Time
-	seed  maphash.Seed
+	cfg      Config
+	users    map[string]*user
+	gates    map[string]*gate
+	gateways map[string]int // requests in flight
+	held     map[string]bool
+	swept    time.Time
+	seed     maphash.Seed
 
-	young   *list.List // requests in flight that do not hang, oldest first
-	silent  int        // number of young requests at gates that do not answer
-	hanging int        // requests in flight that hang
-	hangers int        // users with hanging requests
-	waiting int        // requests
-	lines   map[*gate]struct{}
-	starved []*gate // with requests in line that wait for a place of the host
+	young    *list.List         // requests in flight that do not hang, oldest first
+	slow     int                // number of young requests at slow gates
+	hanging  int                // requests in flight that hang
+	hangers  int                // users with hanging requests
+	waiting  int                // requests
+	admitted int                // requests so far
+	starved  map[*gate]struct{} // gates with requests in line that wait for a place of the host
 
 	refused refusals
 
@@ -80,9 +82,10 @@ type Turn struct {
 
 	ready   chan struct{}
 	state   state
+	number  int // counts up with each admission
 	began   time.Time
 	isProbe bool
-	class   class
+	class   class // when it began
 	user    *user
 	gate    *gate
 	place   *list.Element // in Scheduler.young
@@ -106,15 +109,17 @@ type user struct {
 	refused refusals
 }
 
-// refusals counts requests that were put off, in this window and the one before.
+func (u *user) inFlight() int { return len(u.young) + len(u.hanging) }
+
+// refusals counts requests that were put off, in this second and the one before.
 type refusals struct {
 	began     time.Time
 	n, before int
 }
 
-func (r *refusals) add(now time.Time, window time.Duration) int {
-	if passed := now.Sub(r.began); passed > window {
-		if r.before = r.n; passed > 2*window {
+func (r *refusals) add(now time.Time) int {
+	if passed := now.Sub(r.began); passed > time.Second {
+		if r.before = r.n; passed > 2*time.Second {
 			r.before = 0
 		}
 		r.began, r.n = now, 0
@@ -126,15 +131,15 @@ func (r *refusals) add(now time.Time, window time.Duration) int {
 // New returns an empty scheduler.
 func New(cfg Config) *Scheduler {
 	return &Scheduler{
-		cfg: cfg, users: map[string]*user{}, gates: map[string]*gate{}, held: map[string]bool{}, unreached: map[string]unreachable{},
-		lines: map[*gate]struct{}{}, young: list.New(), seed: maphash.MakeSeed(),
+		cfg: cfg, users: map[string]*user{}, gates: map[string]*gate{}, gateways: map[string]int{}, held: map[string]bool{},
+		unreached: map[string]unreachable{}, starved: map[*gate]struct{}{}, young: list.New(), seed: maphash.MakeSeed(),
 	}
 }
 
 func (s *Scheduler) gate(name string) *gate {
 	g := s.gates[name]
 	if g == nil {
-		g = &gate{limit: min(newGate, s.cfg.MaxPerGate), isSilent: true}
+		g = &gate{gateway: gatewayOf(name), limit: min(newGate, s.cfg.MaxPerGate), isSlow: true}
 		s.gates[name] = g
 	}
 	return g
@@ -149,6 +154,13 @@ func (s *Scheduler) user(name string) *user {
 	return u
 }
 
+func (s *Scheduler) hash(user string) uint64 { return maphash.String(s.seed, user) }
+
+func gatewayOf(gate string) string {
+	gateway, _, _ := strings.Cut(gate, " ")
+	return gateway
+}
+
 // Hold replaces the set of held gateways.
 func (s *Scheduler) Hold(gateways []string) {
 	clear(s.held)
@@ -157,92 +169,60 @@ func (s *Scheduler) Hold(gateways []string) {
 	}
 }
 
-func (s *Scheduler) isHeld(gate string) bool {
-	gateway, _, _ := strings.Cut(gate, " ")
-	return s.held[gateway]
-}
+func (s *Scheduler) isHeld(gate string) bool { return s.held[gatewayOf(gate)] }
 
 // Admit gives a request its turn, which the caller must [Scheduler.End]. The turn may
 // wait for its place; see [Turn.Ready]. If turn is nil, the request is put off for delay.
 // At a closed gate, delay is 0, and [Scheduler.Claimable] returns 0 until the next probe.
-func (s *Scheduler) Admit(now time.Time, userName, gateName string) (turn *Turn, delay time.Duration) {
+// Fails says that the user's last request at the gate failed or hangs, as far as other hosts
+// know. Such users go last, until one of their requests is answered.
+func (s *Scheduler) Admit(now time.Time, userName, gateName string, fails bool) (turn *Turn, delay time.Duration) {
 	s.sweep(now)
 	s.age(now)
 	g, u := s.gate(gateName), s.user(userName)
 	g.usedAt = now
-	g.closeIfSilent(now)
-	isProbe, passes := s.passes(g, userName, gateName, now)
-	if !passes {
-		return nil, 0
+	if fails {
+		g.answers.at(now).failing.add(s.hash(userName))
 	}
-	t := &Turn{User: userName, Gate: gateName, user: u, gate: g, isProbe: isProbe}
+	g.closeIfSilent(now)
+	t := &Turn{User: userName, Gate: gateName, user: u, gate: g, number: s.admitted}
+	s.admitted++
 	switch {
-	case isProbe && len(u.young) < maxUser && u.inFlight() < maxUserAll:
-		g.beginProbe(now)
-		s.begin(t, now)
-		return t, 0
-	case isProbe: // another user's request will be the probe
-		return nil, s.putOff(1)
-	case u.inLine+len(u.waiting) >= maxUserWaiting:
-		return nil, s.putOff(float64(u.refused.add(now, time.Second)) / manyOfUser)
-	case s.waiting >= maxWaiting:
-		return nil, s.putOff(float64(s.refused.add(now, time.Second)) / manyOfAll)
+	case s.isHeld(gateName):
+		return nil, 0
+	case g.isClosed() && !g.mayWaitForProbe(s.classOf(t), now):
+		g.noLookUntil = now.Add(tryEvery)
+		return nil, 0
+	case u.inLine+len(u.waiting) >= s.mayWait():
+		return nil, s.putOff(float64(u.refused.add(now)) / manyOfUser)
 	}
 	u.waiting = append(u.waiting, t)
 	s.waiting++
-	if s.advance(u, now); t.state != young {
+	switch s.advance(u, now); {
+	case t.state == young:
+	case s.waiting > maxWaiting:
+		s.leave(t)
+		return nil, s.putOff(float64(s.refused.add(now)) / manyOfAll)
+	default:
 		t.ready = make(chan struct{})
 		t.Ready = t.ready
 	}
 	return t, 0
 }
 
+// mayWait returns how many requests of a user may wait. The more requests wait, the fewer
+// may be of one user. Half of maxWaiting is for users without any others.
+func (s *Scheduler) mayWait() int {
+	return max(1, maxUserWaiting-s.waiting*maxUserWaiting/(maxWaiting/2))
+}
+
 // PutOff returns how long to put off a request that has waited for its place in vain.
 func (s *Scheduler) PutOff(t *Turn) time.Duration {
-	if t.gate.closedAt.IsZero() {
-		return s.putOff(1)
+	if t.gate.isClosed() {
+		return 0
 	}
-	return 0
+	return s.putOff(1)
 }
-
-// passes reports whether a gate admits a request, and whether the request is a probe of a
-// closed gate.
-func (s *Scheduler) passes(g *gate, userName, name string, now time.Time) (isProbe, passes bool) {
-	switch {
-	case s.isHeld(name):
-		return false, false
-	case g.closedAt.IsZero():
-		return false, true
-	case !now.Before(g.probeAt):
-		return true, true
-	case g.isBlocked || g.failing.has(s.hash(userName)):
-		return false, false
-	case now.Sub(g.triedAt) >= tryEvery:
-		g.triedAt = now
-		return true, true
-	}
-	return false, g.waiting() < maxClosedLine // the request waits: the probe may open the gate
-}
-
-// Claimable returns how many backlogs of a gate to claim, and whether the gate is closed.
-func (s *Scheduler) Claimable(now time.Time, gate string) (most int, isClosed bool) {
-	g := s.gates[gate]
-	switch {
-	case s.isHeld(gate):
-		return 0, true
-	case g == nil:
-		return maxClaims, false
-	}
-	if g.closeIfSilent(now); g.closedAt.IsZero() {
-		return max(0, min(maxClaims, 2*g.rampLimit(now))-g.waiting()), false
-	}
-	if now.Before(g.probeAt) {
-		return 0, true
-	}
-	return probeClaims, true
-}
-
-func (s *Scheduler) hash(user string) uint64 { return maphash.String(s.seed, user) }
 
 // putOff returns a delay for work without a place. A load above 1 makes it longer.
 func (s *Scheduler) putOff(load float64) time.Duration {
@@ -250,129 +230,192 @@ func (s *Scheduler) putOff(load float64) time.Duration {
 	return min(time.Duration(float64(shortDelay)*random*max(1, load)), longDelay)
 }
 
+// Claimable returns how many users a look may return for a gate, and how many of them may
+// be users whose last request at the gate failed or hangs. IsClosed reports whether the gate
+// is closed.
+func (s *Scheduler) Claimable(now time.Time, gate string) (most, failing int, isClosed bool) {
+	g := s.gates[gate]
+	switch {
+	case s.isHeld(gate):
+		return 0, 0, true
+	case g == nil:
+		return maxClaims, min(newGate, s.cfg.MaxPerGate) / 4, false
+	}
+	if g.closeIfSilent(now); g.isClosed() {
+		most, failing = g.probes(now)
+		return most, failing, true
+	}
+	most = max(0, min(maxClaims, 2*g.rampLimit(now))-g.waiting())
+	return most, min(most, max(0, g.failingPlaces()-g.young[classFailing]-len(g.lines[classFailing]))), false
+}
+
 // advance moves a user's waiting requests to the lines of their gates, and serves these
 // lines. No user has more than maxUser requests in lines.
 func (s *Scheduler) advance(u *user, now time.Time) {
-	for len(u.waiting) > 0 && u.inLine < maxUser && len(u.young) < maxUser && u.inFlight() < maxUserAll {
-		t := u.waiting[0]
-		u.waiting = u.waiting[1:]
+	for _, t := range slices.Clone(u.waiting) {
+		if u.inLine >= maxUser || !s.mayBegin(t, s.classOf(t)) {
+			continue
+		}
+		u.waiting = slices.DeleteFunc(u.waiting, func(other *Turn) bool { return other == t })
 		t.state = inLine
 		u.inLine++
 		class := s.classOf(t)
 		t.gate.lines[class] = append(t.gate.lines[class], t)
-		s.lines[t.gate] = struct{}{}
-		if s.serve(t.gate, now); len(u.waiting) > 0 && u.waiting[0] == t { // the user may not begin it now
-			return
-		}
+		s.serve(t.gate, now)
 	}
 }
 
 // serve begins the requests in the lines of a gate, as long as there are places.
 func (s *Scheduler) serve(g *gate, now time.Time) {
-	for class := range classes {
-		for len(g.lines[class]) > 0 && s.serveFirst(g, class, now) {
+	for t := s.next(g, now); t != nil; t = s.next(g, now) {
+		if !s.hasPlace(t) {
+			s.starved[g] = struct{}{}
+			return
 		}
+		s.begin(t, now)
 	}
+	delete(s.starved, g)
 	if g.waiting() == 0 {
 		g.lines = [classes][]*Turn{}
-		delete(s.lines, g)
 	}
 }
 
-// serveFirst takes the first request from a line, unless there is no place for it.
-func (s *Scheduler) serveFirst(g *gate, line class, now time.Time) bool {
-	t := g.lines[line][0]
-	switch class := s.classOf(t); {
-	case t.state != inLine: // it has ended
-	case class != line:
-		g.lines[class] = append(g.lines[class], t)
-	case !g.hasPlace(class, now):
-		return false
-	case !s.mayBegin(t, class):
-		t.state = waiting
-		t.user.inLine--
-		t.user.waiting = slices.Insert(t.user.waiting, 0, t)
-	case !s.hasPlace(t):
-		if !g.isStarved {
-			g.isStarved = true
-			s.starved = append(s.starved, g)
+// maxCompared is how many starved gates compete for a free place. Tick serves all.
+const maxCompared = 64
+
+// serveStarved gives free places of the host to gates that wait for one, at random if there
+// are many.
+func (s *Scheduler) serveStarved(now time.Time) {
+	for len(s.starved) > 0 {
+		var first *Turn
+		compared := 0
+		for g := range s.starved {
+			if compared++; compared > maxCompared {
+				break
+			}
+			t := s.next(g, now)
+			if t == nil {
+				delete(s.starved, g)
+			} else if s.hasPlace(t) && (first == nil || s.compare(t, first) < 0) {
+				first = t
+			}
 		}
-		return false
-	default:
-		t.user.inLine--
-		s.waiting--
-		g.ramp++
-		s.begin(t, now)
+		if first == nil {
+			return
+		}
+		s.begin(first, now)
 	}
-	g.lines[line] = g.lines[line][1:]
-	return true
+}
+
+// compare orders requests that wait for a place of the host. Users with the fewest requests
+// in flight go first, whatever gateways they name. Then gateways go first that do not have
+// more than their share of the places.
+func (s *Scheduler) compare(a, b *Turn) int {
+	return cmp.Or(cmp.Compare(a.user.inFlight(), b.user.inFlight()), cmp.Compare(s.aboveShare(a), s.aboveShare(b)), cmp.Compare(a.number, b.number))
+}
+
+func (s *Scheduler) aboveShare(t *Turn) int {
+	return max(0, s.gateways[t.gate.gateway]-s.cfg.MaxInFlight/2/gatewayShare)
+}
+
+// next returns the first request in the lines of a gate that the gate and the bounds of its
+// user allow to begin.
+func (s *Scheduler) next(g *gate, now time.Time) *Turn {
+lines:
+	for class := range classes {
+		for len(g.lines[class]) > 0 {
+			t := g.lines[class][0]
+			is := s.classOf(t)
+			switch {
+			case t.state != inLine: // it has ended
+			case is != class:
+				g.lines[is] = append(g.lines[is], t)
+			case !g.hasPlace(class, now):
+				continue lines
+			case !s.mayBegin(t, class):
+				t.state = waiting
+				t.user.inLine--
+				t.user.waiting = slices.Insert(t.user.waiting, 0, t)
+			default:
+				t.class = class
+				return t
+			}
+			g.lines[class] = g.lines[class][1:]
+		}
+	}
+	return nil
 }
 
 // classOf returns the class of a request, by its user's experience at the gate.
 func (s *Scheduler) classOf(t *Turn) class {
 	user, answers := s.hash(t.User), &t.gate.answers
 	switch {
-	case t.user.hangsAt(t.gate), answers.hung.has(user):
-		return hangs
+	case isAt(t.user.hanging, t.gate), answers.failing.has(user), t.gate.isClosed() && t.gate.failed.has(user):
+		return classFailing
 	case answers.all.has(user):
-		return known
+		return classKnown
 	}
-	return unknown
+	return classUnknown
 }
 
-func (u *user) hangsAt(g *gate) bool {
-	return slices.ContainsFunc(u.hanging, func(t *Turn) bool { return t.gate == g })
+func isAt(turns []*Turn, g *gate) bool {
+	return slices.ContainsFunc(turns, func(t *Turn) bool { return t.gate == g })
 }
 
 // mayBegin reports whether a user may have one more request in flight. Users with requests
 // that hang share half of the host's places. A user above this share may only begin
-// requests to gates that answer, where no request of the user has hung.
+// requests to quick gates, where the user's last request did not hang.
 func (s *Scheduler) mayBegin(t *Turn, c class) bool {
 	u := t.user
-	if len(u.young) >= maxUser || u.inFlight() >= maxUserAll {
+	switch {
+	case len(u.young) >= maxUser, u.inFlight() >= maxUserAll:
 		return false
-	}
-	if c == unknown && slices.ContainsFunc(u.young, func(other *Turn) bool { return other.gate == t.gate }) {
-		return false // until the user's first request to the gate is answered, or hangs
-	}
-	if len(u.hanging) < max(1, s.cfg.MaxInFlight/2/max(1, s.hangers)) {
+	case c != classKnown && isAt(u.young, t.gate): // until this request is answered, or hangs
+		return false
+	case len(u.hanging) < max(1, s.cfg.MaxInFlight/2/max(1, s.hangers)):
 		return true
 	}
-	return !t.gate.isSilent && c != hangs
+	return !t.gate.isSlow && c != classFailing
 }
 
 // hasPlace reports whether the host has a place for a request. Half of MaxInFlight is for
-// gates that answer. The other half is for requests that hang, and for silent gates.
-// Beyond this half, a user with nothing in flight may still begin a request to a silent
-// gate: a new gate is silent, too, and gates that hang must not keep the host from it.
+// gates that answer quickly. The other half is for requests that hang, and for slow gates.
+// Beyond this half, a user with nothing in flight may still begin a request to a slow
+// gate: a new gate is slow, too, and gates that hang must not keep the host from it.
 func (s *Scheduler) hasPlace(t *Turn) bool {
 	half := s.cfg.MaxInFlight / 2
-	if !t.gate.isSilent {
-		return s.young.Len()-s.silent < half
+	if !t.gate.isSlow {
+		return s.young.Len()-s.slow < half
 	}
-	slow := s.silent + s.hanging
+	slow := s.slow + s.hanging
 	return slow < half || t.user.inFlight() == 0 && slow < s.cfg.MaxInFlight
 }
 
-func (u *user) inFlight() int { return len(u.young) + len(u.hanging) }
-
+// begin begins the request that next has returned.
 func (s *Scheduler) begin(t *Turn, now time.Time) {
-	t.state, t.began, t.class = young, now, s.classOf(t)
+	g := t.gate
+	g.lines[t.class] = g.lines[t.class][1:]
+	t.user.inLine--
+	s.waiting--
+	t.state, t.began, t.isProbe = young, now, g.isClosed()
 	t.place = s.young.PushBack(t)
 	t.user.young = append(t.user.young, t)
-	t.gate.young[t.class]++
-	if t.gate.isSilent {
-		s.silent++
+	s.gateways[g.gateway]++
+	if g.begin(t.class, now); g.isSlow {
+		s.slow++
 	}
 	if t.ready != nil {
 		close(t.ready)
 	}
 }
 
-// age finds the requests that hang.
+// age finds the requests that hang. A user's first one counts as a failure of the gate, if
+// the gate has answered no request since.
 func (s *Scheduler) age(now time.Time) {
+	var aged []*Turn
 	for e := s.young.Front(); e != nil && now.Sub(e.Value.(*Turn).began) >= hangAfter; e = s.young.Front() {
 		t := e.Value.(*Turn)
+		g, user := t.gate, s.hash(t.User)
 		s.leaveYoung(t)
 		t.state = hanging
 		if len(t.user.hanging) == 0 {
@@ -380,11 +423,20 @@ func (s *Scheduler) age(now time.Time) {
 		}
 		t.user.hanging = append(t.user.hanging, t)
 		s.hanging++
-		t.gate.answers.at(now).hung.add(s.hash(t.User))
-		if t.gate.answered.Before(t.began) {
-			s.setSilent(t.gate, true)
-			s.fails(t, now)
+		if t.class == classFailing {
+			g.failingMore = 0
 		}
+		isFirst := !g.answers.at(now).failing.has(user)
+		g.answers.failing.add(user)
+		if g.answered.Before(t.began) {
+			s.setSlow(g, true)
+			if isFirst {
+				g.fails(now, user)
+			}
+		}
+		aged = append(aged, t)
+	}
+	for _, t := range aged {
 		s.advance(t.user, now)
 		s.serve(t.gate, now)
 	}
@@ -392,31 +444,36 @@ func (s *Scheduler) age(now time.Time) {
 
 func (s *Scheduler) leaveYoung(t *Turn) {
 	s.young.Remove(t.place)
-	t.user.young = slices.DeleteFunc(t.user.young, func(other *Turn) bool { return other == t })
+	t.user.young = without(t.user.young, t)
 	t.gate.young[t.class]--
-	if t.gate.isSilent {
-		s.silent--
+	if t.gate.isSlow {
+		s.slow--
 	}
 }
 
-func (s *Scheduler) setSilent(g *gate, isSilent bool) {
-	if g.isSilent == isSilent {
-		return
+func without(turns []*Turn, t *Turn) []*Turn {
+	return slices.DeleteFunc(turns, func(other *Turn) bool { return other == t })
+}
+
+func (s *Scheduler) setSlow(g *gate, isSlow bool) {
+	switch {
+	case isSlow && !g.isSlow:
+		s.slow += g.inFlight()
+	case !isSlow && g.isSlow:
+		s.slow -= g.inFlight()
 	}
-	g.isSilent = isSilent
-	if isSilent {
-		s.silent += g.inFlight()
-	} else {
-		s.silent -= g.inFlight()
-	}
+	g.isSlow = isSlow
 }
 
 // Tick serves all lines. Call it now and then while requests wait: time alone frees places,
-// because requests begin to hang, and because gates admit more each second after an outage.
+// because requests begin to hang, closed gates are probed, and gates admit more each second
+// after an outage.
 func (s *Scheduler) Tick(now time.Time) {
 	s.age(now)
-	for g := range s.lines {
-		s.serve(g, now)
+	for _, g := range s.gates {
+		if g.waiting() > 0 {
+			s.serve(g, now)
+		}
 	}
 }
 
@@ -437,85 +494,82 @@ const (
 // End ends a turn. Wait is how long a gateway asks to wait, for Throttled.
 func (s *Scheduler) End(now time.Time, t *Turn, r Result, wait time.Duration) {
 	s.age(now)
+	hung := t.state == hanging
 	if s.leave(t) {
-		s.note(t, r, wait, now)
+		s.note(now, t, r, wait, hung)
 	}
+	s.serveStarved(now)
 	s.advance(t.user, now)
 	s.serve(t.gate, now)
-	starved := s.starved
-	s.starved = nil
-	for _, g := range starved {
-		g.isStarved = false
-		s.serve(g, now)
-	}
 }
 
 // leave frees the place of a turn, and reports whether it had one.
 func (s *Scheduler) leave(t *Turn) (hadPlace bool) {
-	before := t.state
+	before, u := t.state, t.user
 	t.state = ended
 	switch before {
 	case waiting:
-		t.user.waiting = slices.DeleteFunc(t.user.waiting, func(other *Turn) bool { return other == t })
+		u.waiting = without(u.waiting, t)
 		s.waiting--
-	case inLine: // serve removes it from the line
-		t.user.inLine--
+		return false
+	case inLine: // next removes it from the line
+		u.inLine--
 		s.waiting--
+		return false
 	case young:
 		s.leaveYoung(t)
-		return true
 	case hanging:
-		t.user.hanging = slices.DeleteFunc(t.user.hanging, func(other *Turn) bool { return other == t })
+		u.hanging = without(u.hanging, t)
 		s.hanging--
-		if len(t.user.hanging) == 0 {
+		if len(u.hanging) == 0 {
 			s.hangers--
 		}
-		return true
+	case ended:
+		return false
 	}
-	return false
+	if s.gateways[t.gate.gateway]--; s.gateways[t.gate.gateway] == 0 {
+		delete(s.gateways, t.gate.gateway)
+	}
+	return true
 }
 
-// note learns from the result of a request.
-func (s *Scheduler) note(t *Turn, r Result, wait time.Duration, now time.Time) {
-	g := t.gate
+// note learns from the result of a request. The failure of a request that hung counted then.
+func (s *Scheduler) note(now time.Time, t *Turn, r Result, wait time.Duration, hung bool) {
+	g, user := t.gate, s.hash(t.User)
 	if t.isProbe {
 		g.endProbe(now, r)
 	}
 	switch r {
 	case Taken:
 		s.tookAny = now
-		s.setSilent(g, false)
 		g.takes(now, min(now.Sub(t.began), hangAfter), s.cfg.MaxPerGate)
-		g.answers.at(now).add(s.hash(t.User))
+		s.setSlow(g, g.mean > slowAfter)
+		g.answers.at(now).add(user)
+		if t.class == classFailing && !hung {
+			g.failingMore++
+		}
 	case Unreached:
 		s.unreached[t.Gate] = unreachable{now, t.User}
 		fallthrough
 	case Failed:
-		s.fails(t, now)
+		if !hung {
+			g.fails(now, user)
+		}
 		g.closeIfSilent(now)
 	case Throttled:
-		g.throttle(now, s.hash(t.User), wait)
+		g.throttle(now, user, wait)
 	case Blocked:
-		g.close(now, blockedLasts)
-		g.isBlocked = true
-	}
-}
-
-// fails notes a failure at the gate. Requests of class hangs do not count: a user whose
-// requests hang must not close the gate for other users.
-func (s *Scheduler) fails(t *Turn, now time.Time) {
-	if t.class != hangs {
-		t.gate.fails(now, s.hash(t.User))
+		g.block(now)
 	}
 }
 
 // IsOpen reports whether a gate is open.
 func (s *Scheduler) IsOpen(gate string) bool {
 	g := s.gates[gate]
-	return !s.isHeld(gate) && (g == nil || g.closedAt.IsZero())
+	return !s.isHeld(gate) && (g == nil || !g.isClosed())
 }
 
-// ClosedFor returns for how long a gate was closed since a time, by its last closure.
+// ClosedFor returns for how long a gate was closed since a time.
 func (s *Scheduler) ClosedFor(now, since time.Time, gate string) time.Duration {
 	if g := s.gates[gate]; g != nil {
 		return g.closedFor(now, since)
@@ -525,7 +579,7 @@ func (s *Scheduler) ClosedFor(now, since time.Time, gate string) time.Duration {
 
 const maxClaims = 256 // at once
 
-// Capacity returns how many backlogs to claim. A host that is cut off tries a few.
+// Capacity returns how many users a look may return. A host that is cut off tries a few.
 func (s *Scheduler) Capacity(now time.Time) int {
 	if s.IsCutOff(now) {
 		return closeUsers
@@ -533,24 +587,20 @@ func (s *Scheduler) Capacity(now time.Time) int {
 	return max(1, min(maxClaims, maxWaiting-s.waiting))
 }
 
-const forgetAfter = 2 * time.Hour // of an unused gate
+const forgetAfter = 2 * time.Hour // of an unused gate; requests end much earlier
 
 func (s *Scheduler) sweep(now time.Time) {
 	if now.Sub(s.swept) < time.Minute {
 		return
 	}
 	s.swept = now
-	inFlight := map[*gate]bool{}
 	for name, u := range s.users {
-		for _, t := range u.hanging {
-			inFlight[t.gate] = true
-		}
 		if u.inFlight()+u.inLine+len(u.waiting) == 0 && now.Sub(u.refused.began) > time.Minute {
 			delete(s.users, name)
 		}
 	}
 	for name, g := range s.gates {
-		if g.inFlight() == 0 && g.waiting() == 0 && !inFlight[g] && now.Sub(g.usedAt) > forgetAfter {
+		if now.Sub(g.usedAt) > forgetAfter {
 			delete(s.gates, name)
 		}
 	}
@@ -591,7 +641,7 @@ func (s *Scheduler) Stats() (stats Stats) {
 		switch {
 		case s.isHeld(name):
 			stats.Held++
-		case g.closedAt.IsZero():
+		case !g.isClosed():
 			stats.Open++
 		case g.isBlocked:
 			stats.Blocked++

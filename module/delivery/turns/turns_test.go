@@ -24,7 +24,7 @@ func (w *world) pass(d time.Duration) { w.now = w.now.Add(d) }
 
 // admit returns a turn that has its place. One that waits for it is ended.
 func (w *world) admit(user, gate string) (*Turn, time.Duration) {
-	turn, delay := w.Admit(w.now, user, gate)
+	turn, delay := w.Admit(w.now, user, gate, false)
 	if turn != nil && !hasPlace(turn) {
 		w.End(w.now, turn, Unused, 0)
 		return nil, w.PutOff(turn)
@@ -44,7 +44,7 @@ func (w *world) must(user, gate string) *Turn {
 }
 
 func (w *world) claimable(gate string) int {
-	most, _ := w.Claimable(w.now, gate)
+	most, _, _ := w.Claimable(w.now, gate)
 	return most
 }
 
@@ -114,7 +114,7 @@ func TestAGateGrowsWhileItAnswers(t *testing.T) {
 	}
 }
 
-// Failures of two users do not lower the limit of a gate, those of three do.
+// Failures of two users do not lower the limit of a gate, failures of three users do.
 func TestFailuresOfThreeUsersLowerTheLimit(t *testing.T) {
 	for users, want := range map[int]int{2: newPlaces, 3: 1} {
 		w := newWorld(t)
@@ -125,60 +125,6 @@ func TestFailuresOfThreeUsersLowerTheLimit(t *testing.T) {
 		if got := len(w.admitted("g")); got != want {
 			t.Errorf("failures of %d users: %d requests at once, want %d", users, got, want)
 		}
-	}
-}
-
-// Requests of two users that hang at a shared gate take none of its places.
-func TestHangingRequestsCountAtTheirUser(t *testing.T) {
-	w := newWorld(t)
-	w.prove("g")
-	for range 8 {
-		for user := range 2 {
-			for range 4 {
-				w.admit(fmt.Sprint("hangs", user), "g")
-			}
-		}
-		w.pass(hangAfter)
-		w.end(w.must("well", "g"), Taken)
-	}
-	if s := w.Stats(); s.Hanging != 2*maxUserAll {
-		t.Errorf("%d requests hang", s.Hanging)
-	}
-	if got := len(w.admitted("g")); got < newPlaces {
-		t.Errorf("others have %d places", got)
-	}
-	if !w.IsOpen("g") {
-		t.Error("the gate is closed")
-	}
-}
-
-// Accounts with requests that hang come back when these have failed. A new user does not wait for them.
-func TestUsersWhoseRequestsHungGoLast(t *testing.T) {
-	w := newWorld(t)
-	w.prove("g")
-	var hung []*Turn
-	for n := range 300 {
-		hung = append(hung, w.must(fmt.Sprint("hangs", n), "g"))
-		if n%8 == 7 {
-			w.pass(hangAfter)
-			w.end(w.must("well", "g"), Taken)
-		}
-	}
-	for _, turn := range hung {
-		w.end(turn, Failed)
-	}
-	w.prove("g")
-	again := 0
-	for n := range 300 {
-		if turn, _ := w.admit(fmt.Sprint("hangs", n), "g"); turn != nil {
-			again++
-		}
-	}
-	if again == 0 || again > 300/4 {
-		t.Errorf("%d begin again", again)
-	}
-	for n := range 100 {
-		w.end(w.must(fmt.Sprint("new", n), "g"), Taken)
 	}
 }
 
@@ -204,7 +150,7 @@ func TestUsersShareThePlacesOfRequestsThatHang(t *testing.T) {
 			t.Errorf("%d requests of %s hang", n, user)
 		}
 	}
-	// A user with a share of its own uses it at once, also at a new gate.
+	// A user below its share begins at once, also at a new gate.
 	w.end(w.must("another", "new gate"), Taken)
 	w.must("another", "well")
 	// A user that hangs can still send to gates that answer.
@@ -240,7 +186,7 @@ func TestWaitingRequestsGetTheirPlacesInOrder(t *testing.T) {
 	w := newWorld(t)
 	var turns []*Turn
 	for n := range 2 * newPlaces {
-		turn, _ := w.Admit(w.now, fmt.Sprint("u", n), "g")
+		turn, _ := w.Admit(w.now, fmt.Sprint("u", n), "g", false)
 		turns = append(turns, turn)
 	}
 	for n, turn := range turns {
@@ -276,12 +222,12 @@ func TestAUserHasFewRequestsInALine(t *testing.T) {
 	}
 	admitted := 0
 	for range 100 {
-		if turn, _ := w.Admit(w.now, "attacker", "g"); turn != nil {
+		if turn, _ := w.Admit(w.now, "attacker", "g", false); turn != nil {
 			admitted++
 		}
 	}
-	turn, _ := w.Admit(w.now, "well", "g")
-	if at := slices.Index(w.gates["g"].lines[unknown], turn); admitted != maxUserWaiting || at != maxUser {
+	turn, _ := w.Admit(w.now, "well", "g", false)
+	if at := slices.Index(w.gates["g"].lines[classUnknown], turn); admitted != maxUserWaiting || at != maxUser {
 		t.Errorf("the attacker has %d, and another user is number %d in line", admitted, at)
 	}
 }
@@ -295,7 +241,7 @@ func TestAUserWaitsAtManyGates(t *testing.T) {
 		turns = append(turns, w.must("a", "g"))
 	}
 	for n := range 3 {
-		turn, _ := w.Admit(w.now, "a", fmt.Sprint("other", n))
+		turn, _ := w.Admit(w.now, "a", fmt.Sprint("other", n), false)
 		turns = append(turns, turn)
 	}
 	for n := range 3 {
@@ -303,24 +249,6 @@ func TestAUserWaitsAtManyGates(t *testing.T) {
 		if !hasPlace(turns[maxUser+n]) {
 			t.Errorf("request %d has no place", n)
 		}
-	}
-}
-
-func TestHangingGatesLeavePlacesForOtherGates(t *testing.T) {
-	w := newWorld(t)
-	w.prove("well")
-	for n := range 1000 {
-		w.admitted(fmt.Sprint("hangs", n))
-	}
-	if got := len(w.admitted("well")); got < newGate {
-		t.Errorf("a gate that answers gets %d", got)
-	}
-	w.pass(10 * time.Second)
-	for n := range 1000 {
-		w.admitted(fmt.Sprint("hangs later", n))
-	}
-	if s := w.Stats(); s.Hanging+s.InFlight > 3*1024 {
-		t.Errorf("%d requests in flight", s.Hanging+s.InFlight)
 	}
 }
 
@@ -427,7 +355,17 @@ func TestTheTimeOfAClosureIsKnown(t *testing.T) {
 	want(30*time.Second, 10*time.Second)
 	want(10*time.Second, 0)
 	w.close("gate")
-	want(time.Hour, time.Second)
+	want(time.Hour, 41*time.Second)
+	for range 2 * maxClosures { // the oldest are joined
+		w.end(w.must("p", "gate"), Taken)
+		w.pass(time.Second)
+		w.close("gate")
+	}
+	want(time.Hour, 41*time.Second+2*maxClosures*time.Second)
+	want(1500*time.Millisecond, time.Second)
+	if got := len(w.gates["gate"].closures); got != maxClosures {
+		t.Errorf("%d closures are kept", got)
+	}
 }
 
 // A user whose requests did not fail probes a closed gate at once, one in a second.
@@ -439,7 +377,7 @@ func TestAUserWithoutFailuresProbesAClosedGate(t *testing.T) {
 		t.Error("a user that failed probes the gate")
 	}
 	probe := w.must("well", "g")
-	next, _ := w.Admit(w.now, "well too", "g")
+	next, _ := w.Admit(w.now, "well too", "g", false)
 	if next == nil || hasPlace(next) {
 		t.Errorf("the next one does not wait for the probe: %+v", next)
 	}
@@ -504,7 +442,7 @@ func TestRetryAfterOfThreeUsersClosesTheGateForAWhile(t *testing.T) {
 func TestOperatorsHoldGateways(t *testing.T) {
 	w := newWorld(t)
 	w.Hold([]string{"https://gw:443"})
-	if turn, delay := w.Admit(w.now, "a", "https://gw:443 app"); turn != nil || delay != 0 || w.claimable("https://gw:443 app") != 0 {
+	if turn, delay := w.Admit(w.now, "a", "https://gw:443 app", false); turn != nil || delay != 0 || w.claimable("https://gw:443 app") != 0 {
 		t.Errorf("got %v, %v", turn, delay)
 	}
 	w.must("a", "https://gw:8443 app")
@@ -565,7 +503,7 @@ func TestCountsMatchTheTurns(t *testing.T) {
 				n := random.IntN(len(all))
 				s.End(now, all[n], Result(random.IntN(int(Neutral)+1)), time.Second)
 				all = append(all[:n], all[n+1:]...)
-			} else if turn, delay := s.Admit(now, fmt.Sprint(random.IntN(4)), fmt.Sprint(random.IntN(5))); turn != nil {
+			} else if turn, delay := s.Admit(now, fmt.Sprint(random.IntN(4)), fmt.Sprint(random.IntN(5)), random.IntN(8) == 0); turn != nil {
 				all = append(all, turn)
 			} else if delay < 0 || delay > 10*time.Minute {
 				t.Fatalf("seed %d: put off for %v", seed, delay)
@@ -581,16 +519,16 @@ func TestCountsMatchTheTurns(t *testing.T) {
 				users[turn.User]++
 				if turn.state == young {
 					gates[turn.Gate]++
-					if turn.gate.isSilent {
+					if turn.gate.isSlow {
 						silent++
 					}
 				} else {
 					hanging++
 				}
 			}
-			if s.young.Len()+s.hanging != inFlight || s.silent != silent || s.hanging != hanging || s.waiting != waits {
+			if s.young.Len()+s.hanging != inFlight || s.slow != silent || s.hanging != hanging || s.waiting != waits {
 				t.Fatalf("seed %d: %d young, %d silent, %d hang, %d wait; counted %d, %d, %d, %d", seed,
-					s.young.Len(), s.silent, s.hanging, s.waiting, inFlight, silent, hanging, waits)
+					s.young.Len(), s.slow, s.hanging, s.waiting, inFlight, silent, hanging, waits)
 			}
 			for name, g := range s.gates {
 				if g.inFlight() != gates[name] || gates[name] > 6+1 { // with a probe

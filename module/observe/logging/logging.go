@@ -41,6 +41,8 @@ func fields(problem observe.Problem, err error) []zap.Field {
 	var refused *module.ImportRefused
 	var setting *redisclient.SettingError
 	var late *delivery.LateError
+	var removed *module.RemovedPusher
+	var rejected *delivery.RejectedError
 	switch {
 	case err == nil:
 		return nil
@@ -50,10 +52,13 @@ func fields(problem observe.Problem, err error) []zap.Field {
 	case errors.As(err, &late):
 		return []zap.Field{zap.String("pusher", late.Pusher), zap.Duration("age", late.Age), zap.String("cause", string(late.Cause)),
 			zap.Int("failures", late.Attempts), zap.String("last", late.Last)}
+	case errors.As(err, &removed):
+		return []zap.Field{zap.String("user_id", string(removed.User)), zap.String("pusher", delivery.PusherID(removed.User, removed.Key)),
+			zap.String("device_id", removed.Device)}
 	case errors.As(err, &setting):
 		return []zap.Field{zap.String("option", setting.Option), zap.String("why", setting.String()), zap.String("redis", setting.Address)}
-	case problem == observe.PusherRemoved:
-		return []zap.Field{zap.String("pusher", err.Error())}
+	case errors.As(err, &rejected):
+		return []zap.Field{zap.String("user_id", string(rejected.User)), zap.String("pusher", rejected.Pusher), zap.String("gateway", rejected.Gateway)}
 	case problem == observe.NoDurability:
 		return []zap.Field{zap.String("why", err.Error())}
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/pushfx/pushfx/module/delivery"
 	"github.com/pushfx/pushfx/module/observe"
 	"github.com/pushfx/pushfx/module/observe/logging"
+	"github.com/pushfx/pushfx/module/pusher"
 	"github.com/pushfx/pushfx/module/pushrule"
 	"github.com/pushfx/pushfx/module/redisclient"
 )
@@ -52,11 +53,18 @@ func TestEachProblemHasOneLine(t *testing.T) {
 			"the clocks of this host and of Redis differ", map[string]any{"error": differs.Error()}},
 		{observe.ClockUnknown, errors.New("NOPERM"), zapcore.WarnLevel,
 			"the clock of Redis cannot be read", map[string]any{"error": "NOPERM"}},
+		{observe.MasterSkipped, errors.New("connection refused"), zapcore.WarnLevel,
+			"a Redis master does not reply, missing values are not looked for there", map[string]any{"error": "connection refused"}},
 		{observe.DeliveryDelayed, cause, zapcore.WarnLevel, "notifications are delayed", map[string]any{"error": unavailable}},
 		{observe.TooManyRejections, nil, zapcore.ErrorLevel,
 			"a push gateway rejects too many pushkeys of an app, no more are removed", map[string]any{}},
-		{observe.PusherRemoved, errors.New("I0rGUzqbEPAr7oXUSnlEDg"), zapcore.InfoLevel,
-			"pusher removed, its gateway has rejected the pushkey", map[string]any{"pusher": "I0rGUzqbEPAr7oXUSnlEDg"}},
+		{observe.PusherTaken, &module.RemovedPusher{User: "@alice:example.org", Key: pusher.Key{AppID: "app", Pushkey: "hush"}, Device: "PHONE"}, zapcore.InfoLevel,
+			"pusher removed, another user has set its pushkey", map[string]any{
+				"user_id": "@alice:example.org", "device_id": "PHONE", "pusher": delivery.PusherID("@alice:example.org", pusher.Key{AppID: "app", Pushkey: "hush"}),
+			}},
+		{observe.PusherRemoved, &delivery.RejectedError{User: "@alice:example.org", Pusher: "I0rGUzqbEPAr7oXUSnlEDg", Gateway: "https://gw:443"}, zapcore.InfoLevel,
+			"pusher removed, its gateway has rejected the pushkey",
+			map[string]any{"user_id": "@alice:example.org", "pusher": "I0rGUzqbEPAr7oXUSnlEDg", "gateway": "https://gw:443"}},
 		{observe.DeliveredLate, &delivery.LateError{Pusher: "I0rGUzqbEPAr7oXUSnlEDg", Age: 40 * time.Second, Cause: delivery.LateThrottled, Attempts: 1, Last: "429"},
 			zapcore.InfoLevel, "notification delivered late",
 			map[string]any{"pusher": "I0rGUzqbEPAr7oXUSnlEDg", "age": 40 * time.Second, "cause": "throttled", "failures": 1, "last": "429"}},

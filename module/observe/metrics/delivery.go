@@ -173,17 +173,17 @@ func (m *Metrics) Delivery(stats func() delivery.Stats) []prometheus.Collector {
 		func(s delivery.Stats) float64 { return float64(s.InFlight) })
 	gauge("slow", "Requests to push gateways in flight for longer.",
 		func(s delivery.Stats) float64 { return float64(s.Slow) })
-	gauge("late_seconds", "How long the oldest due backlog has been due. It grows while this host cannot look.",
+	gauge("late_seconds", "How long the user that is due the longest has been due. It grows while this host cannot look.",
 		func(s delivery.Stats) float64 { return s.Late.Seconds() })
-	gauge("waiting", "Notifications in the queue, due or not. All hosts show the whole queue.",
+	gauge("waiting", "Notifications in the queue, counted for each pusher, due or not. All hosts show the whole queue.",
 		func(s delivery.Stats) float64 { return float64(s.Waiting) })
 	gauge("oldest_seconds", "For how long notifications of three users have waited at a gateway. It grows while this host cannot read the queue.",
 		func(s delivery.Stats) float64 { return s.Oldest.Seconds() })
-	gauge("worst_gateway_waiting", "Notifications in the queue for the gateway with most.",
+	gauge("worst_gateway_waiting", "Users for whom something waits at the gateway with most.",
 		func(s delivery.Stats) float64 { return float64(most(s.WaitingAt)) })
 	for name, label := range d.named {
 		all = append(all, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "pushfx_delivery_gateway_waiting", Help: "Notifications in the queue for a named gateway.",
+			Name: "pushfx_delivery_gateway_waiting", Help: "Users for whom something waits at a named gateway.",
 			ConstLabels: prometheus.Labels{gatewayLabel: label},
 		}, func() float64 { return float64(stats().WaitingAt[name]) }))
 	}

@@ -89,7 +89,7 @@ func New(cfg DeliveryConfig) *Metrics {
 			"Rule sets created with the defaults, imported, or repaired.", eventLabel),
 		unread: counter("pushfx_unread_events_total",
 			"Operations appended to lists of unread notifications, lists compacted, appends to lists of more than 64 operations (long), "+
-				"and tries to read or change a list that cannot be read (unreadable).", eventLabel),
+				"tries to read or change a list that cannot be read (unreadable), and compacted lists without place for all (shortened).", eventLabel),
 		durability: histogram("pushfx_durability_wait_seconds",
 			"Duration of a change with its wait for replicas or disk.", storeLabel, outcomeLabel),
 		lag: prometheus.NewHistogram(prometheus.HistogramOpts{
@@ -118,7 +118,7 @@ func (m *Metrics) begin() {
 			for _, store := range stores {
 				m.wholeReads.WithLabelValues(store)
 			}
-		case observe.UnreadAppended, observe.UnreadCompacted, observe.UnreadLong, observe.UnreadUnreadable: // see Unread
+		case observe.UnreadAppended, observe.UnreadCompacted, observe.UnreadLong, observe.UnreadUnreadable, observe.UnreadShortened: // see Unread
 		case observe.NotificationDropped, observe.NotificationLate, observe.HandoverFailed, observe.DeliveryFailed, observe.RulesKept, observe.RulesRead: // see newForDelivery
 		default:
 			for _, store := range stores {
@@ -143,7 +143,7 @@ func unreadEvent(event observe.Event) string { return strings.TrimPrefix(event.S
 
 // Unread returns the collector of a host with unread counts.
 func (m *Metrics) Unread() prometheus.Collector {
-	for _, event := range []observe.Event{observe.UnreadAppended, observe.UnreadCompacted, observe.UnreadLong, observe.UnreadUnreadable} {
+	for _, event := range []observe.Event{observe.UnreadAppended, observe.UnreadCompacted, observe.UnreadLong, observe.UnreadUnreadable, observe.UnreadShortened} {
 		m.unread.WithLabelValues(unreadEvent(event))
 	}
 	return m.unread
@@ -200,7 +200,7 @@ func (m *Metrics) Count(event observe.Event, label string, n int) {
 		m.delivery.notHandedOver.WithLabelValues(label).Add(count)
 	case observe.DeliveryFailed:
 		m.delivery.failures.WithLabelValues(label).Add(count)
-	case observe.UnreadAppended, observe.UnreadCompacted, observe.UnreadLong, observe.UnreadUnreadable:
+	case observe.UnreadAppended, observe.UnreadCompacted, observe.UnreadLong, observe.UnreadUnreadable, observe.UnreadShortened:
 		m.unread.WithLabelValues(unreadEvent(event)).Add(count)
 	case observe.RulesKept:
 		m.delivery.audience.WithLabelValues("hit").Add(count)

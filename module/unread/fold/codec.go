@@ -11,23 +11,24 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/pushfx/pushfx/module/fault"
 )
 
-// The errors of stored texts.
-var (
-	ErrDamaged   = errors.New("damaged text")
-	ErrLaterForm = errors.New("text of a later form")
-)
+// ErrDamaged is the error of a stored text that breaks its form. A text of another form
+// gives a [fault.OtherVersionError].
+var ErrDamaged = errors.New("damaged text")
 
 // A text begins with its form, a digit, and its kind. An operation continues with fields
 // that are separated by bytes 0.
 //
-// A record continues with a checksum of the rest, the actions that are not in
-// knownActions, and the rooms in the order of their ids. Each room begins with its length
-// and its id, so that a reader can skip it. Numbers are varints, strings have their length
-// before them.
+// A record continues with a checksum of the rest, the time of [Record] lost, the actions
+// that are not in knownActions, and the rooms in the order of their ids. Each room begins
+// with its length and its id, so that a reader can skip it. Numbers are varints, strings
+// have their length before them.
 const (
-	form       = '1'
+	opForm     = '1'
+	recordForm = '2'
 	recordKind = 'R'
 	header     = 2 // bytes
 	checksum   = 4 // bytes
@@ -44,24 +45,32 @@ var knownActions = [...]string{
 }
 
 func checkForm(text string) error {
+	if len(text) < header {
+		return fmt.Errorf("%w: it has no form", ErrDamaged)
+	}
+	known := byte(opForm)
+	if text[1] == recordKind {
+		known = recordForm
+	}
 	switch {
-	case len(text) >= header && text[0] == form:
+	case text[0] == known:
 		return nil
-	case text != "" && text[0] > form && text[0] <= '9':
-		return fmt.Errorf("%w %c, known is %c", ErrLaterForm, text[0], form)
+	case text[0] >= '1' && text[0] <= '9':
+		return &fault.OtherVersionError{Data: "unread counts", Form: text[:1]}
 	}
 	return fmt.Errorf("%w: it has no form", ErrDamaged)
 }
 
-// IsRecord reports whether a text is a record's, as far as its beginning shows.
+// IsRecord reports whether a text is a record's, of any form, as far as its beginning
+// shows.
 func IsRecord(text string) bool {
-	return len(text) >= header && text[0] == form && text[1] == recordKind
+	return len(text) >= header && text[0] >= '1' && text[0] <= '9' && text[1] == recordKind
 }
 
 // Text returns the stored text of the operation.
 func (op Op) Text() string {
 	b := make([]byte, 0, header+len(op.Room)+len(op.Thread)+len(op.Actions)+40)
-	b = append(b, form, byte(op.Kind))
+	b = append(b, opForm, byte(op.Kind))
 	b = append(append(b, op.Room...), 0)
 	b = append(strconv.AppendInt(b, op.Position, 10), 0)
 	b = append(append(b, op.Thread...), 0)
@@ -73,13 +82,16 @@ func (op Op) Text() string {
 	if op.Highlight {
 		b = append(b, 'h')
 	}
+	if op.Invite {
+		b = append(b, 'i')
+	}
 	if i := slices.Index(knownActions[:], op.Actions); i >= 0 {
 		return string(strconv.AppendInt(b, int64(i), 10))
 	}
 	return string(append(b, op.Actions...))
 }
 
-// ReadOp is the inverse of [Op.Text]. Errors: [ErrDamaged], [ErrLaterForm].
+// ReadOp is the inverse of [Op.Text]. Errors: [ErrDamaged], [fault.OtherVersionError].
 func ReadOp(text string) (op Op, err error) {
 	if err := checkForm(text); err != nil {
 		return Op{}, err
@@ -105,63 +117,15 @@ func ReadOp(text string) (op Op, err error) {
 
 func (op *Op) readEffect(text string) {
 	op.Actions, op.Highlight = strings.CutPrefix(text, "h")
+	op.Actions, op.Invite = strings.CutPrefix(op.Actions, "i")
 	if i, err := strconv.Atoi(op.Actions); err == nil && i >= 0 && i < len(knownActions) {
 		op.Actions = knownActions[i]
 	}
 }
 
-// Text returns the stored text of the record, of at most [MaxBytes]. Until the text fits, it
-// halves the number of notifications and threads that each room keeps; below one, it drops
-// rooms.
-func (r Record) Text() string {
-	rooms := slices.Sorted(maps.Keys(r.rooms))
-	for limit := MaxNotifications; ; limit /= 2 {
-		if limit == 0 {
-			rooms = r.dropOldest(rooms)
-			limit = 1
-		}
-		for _, room := range r.rooms {
-			room.settle(limit)
-		}
-		if text := r.encode(rooms); len(text) <= MaxBytes {
-			return text
-		}
-	}
-}
-
-// dropOldest drops the quarter of the rooms that had no operation for the longest time.
-func (r Record) dropOldest(rooms []string) []string {
-	slices.SortFunc(rooms, func(a, b string) int {
-		return cmp.Or(cmp.Compare(r.rooms[b].touched, r.rooms[a].touched), cmp.Compare(a, b))
-	})
-	rooms = rooms[:len(rooms)*3/4]
-	slices.Sort(rooms)
-	return rooms
-}
-
-func (r Record) encode(rooms []string) string {
-	w := writer{actions: map[string]uint64{}}
-	for i, actions := range knownActions {
-		w.actions[actions] = uint64(i)
-	}
-	for _, id := range rooms {
-		r.rooms[id].unpack()
-	}
-	var all, body []byte
-	for _, id := range rooms {
-		body = w.room(appendString(body[:0], id), r.rooms[id])
-		all = append(binary.AppendUvarint(all, uint64(len(body))), body...)
-	}
-	head := binary.AppendUvarint(nil, uint64(len(w.own)))
-	for _, actions := range w.own {
-		head = appendString(head, actions)
-	}
-	return withChecksum(string(append(head, all...)))
-}
-
 func withChecksum(rest string) string {
 	b := make([]byte, 0, header+checksum+len(rest))
-	b = binary.LittleEndian.AppendUint32(append(b, form, recordKind), crc32.ChecksumIEEE([]byte(rest)))
+	b = binary.LittleEndian.AppendUint32(append(b, recordForm, recordKind), crc32.ChecksumIEEE([]byte(rest)))
 	return string(append(b, rest...))
 }
 
@@ -179,69 +143,176 @@ func appendString(dst []byte, s string) []byte {
 	return append(binary.AppendUvarint(dst, uint64(len(s))), s...)
 }
 
+// writer writes rooms, which share actions.
 type writer struct {
 	actions map[string]uint64 // indexes
 	own     []string          // actions that are not in knownActions
+	bytes   int               // of own
 }
 
+func newWriter() *writer {
+	w := &writer{actions: make(map[string]uint64, len(knownActions))}
+	for i, actions := range knownActions {
+		w.actions[actions] = uint64(i)
+	}
+	return w
+}
+
+// The flags of a room say which parts follow.
+const (
+	roomIsCut = 1 << iota
+	roomHasOmitted
+	roomHasRedacted
+	roomHasSeen
+	roomFlags // a bound
+)
+
 func (w *writer) room(b []byte, r *Room) []byte {
+	r.unpack()
+	flags := uint64(0)
+	for i, has := range []bool{r.isCut, len(r.omitted) > 0, len(r.redacted) > 0, len(r.seen) > 0} {
+		if has {
+			flags |= 1 << i
+		}
+	}
 	for _, n := range []int64{r.touched, r.all, r.main} {
 		b = binary.AppendUvarint(b, uint64(n))
 	}
+	b = binary.AppendUvarint(b, flags)
 	threads := r.allThreads()
 	b = binary.AppendUvarint(b, uint64(len(threads)))
 	for _, id := range threads {
 		b = binary.AppendUvarint(appendString(b, id), uint64(r.threads[id]))
 	}
-	b = binary.AppendUvarint(b, uint64(len(r.unread)))
+	b = w.notifications(b, r.unread, threads)
+	if flags&roomHasOmitted != 0 {
+		b = appendOmitted(b, r.omitted, threads)
+	}
+	if flags&roomHasRedacted != 0 {
+		b = appendRedacted(b, r)
+	}
+	if flags&roomHasSeen != 0 {
+		b = w.notifications(b, r.seen, threads)
+	}
+	return b
+}
+
+// The flags of a notification. The index of its thread follows.
+const (
+	isHighlight = 1 << iota
+	isInvite
+	threadShift = iota
+)
+
+func (w *writer) notifications(b []byte, all []Notification, threads []string) []byte {
+	b = binary.AppendUvarint(b, uint64(len(all)))
 	before := Notification{}
-	for _, n := range r.unread {
-		thread := uint64(0)
-		if n.Thread != Main {
-			at, _ := slices.BinarySearch(threads, n.Thread)
-			thread = uint64(at) + 1
-		}
-		flags := thread << 1
+	for _, n := range all {
+		flags := indexOf(n.Thread, threads) << threadShift
 		if n.Highlight {
-			flags |= 1
+			flags |= isHighlight
+		}
+		if n.Invite {
+			flags |= isInvite
 		}
 		b = binary.AppendUvarint(b, uint64(n.Position-before.Position))
 		b = binary.AppendVarint(b, n.Time-before.Time)
 		b = binary.AppendUvarint(b, flags)
-		b = binary.AppendUvarint(b, w.index(n.Actions))
+		b = binary.AppendUvarint(b, w.index(n))
 		before = n
 	}
 	return b
 }
 
-// allThreads returns the threads with a mark or with notifications, sorted.
+// indexOf returns the index of a thread: 0 for Main, above it those of the sorted names,
+// and one more for All.
+func indexOf(thread string, threads []string) uint64 {
+	switch thread {
+	case Main:
+		return 0
+	case All:
+		return uint64(len(threads)) + 1
+	}
+	at, _ := slices.BinarySearch(threads, thread)
+	return uint64(at) + 1
+}
+
+func appendOmitted(b []byte, omitted map[string]omission, threads []string) []byte {
+	b = binary.AppendUvarint(b, uint64(len(omitted)))
+	for _, thread := range slices.SortedFunc(maps.Keys(omitted), func(a, b string) int {
+		return cmp.Compare(indexOf(a, threads), indexOf(b, threads))
+	}) {
+		b = binary.AppendUvarint(b, indexOf(thread, threads))
+		o := omitted[thread]
+		for i := range o.n {
+			b = binary.AppendUvarint(b, uint64(o.n[i]))
+			b = binary.AppendUvarint(b, uint64(o.upTo[i]))
+		}
+	}
+	return b
+}
+
+func appendRedacted(b []byte, r *Room) []byte {
+	b = binary.AppendUvarint(b, uint64(len(r.redacted)))
+	before := int64(0)
+	for _, position := range slices.Sorted(maps.Keys(r.redacted)) {
+		b = binary.AppendUvarint(b, uint64(position-before))
+		b = binary.AppendUvarint(b, uint64(r.redacted[position]))
+		before = position
+	}
+	return b
+}
+
+// allThreads returns the threads with names in the room, sorted. Each is stored once.
 func (r *Room) allThreads() []string {
-	if len(r.threads) == 0 && !slices.ContainsFunc(r.unread, func(n Notification) bool { return n.Thread != Main }) {
+	hasName := func(n Notification) bool { return n.Thread != Main }
+	if len(r.threads)+len(r.omitted) == 0 && !slices.ContainsFunc(r.unread, hasName) && !slices.ContainsFunc(r.seen, hasName) {
 		return nil
 	}
 	set := map[string]bool{}
 	for id := range r.threads {
 		set[id] = true
 	}
-	for _, n := range r.unread {
-		set[n.Thread] = true
+	for id := range r.omitted {
+		set[id] = true
+	}
+	for _, all := range [][]Notification{r.unread, r.seen} {
+		for _, n := range all {
+			set[n.Thread] = true
+		}
 	}
 	delete(set, Main)
+	delete(set, All)
 	return slices.Sorted(maps.Keys(set))
 }
 
-func (w *writer) index(actions string) uint64 {
-	i, found := w.actions[actions]
-	if !found {
-		i = uint64(len(w.actions))
-		w.actions[actions] = i
-		w.own = append(w.own, actions)
+// index returns the index of a notification's actions. Beyond maxActionBytes, it is the
+// index of notify alone.
+func (w *writer) index(n Notification) uint64 {
+	i, found := w.actions[n.Actions]
+	if found {
+		return i
 	}
+	if w.bytes+len(n.Actions) > maxActionBytes {
+		return w.actions[Simplest(n.Highlight)]
+	}
+	i = uint64(len(w.actions))
+	w.actions[n.Actions] = i
+	w.own = append(w.own, n.Actions)
+	w.bytes += len(n.Actions)
 	return i
 }
 
+// Simplest returns the actions that stand for longer ones.
+func Simplest(highlight bool) string {
+	if highlight {
+		return knownActions[2]
+	}
+	return knownActions[0]
+}
+
 // read adds the wanted rooms of a record's text. Expected is about their number.
-func (r Record) read(text string, wanted func(room string) bool, expected int) error {
+func (r *Record) read(text string, wanted func(room string) bool, expected int) error {
 	if err := checkForm(text); err != nil {
 		return err
 	}
@@ -250,6 +321,7 @@ func (r Record) read(text string, wanted func(room string) bool, expected int) e
 		return fmt.Errorf("%w: a record with a wrong checksum", ErrDamaged)
 	}
 	in := &reader{rest: rest}
+	r.lost = in.number()
 	actions := slices.Clone(knownActions[:])
 	for range in.length(1) {
 		actions = append(actions, in.string())
@@ -263,7 +335,7 @@ func (r Record) read(text string, wanted func(room string) bool, expected int) e
 
 // readRooms adds the wanted rooms in the rest of a record, which are in the order of their
 // ids.
-func (r Record) readRooms(in *reader, actions []string, wanted func(room string) bool, expected int) {
+func (r *Record) readRooms(in *reader, actions []string, wanted func(room string) bool, expected int) {
 	rooms := make([]Room, 0, expected) // fewer allocations than one for each room
 	for before := ""; in.rest != ""; {
 		body := &reader{rest: in.string()}
@@ -339,7 +411,27 @@ func (in *reader) string() (s string) {
 
 func (in *reader) room(r *Room, actions []string) {
 	*r = Room{touched: in.number(), all: in.number(), main: in.number(), isSorted: true}
+	flags := in.uvarint()
+	if flags >= roomFlags {
+		in.fail()
+		return
+	}
+	r.isCut = flags&roomIsCut != 0
 	roots := in.threads(r)
+	in.packed(r, roots, actions)
+	if flags&roomHasOmitted != 0 {
+		in.omitted(r, roots)
+	}
+	if flags&roomHasRedacted != 0 {
+		in.redacted(r)
+	}
+	if flags&roomHasSeen != 0 {
+		p := &packed{n: in.length(4), roots: roots, actions: actions}
+		in.notifications(p, func(_ int, n Notification) { r.seen = append(r.seen, n) })
+	}
+}
+
+func (in *reader) packed(r *Room, roots, actions []string) {
 	n := in.length(4)
 	if n == 0 {
 		return
@@ -348,8 +440,44 @@ func (in *reader) room(r *Room, actions []string) {
 	if p.byThread = p.main[:]; len(roots) > 0 {
 		p.byThread = make([]Counts, 1+len(roots))
 	}
-	in.unread(p, func(thread int, n Notification) { p.byThread[thread] = p.byThread[thread].with(n) })
+	in.notifications(p, func(thread int, n Notification) { p.byThread[thread] = p.byThread[thread].with(n) })
 	r.packed = p
+}
+
+func (in *reader) omitted(r *Room, roots []string) {
+	names := append([]string{Main}, append(roots, All)...)
+	r.omitted = map[string]omission{}
+	before := -1
+	for range in.length(5) {
+		var o omission
+		at := in.uvarint()
+		for i := range o.n {
+			n := in.uvarint()
+			o.n[i], o.upTo[i] = int(min(n, maxOmitted)), in.number()
+			if (n > 0) != (o.upTo[i] > 0) || n > maxOmitted {
+				in.fail()
+			}
+		}
+		if at >= uint64(len(names)) || int(at) <= before || o.n[0]+o.n[1] == 0 {
+			in.fail()
+			return
+		}
+		r.omitted[names[at]], before = o, int(at)
+	}
+}
+
+func (in *reader) redacted(r *Room) {
+	r.redacted = map[int64]int64{}
+	position := int64(0)
+	for range in.length(2) {
+		more := in.number()
+		if more == 0 || position+more < position {
+			in.fail()
+			return
+		}
+		position += more
+		r.redacted[position] = in.number()
+	}
 }
 
 // packed are the notifications of a room in their encoded form. Counting, the
@@ -382,11 +510,11 @@ func (r *Room) unpack() {
 	}
 	r.packed, r.unread = nil, make([]Notification, 0, p.n)
 	in := &reader{rest: p.text}
-	in.unread(p, func(_ int, n Notification) { r.unread = append(r.unread, n) })
+	in.notifications(p, func(_ int, n Notification) { r.unread = append(r.unread, n) })
 }
 
-// unread calls do for each notification, with the index of its thread in byThread.
-func (in *reader) unread(p *packed, do func(thread int, n Notification)) {
+// notifications calls do for each notification, with the index of its thread.
+func (in *reader) notifications(p *packed, do func(thread int, n Notification)) {
 	n := Notification{}
 	for range p.n {
 		before := n
@@ -394,15 +522,16 @@ func (in *reader) unread(p *packed, do func(thread int, n Notification)) {
 		zigzag := in.uvarint()
 		n.Time += int64(zigzag>>1) ^ -int64(zigzag&1)
 		flags, action := in.uvarint(), in.uvarint()
-		if flags>>1 > uint64(len(p.roots)) || action >= uint64(len(p.actions)) || n.Position <= before.Position || n.Time < 0 {
+		thread := flags >> threadShift
+		if thread > uint64(len(p.roots)) || action >= uint64(len(p.actions)) || n.Position <= before.Position || n.Time < 0 {
 			in.fail()
 			return
 		}
-		n.Thread, n.Highlight, n.Actions = Main, flags&1 == 1, p.actions[action]
-		if flags>>1 > 0 {
-			n.Thread = p.roots[flags>>1-1]
+		n.Thread, n.Highlight, n.Invite, n.Actions = Main, flags&isHighlight != 0, flags&isInvite != 0, p.actions[action]
+		if thread > 0 {
+			n.Thread = p.roots[thread-1]
 		}
-		do(int(flags>>1), n)
+		do(int(thread), n)
 	}
 }
 
@@ -411,7 +540,10 @@ func (in *reader) threads(r *Room) []string {
 	for i := range threads {
 		threads[i] = in.string()
 		if mark := in.number(); mark > 0 {
-			r.raise(threads[i], mark)
+			if r.threads == nil {
+				r.threads = map[string]int64{}
+			}
+			r.threads[threads[i]] = mark
 		}
 		if threads[i] == All || threads[i] == Main || i > 0 && threads[i] <= threads[i-1] {
 			in.fail()

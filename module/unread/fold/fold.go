@@ -5,9 +5,9 @@
 // begins with a record or an operation, and continues with operations. Operations may be
 // repeated and reordered without effect: notifications are a set by room and position,
 // and read marks are maxima. Two exceptions follow from the limits of a record. A
-// redaction has no effect on a notification that is repeated after both were folded into
-// a record. Of a room with more than [MaxNotifications], the count depends on when the
-// operations were folded.
+// redaction that [Record.Expire] has removed has no effect on a notification that is
+// repeated later. Of a room with more than [MaxNotifications], the counts are "at least",
+// and depend on when the operations were folded.
 package fold
 
 import (
@@ -21,18 +21,6 @@ import (
 const (
 	Main = "main"
 	All  = ""
-)
-
-// The limits of a record.
-const (
-	// MaxNotifications bounds the unread notifications of a room, and the read marks of its
-	// threads. Beyond it, the oldest notifications go, those without highlight first.
-	MaxNotifications = 200
-
-	// MaxBytes bounds the text of a record. A longer record keeps fewer notifications of
-	// each room: a half, a quarter, in the end one. If that is not enough, the rooms
-	// without operations for the longest time go.
-	MaxBytes = 256 << 10
 )
 
 // Kind is the kind of an operation.
@@ -54,15 +42,17 @@ type Op struct {
 	Time     int64 // in milliseconds, at least 0
 
 	Highlight bool
+	Invite    bool   // the event invites the user to the room
 	Actions   string // a JSON array; see [Notification]
 }
 
-// Notification is an unread notification.
+// Notification is a notification of a user.
 type Notification struct {
 	Position  int64
 	Time      int64 // of its first operation, in milliseconds
 	Thread    string
 	Highlight bool
+	Invite    bool   // see [Op]
 	Actions   string // of the push rule that notified, a JSON array
 }
 
@@ -71,24 +61,29 @@ type Counts struct{ Notifications, Highlights int }
 
 // Room is what a list says about a room.
 type Room struct {
-	touched int64 // the time of the newest operation
-	all     int64 // read marks, 0 for none
-	main    int64
-	threads map[string]int64
-	unread  []Notification // by position
+	touched  int64 // the time of the newest operation
+	all      int64 // read marks, 0 for none
+	main     int64
+	threads  map[string]int64
+	unread   []Notification      // by position
+	omitted  map[string]omission // by thread; in All, those of threads whose names are omitted, too
+	redacted map[int64]int64     // positions, with the times of the redactions
+	seen     []Notification      // highlights that have been read, by position
+	isCut    bool                // whether a record had no place for all of unread
 
 	isSorted bool
-	redacted map[int64]bool // positions; a record has none
-
-	packed *packed // the encoded form of unread, until unread is needed
+	packed   *packed // the encoded form of unread, until unread is needed
 }
 
 // Record is the fold of operations. It is not safe for concurrent use.
-type Record struct{ rooms map[string]*Room }
+type Record struct {
+	rooms map[string]*Room
+	lost  int64 // the time at which a record had no place for unread rooms, 0 for never
+}
 
 // Fold folds a list, or only its operations in the given rooms. Errors: [ErrDamaged],
-// [ErrLaterForm].
-func Fold(texts []string, rooms ...string) (Record, error) {
+// [fault.OtherVersionError].
+func Fold(texts []string, rooms ...string) (*Record, error) {
 	wanted := func(string) bool { return true }
 	if len(rooms) > 0 {
 		set := make(map[string]bool, len(rooms))
@@ -98,24 +93,29 @@ func Fold(texts []string, rooms ...string) (Record, error) {
 		wanted = func(room string) bool { return set[room] }
 	}
 	expected := expectedRooms(texts, rooms)
-	r := Record{make(map[string]*Room, expected)}
+	r := &Record{rooms: make(map[string]*Room, expected)}
 	for i, text := range texts {
 		if i == 0 && IsRecord(text) {
 			if err := r.read(text, wanted, expected); err != nil {
-				return Record{}, err
+				return nil, err
 			}
 			continue
 		}
 		op, err := ReadOp(text)
 		if err != nil {
-			return Record{}, err
+			return nil, err
 		}
 		if wanted(op.Room) {
 			r.apply(op)
 		}
 	}
+	hasSeen := false
 	for _, room := range r.rooms {
 		room.settle(MaxNotifications)
+		hasSeen = hasSeen || len(room.seen) > 0
+	}
+	if hasSeen && len(rooms) == 0 {
+		r.limitSeen()
 	}
 	return r, nil
 }
@@ -133,15 +133,27 @@ func expectedRooms(texts, rooms []string) int {
 }
 
 // Rooms returns the rooms of the record. Do not change them.
-func (r Record) Rooms() map[string]*Room { return r.rooms }
-
-// DropIdle drops rooms without unread notifications and without operations since a time
-// in milliseconds.
-func (r Record) DropIdle(since int64) {
-	maps.DeleteFunc(r.rooms, func(_ string, room *Room) bool { return room.Len() == 0 && room.touched < since })
+func (r *Record) Rooms() map[string]*Room {
+	if r == nil {
+		return nil
+	}
+	return r.rooms
 }
 
-func (r Record) apply(op Op) {
+// Expire drops redactions from before the time redacted. It drops rooms without
+// notifications and redactions that had no operation since the time idle. Times are in
+// milliseconds.
+func (r *Record) Expire(idle, redacted int64) {
+	maps.DeleteFunc(r.rooms, func(_ string, room *Room) bool {
+		maps.DeleteFunc(room.redacted, func(_, at int64) bool { return at < redacted })
+		return room.isEmpty() && len(room.redacted) == 0 && room.touched < idle
+	})
+	if r.lost < idle {
+		r.lost = 0
+	}
+}
+
+func (r *Record) apply(op Op) {
 	room := r.rooms[op.Room]
 	if room == nil {
 		room = &Room{}
@@ -155,76 +167,124 @@ func (r Record) apply(op Op) {
 		room.raise(op.Thread, op.Position)
 	case Redacted:
 		if room.redacted == nil {
-			room.redacted = map[int64]bool{}
+			room.redacted = map[int64]int64{}
 		}
-		room.redacted[op.Position] = true
+		room.redacted[op.Position] = max(room.redacted[op.Position], op.Time)
 	case Notified:
-		room.unread = append(room.unread, Notification{op.Position, op.Time, op.Thread, op.Highlight, op.Actions})
+		n := Notification{op.Position, op.Time, op.Thread, op.Highlight, op.Invite, op.Actions}
+		if !room.hasOmitted(n) {
+			room.unread = append(room.unread, n)
+		}
 	}
 }
 
 func (r *Room) raise(thread string, position int64) {
+	if position <= r.mark(thread) {
+		return
+	}
 	switch thread {
 	case All:
-		r.all = max(r.all, position)
+		r.all = position
 	case Main:
-		r.main = max(r.main, position)
+		r.main = position
 	default:
 		if r.threads == nil {
 			r.threads = map[string]int64{}
 		}
-		r.threads[thread] = max(r.threads[thread], position)
+		r.threads[thread] = position
 	}
+	r.readOmitted(thread, position)
 }
 
-// IsRead reports whether a read mark is at or after a position.
+// IsRead reports whether an event needs no notification any more: a read mark is at or
+// after its position, or it was redacted.
 func (r *Room) IsRead(thread string, position int64) bool {
-	switch {
-	case r == nil:
-		return false
-	case position <= r.all:
-		return true
-	case thread == Main:
-		return position <= r.main
-	}
-	return position <= r.threads[thread]
+	return r != nil && (position <= r.mark(thread) || r.isRedacted(position))
 }
 
-// Unread returns the unread notifications in the order of their positions. Do not
-// change them.
+func (r *Room) isRedacted(position int64) bool {
+	_, found := r.redacted[position]
+	return found
+}
+
+// mark returns the position up to which a thread is read.
+func (r *Room) mark(thread string) int64 {
+	if thread == Main {
+		return max(r.all, r.main)
+	}
+	return max(r.all, r.threads[thread])
+}
+
+// Unread returns the unread notifications in the order of their positions, without
+// those that only count. Do not change them.
 func (r *Room) Unread() []Notification {
 	r.unpack()
 	return r.unread
 }
 
+// Seen returns highlights that have been read, in the order of their positions. Do not
+// change them.
+func (r *Room) Seen() []Notification { return r.seen }
+
 // Len returns the number of unread notifications.
 func (r *Room) Len() int {
+	n := r.kept()
+	for _, o := range r.omitted {
+		n += o.counts().Notifications
+	}
+	return n
+}
+
+func (r *Room) kept() int {
 	if r.packed != nil {
 		return r.packed.n
 	}
 	return len(r.unread)
 }
 
+func (r *Room) isEmpty() bool { return r.kept()+len(r.omitted)+len(r.seen) == 0 }
+
 // Touched returns the time of the newest operation, in milliseconds.
 func (r *Room) Touched() int64 { return r.touched }
+
+// Newest returns the position of the newest unread notification.
+func (r *Room) Newest() (position int64) {
+	if unread := r.Unread(); len(unread) > 0 {
+		position = unread[len(unread)-1].Position
+	}
+	for _, o := range r.omitted {
+		position = max(position, o.upTo[0], o.upTo[1])
+	}
+	return position
+}
 
 // Counts returns the counts of the main timeline, and of each thread with unread
 // notifications by its root.
 func (r *Room) Counts() (main Counts, threads map[string]Counts) {
-	if r.packed != nil {
-		return r.packed.counts()
-	}
-	for _, n := range r.unread {
-		if n.Thread == Main {
-			main = main.with(n)
-			continue
+	add := func(thread string, more Counts) {
+		if thread == Main || thread == All {
+			main = main.plus(more)
+			return
 		}
 		if threads == nil {
 			threads = map[string]Counts{}
 		}
-		threads[n.Thread] = threads[n.Thread].with(n)
+		threads[thread] = threads[thread].plus(more)
+	}
+	if r.packed != nil {
+		main, threads = r.packed.counts()
+	}
+	for _, n := range r.unread {
+		add(n.Thread, Counts{}.with(n))
+	}
+	for thread, o := range r.omitted {
+		add(thread, o.counts())
 	}
 	return main, threads
+}
+
+func (c Counts) plus(more Counts) Counts {
+	return Counts{c.Notifications + more.Notifications, c.Highlights + more.Highlights}
 }
 
 func (c Counts) with(n Notification) Counts {
@@ -238,63 +298,58 @@ func (c Counts) with(n Notification) Counts {
 // settle brings the room into the form that does not depend on the order of operations.
 func (r *Room) settle(limit int) {
 	if !r.isSorted {
-		r.settleUnread()
+		r.settleNotifications()
 	}
-	maps.DeleteFunc(r.threads, func(_ string, mark int64) bool { return mark <= r.all })
 	if r.main <= r.all {
 		r.main = 0
 	}
-	if r.Len() > limit {
-		r.unpack()
-		slices.SortFunc(r.unread, byImportance)
-		r.unread = r.unread[:limit]
-		slices.SortFunc(r.unread, byPosition)
+	if r.entries() > 0 {
+		maps.DeleteFunc(r.threads, func(_ string, mark int64) bool { return mark <= r.all })
+		maps.DeleteFunc(r.omitted, func(thread string, o omission) bool { return o.isRead(r.markOfOmitted(thread)) })
+		r.limit(limit)
 	}
-	r.limitMarks(limit)
+	if r.isCut && r.kept()+len(r.omitted) == 0 {
+		r.isCut = false
+	}
 }
 
-// settleUnread sorts the notifications and removes repeated, read and redacted ones.
-func (r *Room) settleUnread() {
+// settleNotifications sorts the notifications, and removes repeated, read and redacted
+// ones. Highlights stay in seen after they were read.
+func (r *Room) settleNotifications() {
 	slices.SortFunc(r.unread, byPosition)
-	r.unread = slices.CompactFunc(r.unread, func(a, b Notification) bool { return a.Position == b.Position })
+	r.unread = slices.CompactFunc(r.unread, isSamePosition)
 	r.unread = slices.DeleteFunc(r.unread, func(n Notification) bool {
-		return r.redacted[n.Position] || r.IsRead(n.Thread, n.Position)
+		isRead := n.Position <= r.mark(n.Thread)
+		if isRead && n.Highlight {
+			r.seen = append(r.seen, n)
+		}
+		return isRead || r.isRedacted(n.Position)
 	})
-	r.redacted, r.isSorted = nil, true
+	slices.SortFunc(r.seen, byPosition)
+	r.seen = slices.CompactFunc(r.seen, isSamePosition)
+	r.seen = slices.DeleteFunc(r.seen, func(n Notification) bool {
+		_, isUnread := slices.BinarySearchFunc(r.unread, n, func(a, b Notification) int { return cmp.Compare(a.Position, b.Position) })
+		return isUnread || r.isRedacted(n.Position)
+	})
+	r.isSorted = true
 }
 
-// limitMarks removes the lowest read marks of threads. A removed mark is not missed,
-// because the notifications that it made read have been removed before.
-func (r *Room) limitMarks(limit int) {
-	if len(r.threads) <= limit {
-		return
-	}
-	byMark := slices.SortedFunc(maps.Keys(r.threads), func(a, b string) int {
-		return cmp.Or(-cmp.Compare(r.threads[a], r.threads[b]), cmp.Compare(a, b))
-	})
-	for _, thread := range byMark[limit:] {
-		delete(r.threads, thread)
-	}
-}
+func isSamePosition(a, b Notification) bool { return a.Position == b.Position }
 
 // byPosition orders by position. Notifications with the same position are ordered by time,
 // then by the other fields, so that the order of operations has no effect.
 func byPosition(a, b Notification) int {
 	return cmp.Or(
-		cmp.Compare(a.Position, b.Position), cmp.Compare(a.Time, b.Time), highlightFirst(a, b),
-		cmp.Compare(a.Thread, b.Thread), cmp.Compare(a.Actions, b.Actions),
+		cmp.Compare(a.Position, b.Position), cmp.Compare(a.Time, b.Time), trueFirst(a.Highlight, b.Highlight),
+		cmp.Compare(a.Thread, b.Thread), trueFirst(a.Invite, b.Invite), cmp.Compare(a.Actions, b.Actions),
 	)
 }
 
-func byImportance(a, b Notification) int {
-	return cmp.Or(highlightFirst(a, b), cmp.Compare(b.Position, a.Position))
-}
-
-func highlightFirst(a, b Notification) int {
+func trueFirst(a, b bool) int {
 	switch {
-	case a.Highlight == b.Highlight:
+	case a == b:
 		return 0
-	case a.Highlight:
+	case a:
 		return -1
 	}
 	return 1

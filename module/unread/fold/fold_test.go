@@ -29,7 +29,7 @@ func texts(ops ...Op) (all []string) {
 	return all
 }
 
-func fold(t testing.TB, list []string, rooms ...string) Record {
+func fold(t testing.TB, list []string, rooms ...string) *Record {
 	t.Helper()
 	r, err := Fold(list, rooms...)
 	if err != nil {
@@ -39,10 +39,10 @@ func fold(t testing.TB, list []string, rooms ...string) Record {
 }
 
 // describe shows all of a record that later operations can depend on.
-func describe(r Record) string {
+func describe(r *Record) string {
 	var lines []string
 	for id, room := range r.rooms {
-		lines = append(lines, fmt.Sprint(id, room.touched, room.all, room.main, room.threads, room.Unread()))
+		lines = append(lines, fmt.Sprint(id, room.touched, room.all, room.main, room.threads, room.Unread(), room.omitted, room.redacted, room.seen, room.isCut))
 	}
 	slices.Sort(lines)
 	return strings.Join(lines, "\n")
@@ -90,36 +90,41 @@ func TestCountsOfThreads(t *testing.T) {
 	}
 }
 
-// model is the fold of segments of operations, each folded into the record before the
-// next one came, as the package comment describes it.
-type model struct{ segments [][]Op }
+// model is the fold of operations, as the package comment describes it.
+type model struct{ ops []Op }
 
 func (m model) String() string {
 	rooms := map[string]*Room{}
-	for at, segment := range m.segments {
-		for _, op := range segment {
-			if rooms[op.Room] == nil {
-				rooms[op.Room] = &Room{}
-			}
-			room := rooms[op.Room]
-			room.touched = max(room.touched, op.Time)
-			if op.Kind == Notified && !m.isRead(op) && !m.isRedacted(op, at) {
-				room.unread = append(room.unread, Notification{op.Position, op.Time, op.Thread, op.Highlight, op.Actions})
-			}
+	for _, op := range m.ops {
+		if rooms[op.Room] == nil {
+			rooms[op.Room] = &Room{}
+		}
+		room := rooms[op.Room]
+		room.touched = max(room.touched, op.Time)
+		if op.Kind != Notified || m.isRedacted(op) {
+			continue
+		}
+		n := Notification{op.Position, op.Time, op.Thread, op.Highlight, op.Invite, op.Actions}
+		if !m.isRead(op) {
+			room.unread = append(room.unread, n)
+		} else if n.Highlight {
+			room.seen = append(room.seen, n)
 		}
 	}
 	var lines []string
 	for id, room := range rooms {
-		slices.SortFunc(room.unread, byPosition)
-		room.unread = slices.CompactFunc(room.unread, func(a, b Notification) bool { return a.Position == b.Position })
-		lines = append(lines, fmt.Sprint(id, room.touched, room.unread))
+		for _, all := range []*[]Notification{&room.unread, &room.seen} {
+			slices.SortFunc(*all, byPosition)
+			*all = slices.CompactFunc(*all, isSamePosition)
+		}
+		lines = append(lines, fmt.Sprint(id, room.touched, room.unread, room.seen))
 	}
 	slices.Sort(lines)
 	return strings.Join(lines, "\n")
 }
 
 func (m model) isRead(n Op) bool {
-	for _, op := range slices.Concat(m.segments...) {
+	for _, op := range m.ops {
 		if op.Kind == Read && op.Room == n.Room && op.Position >= n.Position && (op.Thread == All || op.Thread == n.Thread) {
 			return true
 		}
@@ -127,8 +132,8 @@ func (m model) isRead(n Op) bool {
 	return false
 }
 
-func (m model) isRedacted(n Op, at int) bool {
-	for _, op := range slices.Concat(m.segments[at:]...) {
+func (m model) isRedacted(n Op) bool {
+	for _, op := range m.ops {
 		if op.Kind == Redacted && op.Room == n.Room && op.Position == n.Position {
 			return true
 		}
@@ -145,7 +150,7 @@ func randomOp(random *rand.Rand) Op {
 	threads := []string{Main, "$t", "$u"}
 	switch op.Kind {
 	case Notified:
-		op.Thread, op.Highlight, op.Actions = threads[position%3], random.IntN(3) == 0, []string{knownActions[0], tweaks}[random.IntN(2)]
+		op.Thread, op.Highlight, op.Invite, op.Actions = threads[position%3], position%4 < 2, position == 7, []string{knownActions[0], tweaks}[random.IntN(2)]
 	case Read:
 		op.Thread = append(threads, All)[random.IntN(4)]
 	}
@@ -163,11 +168,10 @@ func TestRandomHistoriesEqualModel(t *testing.T) {
 			ops = append(ops, ops[random.IntN(len(ops))])
 		}
 		random.Shuffle(len(ops), func(i, j int) { ops[i], ops[j] = ops[j], ops[i] })
-		var m model
+		m := model{slices.Clone(ops)}
 		var list []string
 		for len(ops) > 0 {
 			n := 1 + random.IntN(len(ops))
-			m.segments = append(m.segments, ops[:n])
 			list = append(list, texts(ops[:n]...)...)
 			if ops = ops[n:]; len(ops) > 0 {
 				list = []string{fold(t, list).Text()}
@@ -176,7 +180,7 @@ func TestRandomHistoriesEqualModel(t *testing.T) {
 		r := fold(t, list)
 		var lines []string
 		for id, room := range r.rooms {
-			lines = append(lines, fmt.Sprint(id, room.touched, room.Unread()))
+			lines = append(lines, fmt.Sprint(id, room.touched, room.Unread(), room.Seen()))
 			alone := fold(t, list, id)
 			alone.rooms[id].unpack()
 			if len(alone.rooms) != 1 || fmt.Sprint(*alone.rooms[id]) != fmt.Sprint(*room) {
@@ -210,99 +214,29 @@ func TestOrderHasNoEffect(t *testing.T) {
 	}
 }
 
-func TestLimitOfRoomKeepsHighlightsLongest(t *testing.T) {
-	var ops []Op
-	for i := range int64(500) {
-		op := notified("!a", i+1, Main)
-		op.Highlight = i < 20
-		ops = append(ops, op)
-	}
-	r := fold(t, texts(ops...))
-	main, _ := r.rooms["!a"].Counts()
-	if main != (Counts{MaxNotifications, 20}) {
-		t.Errorf("got %+v, want %d notifications and 20 highlights", main, MaxNotifications)
-	}
-	if all := r.rooms["!a"].Unread(); all[0].Position != 1 || all[20].Position != 500-180+1 || all[199].Position != 500 {
-		t.Errorf("kept %d, %d and %d", all[0].Position, all[20].Position, all[199].Position)
-	}
-	ops = append(ops, read("!a", All, 490))
-	if main, _ := fold(t, append([]string{r.Text()}, texts(ops...)...)).rooms["!a"].Counts(); main != (Counts{10, 0}) {
-		t.Errorf("after a read: got %+v, want 10 notifications", main)
-	}
-}
-
-func TestRecordStaysBelowItsLimit(t *testing.T) {
-	long := strings.Repeat("x", 250)
-	for _, test := range []struct {
-		name    string
-		ops     func() []Op
-		rooms   int  // kept at least
-		newest  bool // notification is kept in each room
-		largest int  // notifications of a room
-	}{
-		{"many notifications", func() (ops []Op) {
-			for room := range 500 {
-				for i := range int64(200) {
-					ops = append(ops, notified(fmt.Sprintf("!%03d:example.org", room), 1+i*1000, Main))
-				}
-			}
-			return ops
-		}, 500, true, 100},
-		{"many rooms", func() (ops []Op) {
-			for room := range 2000 {
-				ops = append(ops, notified(fmt.Sprintf("!%04d%s", room, long), 1, Main))
-			}
-			return ops
-		}, 700, true, 1},
-		{"marks of many threads", func() (ops []Op) {
-			for i := range 20_000 {
-				ops = append(ops, read(fmt.Sprintf("!%d", i%20), fmt.Sprintf("$%d%s", i, long), int64(i+1)))
-			}
-			return ops
-		}, 20, false, 0},
-		{"threads", func() (ops []Op) {
-			for i := range 5000 {
-				ops = append(ops, notified(fmt.Sprintf("!%d", i%20), int64(i+1), fmt.Sprintf("$%d%s", i, long)))
-			}
-			return ops
-		}, 20, true, 50},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			text := fold(t, texts(test.ops()...)).Text()
-			r := fold(t, []string{text})
-			if len(text) > MaxBytes || len(r.rooms) < test.rooms {
-				t.Errorf("%d bytes, %d rooms", len(text), len(r.rooms))
-			}
-			for id, room := range r.rooms {
-				if room.Len() > test.largest || test.newest && room.Len() == 0 {
-					t.Fatalf("room %s has %d notifications", id, room.Len())
-				}
-			}
-		})
-	}
-}
-
-func TestOldestRoomsGoFirst(t *testing.T) {
-	var ops []Op
-	for room := range int64(1500) {
-		op := notified(fmt.Sprintf("!%04d%s", (room*7)%1500, strings.Repeat("x", 250)), 1, Main)
-		op.Time = 1_000_000 - room
-		ops = append(ops, op)
-	}
-	r := fold(t, []string{fold(t, texts(ops...)).Text()})
-	for i, op := range ops {
-		if found := r.rooms[op.Room] != nil; found != (i < len(r.rooms)) {
-			t.Fatalf("of %d rooms, number %d: found is %t", len(r.rooms), i, found)
-		}
-	}
-}
-
 func TestIdleRoomsLeave(t *testing.T) {
 	r := fold(t, texts(notified("!unread", 1, Main), read("!idle", All, 5), read("!new", All, 1005)))
 	r.rooms["!new"].touched = 2000
-	r.DropIdle(1500)
+	r.Expire(1500, 0)
 	if len(r.rooms) != 2 || r.rooms["!idle"] != nil {
 		t.Errorf("got %s", describe(r))
+	}
+}
+
+func TestRedactionsAreKnownUntilTheyExpire(t *testing.T) {
+	list := texts(notified("!a", 5, Main), redacted("!a", 5), redacted("!idle", 7), read("!read", All, 8))
+	for range 2 {
+		r := fold(t, list)
+		r.Expire(9999, 1000)
+		if !r.rooms["!a"].IsRead(Main, 5) || !r.rooms["!idle"].IsRead("$t", 7) || r.rooms["!a"].IsRead(Main, 6) || r.rooms["!read"] != nil {
+			t.Errorf("got %s", describe(r))
+		}
+		list = []string{r.Text(), notified("!a", 5, Main).Text()}
+	}
+	r := fold(t, list[:1])
+	r.Expire(9999, 1001)
+	if len(r.rooms) != 0 {
+		t.Errorf("expired, got %s", describe(r))
 	}
 }
 

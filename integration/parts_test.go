@@ -1,0 +1,134 @@
+package integration
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/redis/go-redis/v9"
+	"go.uber.org/fx"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+	"go.uber.org/zap/zaptest/observer"
+
+	"github.com/pushfx/pushfx"
+	"github.com/pushfx/pushfx/module"
+)
+
+// A host that includes parts of the module wrongly does not start, and the error names the remedy.
+func TestWrongWiringNamesTheRemedy(t *testing.T) {
+	t.Parallel()
+	_, client := embedded(t)
+	host := func(options ...fx.Option) error {
+		supply := fx.Supply(fx.Annotate(client, fx.As(new(redis.UniversalClient))))
+		return fx.New(fx.NopLogger, supply, fx.Provide(zap.NewNop), fx.Options(options...)).Err()
+	}
+	withNew := func(client redis.UniversalClient, o pushfx.Options) error {
+		_, err := pushfx.New(client, pushfx.DefaultConfig(), o)
+		return err
+	}
+	registry := prometheus.NewRegistry()
+	if err := withNew(client, pushfx.Options{Metrics: registry}); err != nil {
+		t.Fatal(err)
+	}
+	const noClient = "there is no Redis client, or it is nil: provide a redis.UniversalClient"
+	for name, test := range map[string]struct {
+		err  error
+		want string
+	}{
+		"Module twice":            {host(pushfx.Module, pushfx.Module), "include pushfx.Module once"},
+		"Delivery twice":          {host(pushfx.Module, pushfx.Delivery, pushfx.Delivery), "include pushfx.Delivery once"},
+		"Unread twice":            {host(pushfx.Module, pushfx.Unread, pushfx.Unread), "include pushfx.Unread once"},
+		"Delivery without Module": {host(pushfx.Delivery), "pushfx: include pushfx.Module, which pushfx.Delivery needs"},
+		"Unread without Module":   {host(pushfx.Unread), "pushfx: include pushfx.Module, which pushfx.Unread needs"},
+		"a nil *redis.Client": {
+			fx.New(fx.NopLogger, pushfx.Module, fx.Provide(zap.NewNop, func() redis.UniversalClient { return (*redis.Client)(nil) })).Err(),
+			noClient,
+		},
+		"New with a nil *redis.ClusterClient": {withNew((*redis.ClusterClient)(nil), pushfx.Options{}), noClient},
+		"New twice with one registerer": {
+			withNew(client, pushfx.Options{Metrics: registry}), "give each Push a prometheus.Registerer of its own",
+		},
+	} {
+		if test.err == nil || !strings.Contains(test.err.Error(), test.want) {
+			t.Errorf("%s: got %v, want %q", name, test.err, test.want)
+		}
+	}
+	for name, err := range map[string]error{
+		"all":          host(pushfx.Delivery, pushfx.Unread, pushfx.Module),
+		"Unread alone": host(pushfx.Module, pushfx.Unread),
+	} {
+		if err != nil {
+			t.Errorf("%s: got %v", name, err)
+		}
+	}
+}
+
+type (
+	noAccounts  struct{ module.Accounts }
+	noWaker     struct{ module.ChangeListener }
+	noList      struct{ module.PusherListener }
+	noAttention struct{ module.Attention }
+	noEvents    struct{ module.NotifiedEvents }
+	ownGateway  struct{ module.Gateway }
+)
+
+// The log of the start names what the host has replaced and added.
+func TestTheStartLogsTheHostsParts(t *testing.T) {
+	t.Parallel()
+	_, client := embedded(t)
+	ready := func(logs *observer.ObservedLogs) string {
+		t.Helper()
+		lines := logs.FilterMessage("pushfx is ready").AllUntimed()
+		if len(lines) != 1 || lines[0].Level != zapcore.InfoLevel {
+			t.Fatalf("logged %v", logs.All())
+		}
+		fields := lines[0].ContextMap()
+		return fmt.Sprint(fields["host_parts"], " ", fields["delivery"], " ", fields["unread"])
+	}
+	started := func(options ...fx.Option) string {
+		t.Helper()
+		core, logs := observer.New(zapcore.InfoLevel)
+		app := startable(client, append(options, fx.Replace(zap.New(core)))...)
+		if err := app.Start(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		defer app.Stop(t.Context())
+		return ready(logs)
+	}
+	if got, want := started(), "[] false false"; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+	got := started(
+		pushfx.Delivery, pushfx.Unread,
+		fx.Replace(fx.Annotate(newMemoryRules(), fx.As(new(module.RuleStore)))),
+		fx.Decorate(func(s module.PusherService) module.PusherService { return unlistedPushers{s} }),
+		fx.Decorate(func(g module.Gateway) module.Gateway { return ownGateway{g} }),
+		fx.Supply(
+			fx.Annotate(noAccounts{}, fx.As(new(module.Accounts))),
+			fx.Annotate(noEvents{}, fx.As(new(module.NotifiedEvents))),
+		),
+		fx.Provide(pushfx.AsChangeListener(func() noWaker { return noWaker{} })),
+	)
+	const want = "[Accounts integration.noAccounts ChangeListener integration.noWaker Gateway integration.ownGateway " +
+		"NotifiedEvents integration.noEvents PusherService integration.unlistedPushers RuleStore *integration.memoryRules] true true"
+	if got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+
+	core, logs := observer.New(zapcore.InfoLevel)
+	push, err := pushfx.New(client, pushfx.DefaultConfig(), pushfx.Options{
+		Log: zap.New(core), PusherListeners: []module.PusherListener{noList{}},
+		Stores: module.Stores{Pushkeys: noPushkeys{}}, Delivery: &pushfx.DeliveryOptions{Attention: noAttention{}},
+	})
+	if err == nil {
+		err = push.Check(t.Context())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := ready(logs), "[Attention integration.noAttention PusherListener integration.noList PushkeyIndex integration.noPushkeys] true false"; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+}

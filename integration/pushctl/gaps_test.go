@@ -1,0 +1,58 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/redistest"
+	"github.com/pushfx/pushfx/module/stored"
+)
+
+// A master and its replica are dead. The master has some users, claims to pushkeys, the format of the queue and a third
+// of the shards.
+func TestCommandsShowWhatTheyCanReadBesideALostMaster(t *testing.T) {
+	t.Parallel()
+	servers := redistest.Cluster(t, 3, 1, "--cluster-require-full-coverage", "no")
+	b := newFixture(t, "-redis-mode", "cluster", "-redis", strings.Join(servers.Addrs(), ","))
+	if err := b.queue.Open(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	lost, err := servers.MasterOf(t.Context(), int(b.client.ClusterKeySlot(t.Context(), b.keys.DeliveryFormat()).Val()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	isLost := func(key string) bool { return b.whereIs(t.Context(), key) == lost.Addr() }
+	var user mxid.UserID // of another master, whose pushkey is on the lost one
+	for n := 0; user == ""; n++ {
+		some := mxid.UserID(fmt.Sprintf("@user%d:example.org", n))
+		b.register(some)
+		if digest := aPusher(string(some)).Digest(); !isLost(b.keys.Rules(some)) && isLost(stored.Keys{}.Claims(digest)) {
+			user = some
+		}
+	}
+	for n := range 30 {
+		b.register(mxid.UserID(fmt.Sprintf("@more%d:example.org", n)))
+	}
+	replicas, err := servers.ReplicasOf(t.Context(), lost)
+	if err != nil || len(replicas) != 1 {
+		t.Fatal(replicas, err)
+	}
+	replicas[0].Stop()
+	lost.Stop()
+	for command, want := range map[string][2]string{ // in the output, and in the error
+		"show " + string(user): {"pushkey    digest", "values on"},
+		"check":                {"users with push rules", "all keys on"},
+		"queues":               {"USERS", "cannot read shards"},
+		"gateways":             {"No notifications wait", "cannot read shards"},
+	} {
+		r := b.want(exitFailure, strings.Fields(command)...)
+		if !strings.Contains(r.stdout, want[0]) || !strings.Contains(r.stderr, want[1]) || !strings.Contains(r.stderr, lost.Addr()) {
+			t.Errorf("%s: got\n%s%s", command, r.stdout, r.stderr)
+		}
+		if strings.Contains(r.stdout, "missing in the index") || strings.Contains(r.stdout, "without a pusher") {
+			t.Errorf("%s takes what it could not read for a problem:\n%s", command, r.stdout)
+		}
+	}
+}

@@ -1,0 +1,268 @@
+package delivery
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/match"
+	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/pushrule"
+)
+
+// rulesWithTweaks notify of each message, with a sound, a highlight and a large tweak.
+func rulesWithTweaks(t *testing.T, user mxid.UserID, large string) *match.Rules {
+	t.Helper()
+	set := pushrule.ServerDefault(user)
+	err := set.Put(pushrule.Override, "large", pushrule.Draft{Actions: []pushrule.Action{
+		`"notify"`, `{"set_tweak":"sound","value":"default"}`, `{"set_tweak":"highlight"}`,
+		pushrule.Action(fmt.Sprintf(`{"set_tweak":"x","value":"%s"}`, large)),
+	}}, pushrule.Position{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return match.NewCache(1<<20).Rules(user, set)
+}
+
+func TestLargeTweaksAreCut(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.set(name1, "key", "gw")
+		d := w.host()
+		for n, large := range []string{"short", strings.Repeat("x", 5000)} {
+			e := module.Event{
+				JSON: fmt.Sprintf(`{"event_id":"$%d","room_id":"!r:h","type":"m.room.message","sender":"@s:h","content":{"body":"x"}}`, n),
+				Room: match.Room{MemberCount: 3},
+			}
+			decisions, err := d.Decide(t.Context(), e, []match.Member{{User: name1, Rules: rulesWithTweaks(t, name1, large)}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := d.Notify(t.Context(), e, decisions); err != nil {
+				t.Fatal(err)
+			}
+			w.wait(time.Second, func() bool { return len(w.all()) == n+1 })
+			want := `"tweaks":{"sound":"default","highlight":true}`
+			if n == 0 {
+				want = `"tweaks":{"sound":"default","highlight":true,"x":"short"}`
+			}
+			if got := w.all()[n].body; !strings.Contains(got, want) {
+				t.Errorf("got %.400s, want %s", got, want)
+			}
+		}
+	})
+}
+
+// Whatever is stored, the host sends what it was given.
+func TestWhatIsClaimedAtOnceIsNotRead(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.set(name1, "key", "gw")
+		queue := &countedReads{DeliveryQueue: w.queue}
+		d, _ := w.hostOn(queue, w)
+		synctest.Wait()
+		w.notify(d, 1, "!r:h", name1)
+		synctest.Wait()
+		w.want("key", 1)
+		if n := queue.n.Load(); n > 0 {
+			t.Errorf("%d notifications were read", n)
+		}
+	})
+}
+
+// The text of an event is stored once for a user, however many pushers wait. All get it soon after an outage.
+func TestPushersOfAUserShareTheText(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.answer("gw", always(502))
+		for p := range 100 {
+			w.set(name1, key(p), "gw")
+		}
+		d := w.host()
+		for e := range 10 {
+			w.notify(d, e, "!r:h", name1)
+		}
+		if n := w.queue.TextBytes(); n > 10*300 {
+			t.Errorf("%d bytes are stored", n)
+		}
+		time.Sleep(time.Minute)
+		w.answer("gw", slow(20*time.Millisecond, 200))
+		w.wait(20*time.Second, func() bool { return w.queue.Waiting() == 0 }) // each waits up to 16 s
+		for p := range 100 {
+			if all := w.delivered(key(p)); len(all) != 10 || all[0].event != "$0" || all[9].event != "$9" {
+				t.Errorf("%s got %v", key(p), w.got(key(p)))
+			}
+		}
+	})
+}
+
+// parted is a queue whose users with an odd number are in a part that answers nothing.
+type parted struct {
+	module.DeliveryQueue
+	isAway atomic.Bool
+	waits  time.Duration // until a call fails
+	calls  atomic.Int64  // to the part
+	most   atomic.Int64  // users in a call
+}
+
+func isOdd(user mxid.UserID) bool {
+	return (user[len(user)-3]-'0')%2 == 1
+}
+
+func (q *parted) away(ctx context.Context, user mxid.UserID) error {
+	if !q.isAway.Load() || !isOdd(user) {
+		return nil
+	}
+	time.Sleep(q.waits)
+	return module.Unavailable(context.DeadlineExceeded)
+}
+
+func newParted(w *world) *parted {
+	w.queue.Part = func(user mxid.UserID) int {
+		if isOdd(user) {
+			return 1
+		}
+		return 0
+	}
+	return &parted{DeliveryQueue: w.queue, waits: 5 * time.Second}
+}
+
+func (q *parted) Append(ctx context.Context, additions []module.Addition) []module.Result[module.Appended] {
+	if err := q.away(ctx, additions[0].User); err != nil {
+		q.calls.Add(1)
+		q.most.Store(max(q.most.Load(), int64(len(additions))))
+		return slices.Repeat([]module.Result[module.Appended]{{Err: err}}, len(additions))
+	}
+	return q.DeliveryQueue.Append(ctx, additions)
+}
+
+func (q *parted) Claim(ctx context.Context, requests []module.ClaimRequest) []module.Result[module.Claimed] {
+	if err := q.away(ctx, requests[0].User); err != nil {
+		return make([]module.Result[module.Claimed], len(requests))
+	}
+	return q.DeliveryQueue.Claim(ctx, requests)
+}
+
+func (q *parted) Complete(ctx context.Context, c *module.Claim, d module.Done) (int, error) {
+	if err := q.away(ctx, c.User); err != nil {
+		return 0, err
+	}
+	return q.DeliveryQueue.Complete(ctx, c, d)
+}
+
+// A part of the queue that does not answer costs its own users: a call adds for all others, and a repetition adds for
+// the rest.
+func TestAPartThatDoesNotAnswerCostsItsOwnUsers(t *testing.T) {
+	inBubble(t, func(w *world) {
+		const users = 1000
+		queue := newParted(w)
+		queue.isAway.Store(true)
+		var members []mxid.UserID
+		for i := range users {
+			members = append(members, name(i))
+			w.set(name(i), key(i), "gw")
+		}
+		d, _ := w.hostOn(queue, w)
+		synctest.Wait()
+		count := func() (n int) {
+			for i := range users {
+				n += len(w.got(key(i)))
+			}
+			return n
+		}
+		began := time.Now()
+		ended := make(chan error)
+		go func() { ended <- w.tryNotify(d, 1, "!r:h", members...) }()
+		time.Sleep(300 * time.Millisecond)
+		if n := count(); n != users/2 {
+			t.Errorf("%d of the other part came within 0.3 s", n)
+		}
+		if err := <-ended; err == nil || time.Since(began) > 6*time.Second || queue.calls.Load() > chunksAtOnce || queue.most.Load() > chunkUsers {
+			t.Errorf("got %v after %v and %d calls of at most %d users", err, time.Since(began), queue.calls.Load(), queue.most.Load())
+		}
+		queue.isAway.Store(false)
+		w.notify(d, 1, "!r:h", members...)
+		w.wait(time.Second, func() bool { return w.queue.Waiting() == 0 })
+		for i := range users {
+			w.want(key(i), 1)
+		}
+	})
+}
+
+// Looks and completions at a part that does not answer delay nothing of the other one.
+func TestAPartThatDoesNotAnswerDelaysNoOther(t *testing.T) {
+	for label, isAway := range map[string]bool{"control": false, "away": true} {
+		t.Run(label, func(t *testing.T) {
+			withReader(t, func(w *world, r *reader) {
+				w.unread = slowStates{r, isAway}
+				queue := newParted(w)
+				for i := range 40 {
+					w.set(name(i), key(i), "gw")
+				}
+				w.answer("gw", statuses(502))
+				d, _ := w.hostOn(queue, w)
+				for i := range 40 {
+					w.notify(d, 1000+i, "!r:h", name(i))
+				}
+				w.answer("gw", always(200))
+				queue.isAway.Store(isAway)
+				sentAt := map[string]time.Time{}
+				for e := range 100 {
+					sentAt[fmt.Sprintf("$%d", e)] = time.Now()
+					w.notify(d, e, "!r:h", name(2*(e%20)))
+					time.Sleep(100 * time.Millisecond)
+				}
+				time.Sleep(10 * time.Second)
+				ages := w.ages(sentAt)
+				if len(ages) != 100 || ages[90] > 300*time.Millisecond || ages[99] > 3*time.Second {
+					t.Errorf("%d came, the latest after %v", len(ages), ages[len(ages)-1:])
+				}
+			})
+		})
+	}
+}
+
+// slowStates is an Unread that does not answer for the users with an odd number.
+type slowStates struct {
+	*reader
+	isAway bool
+}
+
+func (s slowStates) States(ctx context.Context, events []module.UserEvent) []module.Result[module.UnreadState] {
+	for _, e := range events {
+		if s.isAway && isOdd(e.User) {
+			time.Sleep(5 * time.Second)
+			break
+		}
+	}
+	return s.reader.States(ctx, events)
+}
+
+// A notification that is added while a host begins to look is not left for the next look.
+func TestAHostThatStartsMissesNothing(t *testing.T) {
+	inBubble(t, func(w *world) {
+		for i := range 50 {
+			w.set(name(i), key(i), "gw")
+		}
+		queue := &slowAppend{DeliveryQueue: w.queue}
+		d := w.stopped(queue, w)
+		go func() { _ = w.tryNotify(d, 1, "!r:h", name1, name(1)) }()
+		time.Sleep(10 * time.Millisecond) // the host is not running when the call begins
+		ctx, stop := context.WithCancel(context.Background())
+		go d.Run(ctx)
+		w.wait(200*time.Millisecond, func() bool { return len(w.got(key(1))) == 1 })
+		stop()
+		time.Sleep(w.cfg.DrainTimeout)
+	})
+}
+
+// slowAppend is a queue that needs a while to append.
+type slowAppend struct{ module.DeliveryQueue }
+
+func (q *slowAppend) Append(ctx context.Context, additions []module.Addition) []module.Result[module.Appended] {
+	time.Sleep(100 * time.Millisecond)
+	return q.DeliveryQueue.Append(ctx, additions)
+}

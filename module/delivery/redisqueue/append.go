@@ -1,0 +1,101 @@
+package redisqueue
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/stored"
+)
+
+// newNonce returns the nonce of a claim.
+func newNonce() string { return rand.Text()[:13] }
+
+// Append implements [module.DeliveryQueue].
+func (q *Queue) Append(ctx context.Context, additions []module.Addition) []module.Result[module.Appended] {
+	results, calls, nonce := make([]module.Result[module.Appended], len(additions)), make([]*listedCall, len(additions)), newNonce()
+	for i, a := range additions {
+		calls[i] = q.appendCall(a, nonce, &results[i].Value)
+	}
+	q.sendListed(ctx, q.writer.DoDurably, calls)
+	for i, one := range calls {
+		if results[i].Err = one.err; one.err != nil {
+			results[i].Value = module.Appended{}
+		}
+	}
+	return results
+}
+
+func (q *Queue) appendCall(a module.Addition, nonce string, done *module.Appended) *listedCall {
+	n := a.Notification
+	head, _ := stored.LogEntry{Priority: byte(n.Priority), ID: n.ID, Room: n.Room}.Head()
+	urgent := ""
+	if a.Urgent {
+		urgent = "1"
+	}
+	one, args := &listedCall{}, []any{head, n.Meta, n.Text, nonce, microseconds(a.Lease), a.MaxUserBytes, urgent}
+	names := make([]string, len(a.Pushers))
+	for i, r := range a.Pushers {
+		names[i] = r.Pusher
+		delay, wait := microseconds(r.Delay), r.Delay
+		if r.Claim {
+			delay, wait = -1, a.Lease
+		}
+		args = append(args, r.Pusher, stored.GateDigest(r.Gate), delay, r.Generation)
+		if e := entryAt(one.entries, r.Gate); e != nil {
+			e.delay = min(e.delay, wait)
+		} else {
+			one.entries = append(one.entries, q.newEntry(a.User, r.Gate, wait, names))
+		}
+	}
+	one.call = appendTo.Call([]string{q.keys.UserLog(a.User)}, args...)
+	one.replied = func(reply []any) error { return readAppended(a, nonce, one, reply, done) }
+	return one
+}
+
+func entryAt(entries []*entry, gate string) *entry {
+	if i := slices.IndexFunc(entries, func(e *entry) bool { return e.gate == gate }); i >= 0 {
+		return entries[i]
+	}
+	return nil
+}
+
+// readAppended reads the reply of appendScript, and what it means for the listings.
+func readAppended(a module.Addition, nonce string, one *listedCall, reply []any, done *module.Appended) error {
+	if len(reply) != 4+3*len(a.Pushers) {
+		return unavailable("append", fmt.Errorf("%d replies", len(reply)))
+	}
+	gates, _ := reply[3].(string)
+	done.Again, done.Length, done.End = number(reply[0]) == 1, int(number(reply[1])), number(reply[2])
+	done.Claims = make([]*module.Claim, len(a.Pushers))
+	for _, e := range one.entries {
+		if e.fails = strings.Contains(gates, ","+stored.GateDigest(e.gate)); e.fails {
+			e.isListed = false // it is listed as a user that does not fail
+		}
+	}
+	for i, r := range a.Pushers {
+		kind, place, wait := number(reply[4+3*i]), number(reply[5+3*i]), time.Duration(number(reply[6+3*i]))*time.Microsecond
+		e := entryAt(one.entries, r.Gate)
+		switch kind {
+		case 0:
+			continue
+		case 1:
+			e.addOpen(1)
+			done.Claims[i] = &module.Claim{User: a.User, Pusher: r.Pusher, Gate: r.Gate, Number: place, Nonce: nonce, Listed: e.listing}
+		}
+		if wait < e.delay {
+			e.delay, e.isListed = max(0, wait), false
+		}
+	}
+	return nil
+}
+
+// number reads a number of a reply.
+func number(reply any) int64 {
+	n, _ := reply.(int64)
+	return n
+}

@@ -1,0 +1,399 @@
+package redisqueue
+
+import (
+	"context"
+	"fmt"
+	"hash/fnv"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/redisclient"
+)
+
+// listing is where a user is listed at a gate, as a call of the host knows it. The claims of
+// the call share it.
+type listing struct {
+	user mxid.UserID
+	gate string
+
+	mu    sync.Mutex
+	names []string // the pushers that the call knew
+	shard int
+	score int64 // 0 if it is not known
+	open  int   // claims that the host has
+}
+
+// known returns the score, if any. Only a score that was known before a completion may be
+// removed after it.
+func (l *listing) known() (shard int, score int64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.shard, l.score
+}
+
+func (l *listing) addNames(pushers []module.PusherGate) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.names == nil {
+		l.names = make([]string, 0, len(pushers))
+	}
+	for _, p := range pushers {
+		if !slices.Contains(l.names, p.Pusher) {
+			l.names = append(l.names, p.Pusher)
+		}
+	}
+}
+
+// others returns the other pushers that the call knew.
+func (l *listing) others(pusher string) (others []any) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, name := range l.names {
+		if name != pusher {
+			others = append(others, name)
+		}
+	}
+	return others
+}
+
+func (l *listing) set(shard int, score int64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.shard, l.score = shard, score
+}
+
+// addOpen changes the number of the host's claims, and returns it.
+func (l *listing) addOpen(n int) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.open += n
+	return l.open
+}
+
+// places has the master of each shard.
+type places struct {
+	mu      sync.Mutex
+	read    time.Time
+	masters []*redis.Client
+}
+
+const placesAge = time.Second
+
+// masters returns the master of each shard, nil if it is not known.
+func (q *Queue) masters(ctx context.Context) []*redis.Client {
+	q.shardsOf.mu.Lock()
+	defer q.shardsOf.mu.Unlock()
+	if time.Since(q.shardsOf.read) > placesAge {
+		masters := make([]*redis.Client, q.Shards)
+		for shard := range masters {
+			masters[shard] = q.pipelines.Master(ctx, q.keys.ShardGates(shard))
+		}
+		q.shardsOf.masters, q.shardsOf.read = masters, time.Now()
+	}
+	return q.shardsOf.masters
+}
+
+// shardOf returns a shard for a user: on the user's own master if there is one.
+func (q *Queue) shardOf(ctx context.Context, user mxid.UserID, own *redis.Client) (shard int, isNear bool) {
+	return findShard(q.masters(ctx), user, func(master *redis.Client) bool { return master == own })
+}
+
+func findShard(masters []*redis.Client, user mxid.UserID, isGood func(*redis.Client) bool) (shard int, isFound bool) {
+	sum := fnv.New32a()
+	_, _ = sum.Write([]byte(user))
+	start := int(sum.Sum32() % uint32(len(masters)))
+	for n := range masters {
+		if shard := (start + n) % len(masters); isGood(masters[shard]) {
+			return shard, true
+		}
+	}
+	return start, false
+}
+
+// entry asks for a listing.
+type entry struct {
+	*listing
+	delay time.Duration
+	fails bool // whether the user is listed as [module.DueUser.Fails]
+
+	by       *listCall // the first try
+	isListed bool
+	err      error
+}
+
+func (q *Queue) newEntry(user mxid.UserID, gate string, delay time.Duration, names []string) *entry {
+	return &entry{listing: &listing{user: user, gate: gate, names: names}, delay: delay}
+}
+
+type sender func(context.Context, ...*redisclient.Command) []error
+
+// listedCall is a call on a user's log, after which the user is listed.
+type listedCall struct {
+	call    *redisclient.Call
+	entries []*entry
+	replied func(reply []any) error // may change entries
+
+	err error
+}
+
+// sendListed makes calls, and lists their users after that. Listings travel in the same
+// pipeline if they are on the same master, which executes it in order: one script for all
+// users of the master. A call that was sent again may have come after its listing, which is
+// then repeated.
+func (q *Queue) sendListed(ctx context.Context, do sender, all []*listedCall) {
+	commands, times := make([]*redisclient.Command, len(all)), make([]*atomic.Int32, len(all))
+	near, shards := map[int][]*entry{}, map[*redis.Client]int{}
+	for i, one := range all {
+		commands[i], times[i] = counted(one.call)
+		for _, e := range one.entries {
+			own := q.pipelines.Master(ctx, q.keys.UserLog(e.user))
+			shard, isNear := shards[own]
+			if !isNear {
+				shard, isNear = q.shardOf(ctx, e.user, own)
+			}
+			if isNear {
+				shards[own] = shard
+				near[shard] = append(near[shard], e)
+			}
+		}
+	}
+	var lists []*listCall
+	for shard, entries := range near {
+		lists = append(lists, q.listCall(shard, entries))
+		commands = append(commands, lists[len(lists)-1].command)
+	}
+	errs := do(ctx, commands...)
+	for i, l := range lists {
+		l.finish(errs[len(all)+i])
+	}
+	var again []*entry
+	for i, one := range all {
+		if one.err = errs[i]; one.err == nil {
+			one.err = one.readReply()
+		}
+		for _, e := range one.entries {
+			if e.by == nil || times[i].Load() > e.by.times.Load() {
+				e.isListed = false
+			}
+			if one.err == nil && !e.isListed {
+				again = append(again, e)
+			}
+		}
+	}
+	q.list(ctx, do, again)
+	for _, one := range all {
+		for _, e := range one.entries {
+			if one.err == nil && !e.isListed {
+				one.err = e.err
+			}
+		}
+	}
+}
+
+func (one *listedCall) readReply() error {
+	if one.replied == nil {
+		return nil
+	}
+	reply, err := sliceOf(one.call)
+	if err != nil {
+		return err
+	}
+	return one.replied(reply)
+}
+
+// counted returns the command of a call, and how often it was sent.
+func counted(call *redisclient.Call) (*redisclient.Command, *atomic.Int32) {
+	times, c := &atomic.Int32{}, call.Command()
+	queue := c.Queue
+	c.Queue = func(ctx context.Context, to redisclient.Sender) func() error {
+		times.Add(1)
+		return queue(ctx, to)
+	}
+	return c, times
+}
+
+// listCall lists users in a shard.
+type listCall struct {
+	shard   int
+	entries []*entry
+	call    *redisclient.Call
+	command *redisclient.Command
+	times   *atomic.Int32
+}
+
+func (q *Queue) listCall(shard int, entries []*entry) *listCall {
+	l := &listCall{shard: shard, entries: entries}
+	args := newIndexArgs(q, shard)
+	for _, e := range entries {
+		e.by = l
+		args.add(e.gate, e.user, microseconds(e.delay), oneIf(e.fails))
+	}
+	l.call = args.call(list)
+	l.command, l.times = counted(l.call)
+	return l
+}
+
+func (l *listCall) finish(err error) {
+	var scores []int64
+	if err == nil {
+		if scores, err = l.call.Reply.Int64Slice(); err == nil && len(scores) != len(l.entries) {
+			err = unavailable("list", fmt.Errorf("%d replies", len(scores)))
+		}
+	}
+	for i, e := range l.entries {
+		e.isListed, e.err = err == nil, err
+		if err == nil {
+			e.set(l.shard, scores[i])
+		}
+	}
+}
+
+// list lists users. Where a master does not answer, it tries another one.
+func (q *Queue) list(ctx context.Context, do sender, entries []*entry) {
+	masters, bad := q.masters(ctx), map[*redis.Client]bool{}
+	for len(entries) > 0 {
+		shards := map[int][]*entry{}
+		for _, e := range entries {
+			shard, isNear := q.shardOf(ctx, e.user, q.pipelines.Master(ctx, q.keys.UserLog(e.user)))
+			if !isNear || bad[masters[shard]] {
+				var isFound bool
+				if shard, isFound = findShard(masters, e.user, func(master *redis.Client) bool { return !bad[master] }); !isFound {
+					return
+				}
+			}
+			shards[shard] = append(shards[shard], e)
+		}
+		var calls []*listCall
+		var commands []*redisclient.Command
+		for shard, of := range shards {
+			l := q.listCall(shard, of)
+			calls, commands = append(calls, l), append(commands, l.command)
+		}
+		entries = nil
+		for i, err := range do(ctx, commands...) {
+			if calls[i].finish(err); err != nil {
+				bad[masters[calls[i].shard]] = true
+				entries = append(entries, calls[i].entries...)
+			}
+		}
+		if ctx.Err() != nil {
+			return
+		}
+	}
+}
+
+// indexArgs are the keys and arguments of a script on a shard.
+type indexArgs struct {
+	keys    []string
+	names   []any
+	entries []any
+	numbers map[string]int // of gates
+	of      *Queue
+	shard   int
+}
+
+func newIndexArgs(q *Queue, shard int) *indexArgs {
+	return &indexArgs{keys: []string{q.keys.ShardGates(shard)}, numbers: map[string]int{}, of: q, shard: shard}
+}
+
+func (a *indexArgs) gate(gate string) int {
+	n, known := a.numbers[gate]
+	if !known {
+		n = len(a.numbers) + 1
+		a.numbers[gate], a.names = n, append(a.names, gate)
+		a.keys = append(a.keys, a.of.keys.ShardDue(a.shard, gate), a.of.keys.ShardAfter(a.shard, gate))
+	}
+	return n
+}
+
+func (a *indexArgs) add(gate string, user mxid.UserID, more ...any) {
+	a.entries = append(append(a.entries, a.gate(gate), string(user)), more...)
+}
+
+func (a *indexArgs) call(script *redisclient.Script) *redisclient.Call {
+	return script.Call(a.keys, append(append([]any{len(a.names)}, a.names...), a.entries...)...)
+}
+
+func oneIf(is bool) int {
+	if is {
+		return 1
+	}
+	return 0
+}
+
+// settlement raises a user's score, or removes the user, if the score is as it was.
+type settlement struct {
+	*listing
+	shard int
+	score int64
+	delay time.Duration // below 0 to remove
+	fails bool
+}
+
+// settle makes settlements. A user whose settlement fails stays listed as before.
+func (q *Queue) settle(ctx context.Context, all []settlement) {
+	by := map[int][]settlement{}
+	for _, s := range all {
+		by[s.shard] = append(by[s.shard], s)
+	}
+	var groups [][]settlement
+	var calls []*redisclient.Call
+	var commands []*redisclient.Command
+	for shard, of := range by {
+		args := newIndexArgs(q, shard)
+		for _, s := range of {
+			delay := int64(-1)
+			if s.delay >= 0 {
+				delay = s.delay.Microseconds()
+			}
+			args.add(s.gate, s.user, s.score, delay, oneIf(s.fails))
+		}
+		call := args.call(settle)
+		groups, calls, commands = append(groups, of), append(calls, call), append(commands, call.Command())
+	}
+	for i, err := range q.writer.Do(ctx, commands...) {
+		if err != nil {
+			continue
+		}
+		scores, err := calls[i].Reply.Int64Slice()
+		if err != nil || len(scores) != len(groups[i]) {
+			continue
+		}
+		for n, s := range groups[i] {
+			s.set(s.shard, scores[n])
+		}
+	}
+}
+
+// removals are sent together, removeDelay after the first. If the host crashes in this time,
+// a look finds nothing to send.
+type removals struct {
+	mu      sync.Mutex
+	waiting []settlement
+}
+
+const removeDelay = 150 * time.Millisecond
+
+func (q *Queue) remove(s settlement) {
+	q.removals.mu.Lock()
+	defer q.removals.mu.Unlock()
+	q.removals.waiting = append(q.removals.waiting, s)
+	if len(q.removals.waiting) == 1 {
+		time.AfterFunc(removeDelay, q.removeAll)
+	}
+}
+
+// removeAll has no caller's context, since it is for all callers.
+func (q *Queue) removeAll() {
+	q.removals.mu.Lock()
+	all := q.removals.waiting
+	q.removals.waiting = nil
+	q.removals.mu.Unlock()
+	q.settle(context.Background(), all)
+}

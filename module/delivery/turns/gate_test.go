@@ -1,0 +1,196 @@
+package turns
+
+import (
+	"fmt"
+	"testing"
+	"time"
+)
+
+// A freed place of the host goes to a user with nothing in flight, at a gateway within its share.
+func TestAFreedPlaceGoesToAStarvedGate(t *testing.T) {
+	w := newWorld(t)
+	w.cfg.MaxInFlight = 8
+	var inFlight, waits []*Turn
+	for n := range 8 {
+		inFlight = append(inFlight, w.must(fmt.Sprint("u", n), "https://a x"))
+	}
+	for _, r := range [][2]string{{"new", "https://a x"}, {"u0", "https://b x"}, {"new too", "https://a y"}, {"another", "https://b y"}} {
+		turn, _ := w.Admit(w.now, r[0], r[1], false)
+		waits = append(waits, turn)
+	}
+	for n, next := range []int{3, 0, 2, -1, -1, -1, -1, 1} {
+		w.end(inFlight[7-n], Neutral)
+		for at, turn := range waits {
+			if turn != nil && hasPlace(turn) != (at == next) {
+				t.Fatalf("place %d: request %d has one: %v", n, at, hasPlace(turn))
+			}
+		}
+		if next >= 0 {
+			waits[next] = nil
+		}
+	}
+	for _, gate := range []string{"q", "q2", "q3"} {
+		w.end(w.must("u", gate), Taken)
+	}
+	for n := range 4 {
+		inFlight[n] = w.must(fmt.Sprint("u", n), "q")
+	}
+	second, _ := w.Admit(w.now, "u0", "q2", false)
+	first, _ := w.Admit(w.now, "first", "q3", false)
+	if w.end(inFlight[3], Taken); hasPlace(second) || !hasPlace(first) {
+		t.Error("a user with a request in flight goes before one without")
+	}
+}
+
+// Users that fail as far as other hosts know have a quarter of the places, until they are answered.
+func TestUsersThatFailGoLast(t *testing.T) {
+	w := newWorld(t)
+	claimable := func(want int) {
+		t.Helper()
+		if _, failing, _ := w.Claimable(w.now, "g"); failing != want {
+			t.Errorf("a look returns %d users that fail, want %d", failing, want)
+		}
+	}
+	claimable(newGate / 4)
+	begin := func(want int) (begun []*Turn) {
+		t.Helper()
+		for n := range 40 {
+			if turn, _ := w.Admit(w.now, fmt.Sprint("fails", w.Scheduler.admitted, n), "g", true); hasPlace(turn) {
+				begun = append(begun, turn)
+			} else {
+				w.end(turn, Unused)
+			}
+		}
+		if len(begun) != want {
+			t.Errorf("%d begin, want %d", len(begun), want)
+		}
+		return begun
+	}
+	one, _ := w.Admit(w.now, "fails", "g", true)
+	two, _ := w.Admit(w.now, "fails", "g", false)
+	if hasPlace(two) {
+		t.Error("a user that fails has two requests at once")
+	}
+	w.end(one, Unused)
+	w.end(two, Unused)
+	begun := begin(newGate / 4)
+	claimable(0)
+	unknown := w.must("unknown", "g")
+	if turn, _ := w.Admit(w.now, "unknown", "g", false); hasPlace(turn) {
+		t.Error("an unknown user has two requests at once")
+	}
+	w.end(unknown, Unused)
+	for _, turn := range begun {
+		w.end(turn, Taken)
+	}
+	begin(17) // after an outage
+	w.pass(hangAfter)
+	begin(9)
+	w.pass(hangAfter)
+	w.Tick(w.now)
+	if g := w.gates["g"]; g.limit != 39 || g.failed.len() > 0 {
+		t.Errorf("hangs of users that fail count: %d places, %d users", g.limit, g.failed.len())
+	}
+	w.must("hangs", "g")
+	w.pass(hangAfter)
+	w.end(w.must("hangs", "g"), Taken)
+	if turn := w.must("hangs", "g"); turn.class != classFailing {
+		t.Error("a user with a request that hangs does not go last")
+	}
+}
+
+func TestHangsDoNotStarveAGate(t *testing.T) {
+	for every, least := range map[time.Duration]int{time.Second: newGate, 4 * time.Second: busyGate} {
+		w := newWorld(t)
+		for n := range 60 {
+			w.end(w.must("well", "g"), Taken)
+			w.pass(time.Millisecond)
+			for user := range 10 {
+				w.admit(fmt.Sprint("hangs", n, user), "g")
+			}
+			for range every / time.Second {
+				w.pass(time.Second)
+				w.Tick(w.now)
+			}
+		}
+		if got := w.gates["g"].limit; got < least || !w.IsOpen("g") {
+			t.Errorf("with an answer every %v: %d places, the gate is open: %v", every, got, w.IsOpen("g"))
+		}
+	}
+}
+
+func TestAGateIsSlowByItsMeanAnswer(t *testing.T) {
+	w := newWorld(t)
+	w.prove("g")
+	for n := range 10 {
+		turn := w.must("u", "g")
+		w.pass(1900 * time.Millisecond)
+		if w.end(turn, Taken); w.gates["g"].isSlow != (n > 1) {
+			t.Errorf("after %d slow answers: slow is %v", n+1, n <= 1)
+		}
+	}
+}
+
+func TestAClosedGateIsLookedForAProbe(t *testing.T) {
+	w := newWorld(t)
+	w.close("g")
+	look := func(most, failing int) {
+		t.Helper()
+		if m, f, isClosed := w.Claimable(w.now, "g"); m != most || f != failing || !isClosed {
+			t.Errorf("a look returns %d, %d, %v", m, f, isClosed)
+		}
+	}
+	w.gates["g"].probeAt = w.now.Add(time.Second)
+	look(probeClaims, 0)
+	w.pass(time.Second)
+	look(probeClaims, 1)
+	probe := w.must("u0", "g")
+	look(0, 0)
+	w.pass(tryEvery)
+	look(probeClaims, 0)
+	if turn, delay := w.Admit(w.now, "u1", "g", false); turn != nil || delay != 0 {
+		t.Errorf("lost the race for the probe, got %v, %v", turn, delay)
+	}
+	w.pass(maxProbeDelay - tryEvery)
+	look(probeClaims, 1)
+	w.end(probe, Failed)
+	w.must("well", "g")
+	var turn *Turn
+	for n := range maxClosedLine {
+		turn, _ = w.Admit(w.now, fmt.Sprint("new", n), "g", false)
+	}
+	if w.PutOff(turn) != 0 {
+		t.Error("a request in the line of a closed gate does not keep its time")
+	}
+	if turn, delay := w.Admit(w.now, "one more", "g", false); turn != nil || delay != 0 {
+		t.Errorf("the line of a closed gate is full, got %v, %v", turn, delay)
+	}
+	g := w.gates["g"]
+	w.end(w.users["well"].young[0], Taken)
+	g.limit = 256
+	w.admitted("g")
+	if !w.IsOpen("g") || g.ramp != rampFirst {
+		t.Errorf("after an outage, %d begin at once", g.ramp)
+	}
+	if most, _, _ := w.Claimable(w.now, "g"); most != 2*rampFirst {
+		t.Errorf("a look returns %d", most)
+	}
+}
+
+func TestRefusedRequestsArePutOffForLonger(t *testing.T) {
+	w := newWorld(t)
+	refused := func(users int) (last time.Duration) {
+		for n := range 10_000 {
+			if turn, delay := w.Admit(w.now, fmt.Sprint("u", n%users), "g", false); turn == nil {
+				last = delay
+			}
+		}
+		return last
+	}
+	if got := refused(1); got < 10*time.Second {
+		t.Errorf("a user is put off for %v", got)
+	}
+	if got := refused(10_000); got < 500*time.Millisecond {
+		t.Errorf("many users are put off for %v", got)
+	}
+}
