@@ -91,15 +91,26 @@ func launch(t testing.TB, args []string) *Server {
 	defer s.mu.Unlock()
 	err := errPortTaken
 	for attempt := 0; attempt < portAttempts && errors.Is(err, errPortTaken); attempt++ {
-		s.port = firstPort + rand.IntN(portCount)
-		if reserve(t, s.port) && isFree(s.port) && isFree(s.port+busOffset) {
-			err = s.run()
-		}
+		s.port = freePort(t)
+		err = s.run()
 	}
 	if err != nil {
 		t.Fatalf("cannot start a server: %v", err)
 	}
 	return s
+}
+
+// freePort reserves a port that is free, and whose cluster bus port is free.
+func freePort(t testing.TB) int {
+	t.Helper()
+	for range portAttempts {
+		port := firstPort + rand.IntN(portCount)
+		if reserve(t, port) && isFree(port) && isFree(port+busOffset) {
+			return port
+		}
+	}
+	t.Fatal("no port is free")
+	return 0
 }
 
 // reserve reserves a port for this test until it ends, also while the server is

@@ -8,7 +8,6 @@ import (
 	"crypto/x509/pkix"
 	"encoding/pem"
 	"math/big"
-	mathrand "math/rand/v2"
 	"net"
 	"os"
 	"path/filepath"
@@ -30,7 +29,7 @@ func SingleTLS(t testing.TB, args ...string) *TLSServer {
 	t.Helper()
 	s := &TLSServer{}
 	s.CA, s.Cert, s.Key = certificate(t)
-	port := tlsPort(t)
+	port := freePort(t) // in a cluster, the bus is 10000 above this one
 	s.TLSAddr = localAddr(port)
 	s.Server = Single(t, append([]string{
 		"--tls-port", strconv.Itoa(port), "--tls-ca-cert-file", s.CA, "--tls-cert-file", s.Cert, "--tls-key-file", s.Key,
@@ -38,21 +37,6 @@ func SingleTLS(t testing.TB, args ...string) *TLSServer {
 	}, args...)...)
 	return s
 }
-
-// tlsPort returns a free port between the ports of the cluster bus and those for outgoing connections.
-func tlsPort(t testing.TB) int {
-	t.Helper()
-	for range portAttempts {
-		port := firstPort + portCount + busOffset + mathrand.IntN(tlsPorts)
-		if reserve(t, port) && isFree(port) {
-			return port
-		}
-	}
-	t.Fatal("no free port for TLS")
-	return 0
-}
-
-const tlsPorts = 2000
 
 // certificate writes a certificate for localhost that is its own authority, and its key.
 func certificate(t testing.TB) (ca, cert, key string) {
