@@ -123,8 +123,12 @@ var errNoRooms = errors.New("not a list of rooms")
 // unlist removes rooms without rows from the outbox. At has the time of their latest listing.
 func (s *Store) unlist(ctx context.Context, at map[string]string) error {
 	for room, since := range at {
-		if n, err := s.client.HLen(ctx, s.rowsKey(room)).Result(); err != nil || n > 0 {
+		n, err := s.client.HLen(ctx, s.rowsKey(room)).Result()
+		if err != nil {
 			return err
+		}
+		if n > 0 {
+			continue
 		}
 		if err := unlistRoom.Run(ctx, s.client, []string{s.outboxKey()}, room, since).Err(); err != nil {
 			return err
