@@ -31,6 +31,7 @@ import (
 	"github.com/pushfx/pushfx/module/delivery"
 	"github.com/pushfx/pushfx/module/delivery/dialguard"
 	"github.com/pushfx/pushfx/module/delivery/redisqueue"
+	"github.com/pushfx/pushfx/module/feed"
 	"github.com/pushfx/pushfx/module/match"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/observe"
@@ -40,6 +41,7 @@ import (
 	"github.com/pushfx/pushfx/module/pusher"
 	"github.com/pushfx/pushfx/module/pushrule"
 	"github.com/pushfx/pushfx/module/redisclient"
+	"github.com/pushfx/pushfx/module/service"
 	"github.com/pushfx/pushfx/module/unread"
 	"github.com/pushfx/pushfx/module/unread/redisunread"
 	"github.com/pushfx/pushfx/pusherstore"
@@ -68,7 +70,7 @@ type Config struct {
 	Handlers     handlers.Config    // limits of requests
 	RuleLimits   pushrule.Limits    // limits of users' push rules
 	PusherPolicy pusher.Policy      // rules for pushers
-	Changes      module.FeedConfig  // notification of listeners and syncs
+	Changes      feed.Config        // notification of listeners and syncs
 
 	// Only for hosts with [Delivery].
 	Delivery        delivery.Config        // sending notifications
@@ -95,7 +97,7 @@ func DefaultConfig() Config {
 		Handlers:     handlers.DefaultConfig(),
 		RuleLimits:   pushrule.DefaultLimits(),
 		PusherPolicy: pusher.DefaultPolicy(),
-		Changes:      module.DefaultFeedConfig(),
+		Changes:      feed.DefaultConfig(),
 
 		Delivery: delivery.DefaultConfig(),
 	}
@@ -159,7 +161,8 @@ type Push struct {
 	// mount [RouteGroups], which also has the host's own groups.
 	Groups []handlers.RouteGroup
 
-	service  *module.Service
+	service  *service.Service
+	feed     *feed.Feed
 	servers  *redisclient.Monitor // nil if the host has replaced all parts on Redis
 	delivery *delivery.Delivery   // nil without delivery
 	metrics  *metrics.Set
@@ -230,22 +233,22 @@ func New(client redis.UniversalClient, cfg Config, o Options) (*Push, error) {
 	if err != nil {
 		return nil, err
 	}
-	feed, err := b.feed(stores, o.Listeners, o.PusherListeners)
+	changes, err := b.feed(stores, o.Listeners, o.PusherListeners)
 	if err != nil {
 		return nil, err
 	}
-	service := b.service(stores, feed, o.Accounts, o.Import)
-	rules, pushers := service.Rules(), service.Pushers()
-	host := service.Host(rules)
+	services := b.service(stores, changes, o.Accounts, o.Import)
+	rules, pushers := services.Rules(), services.Pushers()
+	host := services.Host(rules)
 	p := parts{
-		Rules: rules, Pushers: pushers, Host: host, Sync: service.Sync(rules), Health: b.health(), Stores: stores, Service: service,
+		Rules: rules, Pushers: pushers, Host: host, Sync: changes.Sync(rules), Health: b.health(), Stores: stores, Service: services, Feed: changes,
 	}
 	var events module.NotifiedEvents
 	if o.Unread != nil {
 		p.Unread, events = b.unread(stores.Unread), o.Unread.Events
 	}
 	if o.Delivery != nil {
-		if p.Delivery, err = b.newDelivery(*o.Delivery, host, feed, p.Unread); err != nil {
+		if p.Delivery, err = b.newDelivery(*o.Delivery, host, changes, p.Unread); err != nil {
 			return nil, err
 		}
 	}
@@ -303,6 +306,7 @@ func (p *Push) Run(ctx context.Context) {
 	defer p.metrics.Unregister()
 	var running sync.WaitGroup
 	running.Go(func() { p.service.Run(ctx) })
+	running.Go(func() { p.feed.Run(ctx) })
 	if p.servers != nil {
 		running.Go(func() { p.servers.Run(ctx) })
 	}
@@ -339,10 +343,10 @@ var Module = fx.Module("push",
 		(*builder).health,
 		fx.Annotate((*builder).feed, fx.ParamTags("", "", ChangeListeners, PusherListeners)),
 		fx.Annotate((*builder).service, fx.ParamTags("", "", "", `optional:"true"`, `optional:"true"`)),
-		(*module.Service).Rules,
-		(*module.Service).Pushers,
-		(*module.Service).Host,
-		(*module.Service).Sync,
+		(*service.Service).Rules,
+		(*service.Service).Pushers,
+		(*service.Service).Host,
+		(*feed.Feed).Sync,
 		fx.Annotate(func(own ownGroups) []handlers.RouteGroup { return own }, fx.ResultTags(`group:"push.route_groups,flatten"`)),
 		fx.Annotate(notifierOf, fx.ParamTags(`optional:"true"`)),
 		(*builder).push,
@@ -560,27 +564,28 @@ func (b *builder) unread(store module.UnreadStore) module.UnreadService {
 
 func (b *builder) health() module.Health { return b.servers }
 
-func (b *builder) feed(stores module.Stores, rules []module.ChangeListener, pushers []module.PusherListener) (*module.Feed, error) {
+func (b *builder) feed(stores module.Stores, rules []module.ChangeListener, pushers []module.PusherListener) (*feed.Feed, error) {
 	for _, listener := range rules {
 		b.note("ChangeListener", listener, nil)
 	}
 	for _, listener := range pushers {
 		b.note("PusherListener", listener, nil)
 	}
-	feed, err := module.NewFeed(stores, b.host.Config.Changes, b.observer, module.Listeners{Rules: rules, Pushers: pushers})
+	stores.Rules = service.ObservedRules(stores.Rules, b.observer)
+	changes, err := feed.New(stores, b.host.Config.Changes, b.observer, feed.Listeners{Rules: rules, Pushers: pushers})
 	if err == nil {
-		b.metrics.Add(metrics.Feed(feed.Stats)...)
+		b.metrics.Add(metrics.Feed(changes.Stats)...)
 	}
-	return feed, err
+	return changes, err
 }
 
 func (b *builder) service(
-	stores module.Stores, feed *module.Feed, accounts module.Accounts, source module.ImportSource,
-) *module.Service {
+	stores module.Stores, changes *feed.Feed, accounts module.Accounts, source module.ImportSource,
+) *service.Service {
 	b.note("Accounts", accounts, nil)
 	b.note("ImportSource", source, nil)
 	cfg := b.host.Config
-	return module.NewService(stores, feed, module.Options{
+	return service.New(stores, changes, service.Options{
 		Defaults: b.defaults, Limits: cfg.RuleLimits, Policy: cfg.PusherPolicy, Accounts: accounts, ImportSource: source,
 		Observer: b.observer,
 	})
@@ -612,7 +617,8 @@ type parts struct {
 	Health  module.Health
 	Stores  module.Stores
 	Groups  ownGroups
-	Service *module.Service
+	Service *service.Service
+	Feed    *feed.Feed
 
 	Delivery *delivery.Delivery   `optional:"true"`
 	Unread   module.UnreadService `optional:"true"`
@@ -623,7 +629,7 @@ func (b *builder) push(p parts) *Push {
 	push := &Push{
 		Rules: p.Rules, Pushers: p.Pushers, Host: p.Host, Sync: p.Sync, Health: p.Health, Notifier: notifier, Unread: p.Unread,
 		Stores: p.Stores, Clock: b.servers.Clock(), Groups: p.Groups,
-		service: p.Service, delivery: p.Delivery, metrics: b.metrics,
+		service: p.Service, feed: p.Feed, delivery: p.Delivery, metrics: b.metrics,
 		features: b.host.Config.Features, log: b.host.Log, hasNotifications: b.hasNotifications,
 	}
 	if b.onRedis {
@@ -642,7 +648,7 @@ func (b *builder) noteParts(p parts) {
 	b.note("RuleService", p.Rules, p.Service.Rules())
 	b.note("PusherService", p.Pushers, p.Service.Pushers())
 	b.note("HostService", p.Host, p.Service.Host(p.Rules))
-	b.note("SyncService", p.Sync, p.Service.Sync(p.Rules))
+	b.note("SyncService", p.Sync, p.Feed.Sync(p.Rules))
 	b.note("UnreadService", p.Unread, (*unread.Service)(nil))
 	b.note("Health", p.Health, b.servers)
 }
@@ -704,7 +710,7 @@ func (b *builder) gateway() module.Gateway {
 }
 
 func (b *builder) delivery(
-	queue module.DeliveryQueue, gateway module.Gateway, host module.HostService, feed *module.Feed,
+	queue module.DeliveryQueue, gateway module.Gateway, host module.HostService, feed *feed.Feed,
 	counts module.Unread, attention module.Attention,
 ) (*delivery.Delivery, error) {
 	b.note("DeliveryQueue", queue, (*redisqueue.Queue)(nil))
@@ -723,7 +729,7 @@ func (b *builder) delivery(
 }
 
 func (b *builder) newDelivery(
-	o DeliveryOptions, host module.HostService, feed *module.Feed, unread module.UnreadService,
+	o DeliveryOptions, host module.HostService, feed *feed.Feed, unread module.UnreadService,
 ) (*delivery.Delivery, error) {
 	if o.Unread == nil && unread != nil {
 		o.Unread = unread

@@ -12,7 +12,7 @@ var bodyEndpoints = []struct{ request, body string }{
 	{"POST /pushers/set", pusherWith()},
 }
 
-func (s *service) bodyOwner(t *testing.T) *caller {
+func (s *apiService) bodyOwner(t *testing.T) *caller {
 	t.Helper()
 	c := s.owner(t, r0)
 	for _, endpoint := range bodyEndpoints {

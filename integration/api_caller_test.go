@@ -12,17 +12,17 @@ import (
 	"go.uber.org/fx"
 )
 
-type service struct {
+type apiService struct {
 	host  *host
 	redis *miniredis.Miniredis
 }
 
 // newService starts a service. Remaining log entries fail the test, since a host logs neither successful requests
 // nor clients' errors, but only pushers that their users lose. A test that expects entries takes them.
-func newService(t *testing.T, options ...fx.Option) *service {
+func newService(t *testing.T, options ...fx.Option) *apiService {
 	t.Helper()
 	redis, client := embedded(t)
-	s := &service{startHost(t, client, options...), redis}
+	s := &apiService{startHost(t, client, options...), redis}
 	t.Cleanup(func() {
 		for _, entry := range s.host.logs.All() {
 			if !strings.HasPrefix(entry.Message, "pusher removed") {
@@ -36,7 +36,7 @@ func newService(t *testing.T, options ...fx.Option) *service {
 // caller is a user of a service whose requests all have one prefix.
 type caller struct {
 	t      *testing.T
-	on     *service
+	on     *apiService
 	prefix string
 	user   string
 	exact  bool // the path is sent byte for byte
@@ -44,12 +44,12 @@ type caller struct {
 
 var users atomic.Int64
 
-func (s *service) caller(t *testing.T, prefix string) *caller {
+func (s *apiService) caller(t *testing.T, prefix string) *caller {
 	return &caller{t: t, on: s, prefix: prefix, user: fmt.Sprintf("@u%d:example.org", users.Add(1))}
 }
 
 // owner returns a new user with a rule set.
-func (s *service) owner(t *testing.T, prefix string) *caller {
+func (s *apiService) owner(t *testing.T, prefix string) *caller {
 	t.Helper()
 	c := s.caller(t, prefix)
 	if a := c.send("GET /pushrules/", ""); a.status != 200 {

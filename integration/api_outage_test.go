@@ -36,7 +36,7 @@ var secretEndpoints = []struct{ request, body string }{
 	{"POST /pushers/set", pusherWith(`"pushkey":"secret-pushkey"`, `"data":{"url":"https://x/_matrix/push/v1/notify?secret-url"}`)},
 }
 
-func (s *service) secretOwner(t *testing.T, prefix string) *caller {
+func (s *apiService) secretOwner(t *testing.T, prefix string) *caller {
 	t.Helper()
 	c := s.owner(t, prefix)
 	c.change(
@@ -154,7 +154,7 @@ func TestOutageWhenRedisDoesNotAnswer(t *testing.T) {
 	var silent silence
 	server, client := embedded(t)
 	client.AddHook(&silent)
-	s := &service{startHost(t, client, fx.Decorate(func(c pushfx.Config) pushfx.Config {
+	s := &apiService{startHost(t, client, fx.Decorate(func(c pushfx.Config) pushfx.Config {
 		setTimeouts(&c, 2*time.Second)
 		return c
 	})), server}

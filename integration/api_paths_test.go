@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-func (s *service) exactOwner(t *testing.T) *caller {
+func (s *apiService) exactOwner(t *testing.T) *caller {
 	t.Helper()
 	c := s.owner(t, r0)
 	c.exact = true

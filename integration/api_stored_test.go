@@ -134,7 +134,7 @@ func TestUnreadableEvent(t *testing.T) {
 	}
 }
 
-func wantLogged(t *testing.T, s *service, count int) {
+func wantLogged(t *testing.T, s *apiService, count int) {
 	t.Helper()
 	if logged := s.host.logs.TakeAll(); len(logged) != count {
 		t.Errorf("%d entries are logged, want %d: %v", len(logged), count, logged)
@@ -215,7 +215,7 @@ func TestEventWithoutContent(t *testing.T) {
 	}
 }
 
-func (s *service) freshEvent(c *caller) string {
+func (s *apiService) freshEvent(c *caller) string {
 	c.t.Helper()
 	fresh := s.owner(c.t, c.prefix)
 	return strings.ReplaceAll(fresh.event(), fresh.user, c.user)

@@ -12,9 +12,11 @@ import (
 
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/commit/rediscommit"
+	"github.com/pushfx/pushfx/module/feed"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pushrule"
 	"github.com/pushfx/pushfx/module/redistest"
+	"github.com/pushfx/pushfx/module/service"
 	"github.com/pushfx/pushfx/rulestore"
 )
 
@@ -23,7 +25,7 @@ type feedHost struct {
 	t     *testing.T
 	rules module.RuleService
 	sync  module.SyncService
-	feed  *module.Feed
+	feed  *feed.Feed
 
 	mu       sync.Mutex
 	received map[mxid.UserID]news
@@ -48,16 +50,16 @@ func newOutpostWith(t *testing.T, client redis.UniversalClient, options rediscom
 		t.Fatal(err)
 	}
 	o := &feedHost{t: t, received: map[mxid.UserID]news{}}
-	cfg := module.DefaultFeedConfig()
+	cfg := feed.DefaultConfig()
 	cfg.Recheck = time.Hour
-	feed, err := module.NewFeed(module.Stores{Rules: store}, cfg, nil, module.Listeners{Rules: []module.ChangeListener{o}})
+	feed, err := feed.New(module.Stores{Rules: store}, cfg, nil, feed.Listeners{Rules: []module.ChangeListener{o}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	o.feed = feed
-	service := module.NewService(module.Stores{Rules: store}, feed, module.Options{Limits: pushrule.DefaultLimits()})
-	o.rules = service.Rules()
-	o.sync = service.Sync(o.rules)
+	services := service.New(module.Stores{Rules: store}, feed, service.Options{Limits: pushrule.DefaultLimits()})
+	o.rules = services.Rules()
+	o.sync = feed.Sync(o.rules)
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	running.Go(func() { feed.Run(ctx) })

@@ -39,6 +39,7 @@ func importTable() []importRow {
 	)
 	noIO := []string{"net", "net/http", "os", "time", "math/rand", "math/rand/v2", "crypto/rand"}
 	pure := []string{"module/fault", "module/mxid", "module/strictjson"}
+	registry := append([]string{"module/match", "module/pushrule", "module/pusher"}, pure...)
 	inner := append([]string{"module", "module/pushrule", "module/pusher", "module/commit", "module/observe", retry}, pure...)
 	with := func(packages ...string) []string { return append(packages, inner...) }
 	return []importRow{
@@ -48,17 +49,17 @@ func importTable() []importRow {
 		{bounded, nil, noIO},
 		{retry, nil, []string{"net", "net/http", "os"}},
 		{"module/observe", []string{"module/fault"}, []string{"net", "net/http", "os"}},
-		{"module/observe/metrics", with(prom, "module/delivery"), nil},
-		{logging, with(redisClient, "module/delivery", zap), nil},
+		{"module/observe/metrics", with(prom, "module/delivery", "module/feed"), nil},
+		{logging, with(redisClient, "module/delivery", "module/service", zap), nil},
 		{"module/observe/tracing", with("module/delivery", otel+"/attribute", otel+"/codes", otel+"/propagation", otel+"/trace"), nil},
 		{"module/commit", []string{"module/fault", "module/stored", "module/observe", retry}, []string{"net/http", "os"}},
-		{redisClient, with(redis), nil},
+		{redisClient, []string{"module/fault", "module/observe", retry, redis}, nil},
 		{redisCommit, with(redis, redisClient, "module/stored", bounded, semaphore), nil},
 		{"module/pushrule", pure, noIO},
 		{"module/match", append([]string{"module/pushrule"}, pure...), noIO},
 		{"module/stored", append([]string{"module/pushrule", "module/pusher"}, pure...), noIO},
 		{"module/pusher", append([]string{idna, ssrf}, pure...), noIO}, // from ssrf only the ranges, which do no I/O
-		{"module/delivery", with("module/match", "module/internal/bounded", "module/delivery/content", "module/delivery/turns", "module/delivery/dialguard"), []string{"os"}},
+		{"module/delivery", with("module/feed", "module/match", "module/internal/bounded", "module/delivery/content", "module/delivery/turns", "module/delivery/dialguard"), []string{"os"}},
 		{"module/delivery/content", with("module/match", idna), []string{"net", "os"}},
 		{"module/delivery/turns", nil, []string{"net", "os"}},
 		{"module/delivery/dialguard", []string{ssrf}, nil},
@@ -67,13 +68,15 @@ func importTable() []importRow {
 		{"module/unread", with("module/unread/fold"), []string{"net", "net/http", "os"}},
 		{"module/unread/fold", []string{"module/fault"}, noIO},
 		{"module/unread/redisunread", with("module/stored", redis, redisClient, redisCommit), nil},
-		{"module", with("module/match", bounded, group), []string{"net", "net/http", "os", "crypto/rand"}},
+		{"module", registry, []string{"net", "net/http", "os", "crypto/rand"}},
+		{"module/service", with(bounded, group), []string{"net", "net/http", "os", "crypto/rand"}},
+		{"module/feed", with("module/match", bounded), []string{"net", "net/http", "os", "crypto/rand"}},
 		{"module/storetest", inner, nil},
 		{"module/redistest", []string{retry, redis, redis + "/maintnotifications"}, nil},
 		{"rulestore", with("module/stored", redis, redisClient, redisCommit), nil},
 		{"pusherstore", with("module/stored", redis, redisClient, redisCommit), nil},
 		{"handlers", with(echo, zap), nil},
-		{"", with("module/match", "module/delivery", "module/delivery/dialguard", "module/delivery/redisqueue", "handlers", "rulestore", "pusherstore", "module/unread", "module/unread/redisunread", redisClient, redisCommit, logging, "module/observe/metrics", "module/observe/tracing",
+		{"", with("module/match", "module/feed", "module/service", "module/delivery", "module/delivery/dialguard", "module/delivery/redisqueue", "handlers", "rulestore", "pusherstore", "module/unread", "module/unread/redisunread", redisClient, redisCommit, logging, "module/observe/metrics", "module/observe/tracing",
 			redis, fx, zap, prom, otel+"/trace"), nil},
 	}
 }

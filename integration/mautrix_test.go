@@ -18,7 +18,7 @@ import (
 	"github.com/pushfx/pushfx/module/pushrule"
 )
 
-func newMautrix(t *testing.T, s *service) *mautrix.Client {
+func newMautrix(t *testing.T, s *apiService) *mautrix.Client {
 	t.Helper()
 	user := s.caller(t, v3).user
 	client, err := mautrix.NewClient(s.host.url, id.UserID(user), user)

@@ -14,8 +14,8 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/pushfx/pushfx/integration/operations"
-	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/delivery"
+	"github.com/pushfx/pushfx/module/feed"
 	"github.com/pushfx/pushfx/module/observe/metrics"
 )
 
@@ -82,7 +82,7 @@ func exposed(t *testing.T) map[string][]string {
 	counts := metrics.New(metrics.DeliveryConfig{NamedGateways: []string{"https://push.example.org"}})
 	for _, c := range slices.Concat(
 		counts.Collectors(), []prometheus.Collector{counts.Unread()}, counts.Delivery(func() delivery.Stats { return delivery.Stats{} }),
-		metrics.Feed(func() module.FeedStats { return module.FeedStats{} }),
+		metrics.Feed(func() feed.Stats { return feed.Stats{} }),
 		[]prometheus.Collector{metrics.NewEvicting(func() int { return 0 }), metrics.NewClockOffset(func() time.Duration { return 0 })},
 	) {
 		c.Describe(descs)

@@ -23,6 +23,7 @@ var promised = []string{
 // lent are types of other packages in the API of promised packages.
 var lent = map[string][]string{
 	"module/commit/rediscommit": {"Config", "Durability", "Options"},
+	"module/feed":               {"Config", "Feed"},
 	"module/observe/metrics":    {"DeliveryConfig"},
 	"module/redisclient":        {"Clock", "Config"},
 	"module/strictjson":         {"Member", "Reader"},

@@ -14,9 +14,11 @@ import (
 
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/commit/rediscommit"
+	"github.com/pushfx/pushfx/module/feed"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pusher"
 	"github.com/pushfx/pushfx/module/redistest"
+	"github.com/pushfx/pushfx/module/service"
 	"github.com/pushfx/pushfx/pusherstore"
 	"github.com/pushfx/pushfx/rulestore"
 )
@@ -24,7 +26,7 @@ import (
 // pusherCacheHost is a host with its cache of pushers in use.
 type pusherCacheHost struct {
 	t       *testing.T
-	feed    *module.Feed
+	feed    *feed.Feed
 	store   *pusherstore.Store
 	pushers module.PusherService
 	host    module.HostService
@@ -36,14 +38,14 @@ func newPusherCacheHost(t *testing.T, client redis.UniversalClient, accounts mod
 	rules, err1 := rulestore.New(client, cfg, o)
 	pushers, err2 := pusherstore.New(client, cfg, o)
 	index, err3 := pusherstore.NewIndex(client, cfg, o)
-	stores, changes := module.Stores{Rules: rules, Pushers: pushers, Pushkeys: index}, module.DefaultFeedConfig()
+	stores, changes := module.Stores{Rules: rules, Pushers: pushers, Pushkeys: index}, feed.DefaultConfig()
 	changes.Recheck = time.Hour
-	feed, err4 := module.NewFeed(stores, changes, nil, module.Listeners{})
+	feed, err4 := feed.New(stores, changes, nil, feed.Listeners{})
 	if err := errors.Join(err1, err2, err3, err4); err != nil {
 		t.Fatal(err)
 	}
-	service := module.NewService(stores, feed, module.Options{Policy: pusher.DefaultPolicy(), Accounts: accounts})
-	h := &pusherCacheHost{t, feed, pushers, service.Pushers(), service.Host(service.Rules())}
+	services := service.New(stores, feed, service.Options{Policy: pusher.DefaultPolicy(), Accounts: accounts})
+	h := &pusherCacheHost{t, feed, pushers, services.Pushers(), services.Host(services.Rules())}
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	running.Go(func() { feed.Run(ctx) })

@@ -12,6 +12,7 @@ import (
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pusher"
 	"github.com/pushfx/pushfx/module/redistest"
+	"github.com/pushfx/pushfx/module/service"
 )
 
 func netBytes(t *testing.T, client redis.UniversalClient) (received, sent int64) {
@@ -103,7 +104,7 @@ func TestARequestAboutASharedPushkeyTransfersLittle(t *testing.T) {
 			if err := h.index.MarkPending(t.Context(), module.PendingPushkey{Key: p.Digest(), Claim: 1}); err != nil {
 				return err
 			}
-			return module.NewService(module.Stores{Pushers: h.store, Pushkeys: h.index}, nil, module.Options{}).Host(nil).ReconcilePushkeys(t.Context())
+			return service.New(module.Stores{Pushers: h.store, Pushkeys: h.index}, nil, service.Options{}).Host(nil).ReconcilePushkeys(t.Context())
 		}},
 		{"taken of all others", ownPushers + 2*little, func(h pushkeyHost) error { return h.service.Set(t.Context(), users[3], p, pusher.RemoveOthers) }},
 	} {

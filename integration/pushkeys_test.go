@@ -16,6 +16,7 @@ import (
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pusher"
 	"github.com/pushfx/pushfx/module/redistest"
+	"github.com/pushfx/pushfx/module/service"
 	"github.com/pushfx/pushfx/module/storetest"
 	"github.com/pushfx/pushfx/pusherstore"
 )
@@ -36,8 +37,8 @@ func newPushkeyHost(t *testing.T, client redis.UniversalClient) pushkeyHost {
 	if err != nil {
 		t.Fatal(err)
 	}
-	options := module.Options{Policy: pusher.DefaultPolicy()}
-	return pushkeyHost{store, index, module.NewService(module.Stores{Pushers: store, Pushkeys: index}, nil, options).Pushers()}
+	options := service.Options{Policy: pusher.DefaultPolicy()}
+	return pushkeyHost{store, index, service.New(module.Stores{Pushers: store, Pushkeys: index}, nil, options).Pushers()}
 }
 
 func sharedPusher(pushkey string) pusher.Pusher {
@@ -198,7 +199,7 @@ func cutRound(t *testing.T, hosts [2]pushkeyHost, round int) (failures int) {
 	if err := stable.service.Set(t.Context(), newcomer, p, pusher.KeepOthers); err != nil {
 		t.Fatal(err)
 	}
-	if err := module.NewService(module.Stores{Pushers: stable.store, Pushkeys: stable.index}, nil, module.Options{}).Host(nil).ReconcilePushkeys(t.Context()); err != nil {
+	if err := service.New(module.Stores{Pushers: stable.store, Pushkeys: stable.index}, nil, service.Options{}).Host(nil).ReconcilePushkeys(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	owners := stable.owners(t, p.Key, users)

@@ -13,6 +13,7 @@ import (
 	"github.com/pushfx/pushfx/module/commit/rediscommit"
 	"github.com/pushfx/pushfx/module/pusher"
 	"github.com/pushfx/pushfx/module/pushrule"
+	"github.com/pushfx/pushfx/module/service"
 	"github.com/pushfx/pushfx/module/stored"
 	"github.com/pushfx/pushfx/pusherstore"
 	"github.com/pushfx/pushfx/rulestore"
@@ -31,7 +32,7 @@ func TestTheStoredFormIsFixed(t *testing.T) {
 	if errRules != nil || errPushers != nil || errIndex != nil {
 		t.Fatal(errRules, errPushers, errIndex)
 	}
-	service := module.NewService(module.Stores{Pushers: pushers, Pushkeys: index}, nil, module.Options{Policy: pusher.DefaultPolicy()})
+	services := service.New(module.Stores{Pushers: pushers, Pushkeys: index}, nil, service.Options{Policy: pusher.DefaultPolicy()})
 	for _, id := range []string{"!first:example.org", "!second:example.org"} {
 		_, err := rules.Update(t.Context(), alice, func(rules *pushrule.Ruleset, found bool) error {
 			if !found {
@@ -49,7 +50,7 @@ func TestTheStoredFormIsFixed(t *testing.T) {
 		Data: `{"url":"https://push.example.org/_matrix/push/v1/notify"}`,
 	}
 	for range 2 {
-		if err := service.Pushers().Set(t.Context(), alice, p, pusher.RemoveOthers); err != nil {
+		if err := services.Pushers().Set(t.Context(), alice, p, pusher.RemoveOthers); err != nil {
 			t.Fatal(err)
 		}
 	}

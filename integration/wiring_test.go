@@ -21,6 +21,7 @@ import (
 	"github.com/pushfx/pushfx"
 	"github.com/pushfx/pushfx/handlers"
 	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/feed"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pusher"
 	"github.com/pushfx/pushfx/module/pushrule"
@@ -38,7 +39,7 @@ func TestTheModuleIsCompleteWithClientAndLogger(t *testing.T) {
 		fx.Invoke(
 			fx.Annotate(func(groups []handlers.RouteGroup) {}, fx.ParamTags(pushfx.RouteGroups)),
 			func(module.RuleStore, module.PusherStore, module.PushkeyIndex, pushfx.Config) {},
-			func(module.RuleService, module.PusherService, module.HostService, module.SyncService, *module.Feed) {
+			func(module.RuleService, module.PusherService, module.HostService, module.SyncService, *feed.Feed) {
 			},
 		),
 	)

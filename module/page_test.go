@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -15,11 +16,16 @@ import (
 
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/fault"
+	"github.com/pushfx/pushfx/module/feed"
 	"github.com/pushfx/pushfx/module/match"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pusher"
 	"github.com/pushfx/pushfx/module/pushrule"
+	"github.com/pushfx/pushfx/module/service"
+	"github.com/pushfx/pushfx/module/storetest"
 )
+
+const alice mxid.UserID = "@alice:example.org"
 
 type pageHost struct {
 	homeserver
@@ -31,19 +37,29 @@ type pageHost struct {
 
 func newPageHost(t *testing.T) *pageHost {
 	t.Helper()
-	i := newInstance(t, newShared(), asDefault)
-	memory := newMemory()
 	core, logs := observer.New(zap.DebugLevel)
 	t.Cleanup(func() {
 		if logs.Len() > 0 {
 			t.Errorf("calls failed: %v", logs.All())
 		}
 	})
-	service := module.NewService(module.Stores{Rules: i.store, Pushers: memory, Pushkeys: memory.index()}, i.Feed,
-		module.Options{Limits: pushrule.DefaultLimits(), Policy: pusher.DefaultPolicy()})
+	memory := storetest.NewMemory()
+	stores := module.Stores{Rules: memory.Rules(), Pushers: memory.Pushers(), Pushkeys: memory.Pushkeys()}
+	changes, err := feed.New(stores, feed.DefaultConfig(), nil, feed.Listeners{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() { changes.Run(ctx) })
+	t.Cleanup(func() {
+		cancel()
+		running.Wait()
+	})
+	services := service.New(stores, changes, service.Options{Limits: pushrule.DefaultLimits(), Policy: pusher.DefaultPolicy()})
+	rules := services.Rules()
 	return &pageHost{
-		homeserver{service.Host(service.Rules()), zap.New(core)}, syncEndpoint{service.Sync(service.Rules()), zap.New(core)}, t,
-		service.Pushers(), service.Rules(),
+		homeserver{services.Host(rules), zap.New(core)}, syncEndpoint{changes.Sync(rules), zap.New(core)}, t, services.Pushers(), rules,
 	}
 }
 
@@ -97,17 +113,20 @@ func TestSyncExample(t *testing.T) {
 	})
 }
 
+func phone(device string) pusher.Pusher {
+	return pusher.Pusher{
+		Key: pusher.Key{AppID: "app", Pushkey: device}, Kind: pusher.HTTP, Device: device,
+		Data: `{"url":"https://push.example.org/_matrix/push/v1/notify"}`,
+	}
+}
+
 func TestDevicesExample(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, ctx := newPageHost(t), t.Context()
 		h.registered(ctx, alice)
 		set := func(devices ...string) {
 			for _, device := range devices {
-				p := pusher.Pusher{
-					Key: pusher.Key{AppID: "app", Pushkey: device}, Kind: pusher.HTTP, Device: device,
-					Data: `{"url":"https://push.example.org/_matrix/push/v1/notify"}`,
-				}
-				h.must(h.pushers.Set(ctx, alice, p, pusher.KeepOthers))
+				h.must(h.pushers.Set(ctx, alice, phone(device), pusher.KeepOthers))
 			}
 		}
 		set("PHONE", "TABLET", "LAPTOP")
@@ -133,12 +152,24 @@ func TestDevicesExample(t *testing.T) {
 	})
 }
 
+// alicesImport is an ImportSource with one user.
+type alicesImport struct{ module.ImportSource }
+
+func (alicesImport) Load(context.Context, mxid.UserID) (from module.Import, found bool, err error) {
+	from.Rules = `{"global":{"room":[{"rule_id":"!old:example.org","default":false,"enabled":true,"actions":[]}]}}`
+	from.Pushers = []pusher.Pusher{phone("PHONE"), phone("TABLET")}
+	return from, true, nil
+}
+
 func TestImportExample(t *testing.T) {
-	t.Parallel()
-	h := newTenancy(t, alicesImport)
-	if err := (&mover{push: h.host(), old: h.former}).moveIn(t.Context(), alice); err != nil || !h.has("!old:example.org") || len(h.m.held(alice)) != 2 {
-		t.Errorf("stored are %s and %q, %v", text(h.rules.content().Rules), h.m.held(alice), err)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		h := newPageHost(t)
+		h.must((&mover{push: h.push, old: alicesImport{}}).moveIn(t.Context(), alice))
+		if event, _ := h.sync(0); !strings.Contains(event, "!old:example.org") {
+			t.Errorf("got %s", event)
+		}
+		h.wantPushers("after the import", 2)
+	})
 }
 
 type health struct{ err error }
@@ -147,7 +178,7 @@ func (h health) Healthy(context.Context) error { return h.err }
 
 func TestProbeExample(t *testing.T) {
 	t.Parallel()
-	for want, err := range map[int]error{http.StatusOK: nil, http.StatusServiceUnavailable: errDown} {
+	for want, err := range map[int]error{http.StatusOK: nil, http.StatusServiceUnavailable: errors.New("no answer")} {
 		answer := httptest.NewRecorder()
 		probes{health{err}}.ready(answer, httptest.NewRequest(http.MethodGet, "/ready", nil))
 		if answer.Code != want {

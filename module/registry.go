@@ -1,13 +1,14 @@
-// Package module is the domain service behind the push rules and pushers API. The files
-// registry.go, notifier.go (delivery) and unread.go (unread counts) are the registry of the
-// interfaces that a host may implement, wrap or replace.
+// Package module is the registry of the interfaces that a host may implement, wrap or
+// replace: registry.go and import.go for push rules and pushers, notifier.go for delivery,
+// unread.go for unread counts. It has their types and errors, too. Package service
+// implements the services, and package feed the SyncService.
 //
 //	handlers ── RuleService ──── RuleStore         (rulestore: Redis)
 //	        └── PusherService ┬─ PusherStore       (pusherstore: Redis)
 //	                          └─ PushkeyIndex      (pusherstore: Redis)
 //	host ────── HostService ──── the three stores
 //	        └── SyncService ──── RuleService
-//	                 Feed ────── ChangeListener, PusherListener (the host's, any number)
+//	                 feed ────── ChangeListener, PusherListener (the host's, any number)
 //	                 services ── Accounts, BulkAccounts (the host's, if it has them)
 //	                          └─ ImportSource           (the host's, if users move in)
 //	     ────── Notifier ───┬─ DeliveryQueue, Gateway   (delivery, if the host has it)
@@ -141,7 +142,7 @@ type PusherStore interface {
 
 // PusherWatcher is a [PusherStore] that reports changes. Hosts with a [PusherListener]
 // need it; a wrapper of a store must pass it on. Without it, pushers are not cached; see
-// [Feed.Pushers].
+// [feed.Feed.Pushers].
 type PusherWatcher interface {
 	// Watch is [RuleStore.Watch] for pushers, but it reports deletions, too.
 	Watch(ctx context.Context, watching func(), changed func(PusherChange)) error
@@ -190,7 +191,7 @@ type PendingPushkey struct {
 	Claim int64 // number of the claim; see [pusher.Claim]
 }
 
-// RuleService is the push rules API without HTTP and JSON. [Service.Rules] implements it.
+// RuleService is the push rules API without HTTP and JSON. [service.Service.Rules] implements it.
 // A host's wrapper sees the endpoints' calls, and the reads of single users' rules by
 // [HostService] and [SyncService].
 //
@@ -227,7 +228,7 @@ type RuleService interface {
 	Delete(ctx context.Context, user mxid.UserID, kind pushrule.Kind, id string) error
 }
 
-// PusherService is the pushers API without HTTP and JSON. [Service.Pushers] implements
+// PusherService is the pushers API without HTTP and JSON. [service.Service.Pushers] implements
 // it.
 type PusherService interface {
 	// List returns the user's pushers, in order of creation.
@@ -248,7 +249,7 @@ type PusherService interface {
 	Delete(ctx context.Context, user mxid.UserID, key pusher.Key) error
 }
 
-// HostService contains the calls for a homeserver's own code. [Service.Host] implements
+// HostService contains the calls for a homeserver's own code. [service.Service.Host] implements
 // it.
 //
 // Repeat a method after an error. A repetition does no harm, except for a successful
@@ -346,7 +347,7 @@ type SyncService interface {
 	//
 	// Since reads the store at the first sync, after a change, and if no request on this
 	// host was for the user for some minutes; otherwise it answers from memory. A change by
-	// another host arrives within milliseconds, or within [FeedConfig.Recheck] if its
+	// another host arrives within milliseconds, or within [feed.Config.Recheck] if its
 	// message was lost.
 	//
 	// Errors: see [RuleService.Content]. The update is valid even with an error: its
@@ -387,7 +388,7 @@ type ChangeListener interface {
 	// [Content.Version]. The rules may have changed again by the time of the call.
 	//
 	// A change that is missed, because too many wait or the host was disconnected, is
-	// reported within [FeedConfig.Recheck] for users of a [SyncService]. For others,
+	// reported within [feed.Config.Recheck] for users of a [SyncService]. For others,
 	// compare versions.
 	PushRulesChanged(ctx context.Context, user mxid.UserID, version int64)
 }
@@ -415,7 +416,7 @@ type Accounts interface {
 	// the user is active. The module asks after it has set a pusher or created a rule
 	// set. So at a logout, the host first ends the session, and then calls [HostService].
 	// If that call fails, the device can get notifications for 30 seconds more: about
-	// cached pushers ([Feed.Pushers]) the module asks that often. Ctx carries the values of
+	// cached pushers ([feed.Feed.Pushers]) the module asks that often. Ctx carries the values of
 	// the request's context.
 	LoggedIn(ctx context.Context, user mxid.UserID, device string) (bool, error)
 }

@@ -16,7 +16,7 @@ import (
 //
 // The hash gets a new revision, with a version above both versions, so that writes
 // prepared for either hash fail. The caller must update the index; see
-// [module.Repairs.Record].
+// [service.Repairs.Record].
 //
 // Errors: [module.Unavailable], after which the hash may have been replaced.
 func (s *Store) Replace(ctx context.Context, user mxid.UserID, old, next map[string]string) (done bool, err error) {
@@ -42,7 +42,7 @@ func (s *Store) Replace(ctx context.Context, user mxid.UserID, old, next map[str
 }
 
 // Reset removes all claims to a pushkey if exactly the old text is stored, which may be
-// unreadable. Done is false if another text is stored. [module.Repairs.Record] then
+// unreadable. Done is false if another text is stored. [service.Repairs.Record] then
 // restores the claims of stored pushers. Errors: as for [Store.Replace].
 func (x *Index) Reset(ctx context.Context, key pusher.Digest, old string) (done bool, err error) {
 	return x.claims.Swap(ctx, stored.Keys{}.Claims(key), stored.Revision{}, func(revision stored.Revision) []any {

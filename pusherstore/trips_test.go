@@ -10,6 +10,7 @@ import (
 	"github.com/pushfx/pushfx/module/observe"
 	"github.com/pushfx/pushfx/module/pusher"
 	"github.com/pushfx/pushfx/module/redistest"
+	"github.com/pushfx/pushfx/module/service"
 )
 
 type tripHost struct {
@@ -29,8 +30,8 @@ func newTripHost(t *testing.T, server *redistest.Server) tripHost {
 		t.Fatal(err)
 	}
 	observer := struct{ observe.Observer }{observe.None} // wraps the stores
-	service := module.NewService(module.Stores{Pushers: store, Pushkeys: index}, nil, module.Options{Policy: pusher.DefaultPolicy(), Observer: observer})
-	return tripHost{redistest.RecordTrips(client), service.Pushers()}
+	services := service.New(module.Stores{Pushers: store, Pushkeys: index}, nil, service.Options{Policy: pusher.DefaultPolicy(), Observer: observer})
+	return tripHost{redistest.RecordTrips(client), services.Pushers()}
 }
 
 func TestRoundTripsOfSettingAPusher(t *testing.T) {

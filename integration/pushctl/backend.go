@@ -14,6 +14,7 @@ import (
 	"github.com/pushfx/pushfx/module/commit/rediscommit"
 	"github.com/pushfx/pushfx/module/delivery/redisqueue"
 	"github.com/pushfx/pushfx/module/pushrule"
+	"github.com/pushfx/pushfx/module/service"
 	"github.com/pushfx/pushfx/module/stored"
 	"github.com/pushfx/pushfx/pusherstore"
 	"github.com/pushfx/pushfx/rulestore"
@@ -26,7 +27,7 @@ type backend struct {
 	defaults pushrule.Defaults
 
 	host    module.HostService
-	repairs *module.Repairs
+	repairs *service.Repairs
 	now     func() time.Time // the clock of Redis
 	rules   *rulestore.Store
 	pushers *pusherstore.Store
@@ -85,7 +86,7 @@ func (b *backend) build(ctx context.Context, cfg pushfx.Config) error {
 	if b.defaults, err = pushrule.NewDefaults(cfg.Features, cfg.DefaultRules...); err != nil {
 		return err
 	}
-	b.host, b.repairs = push.Host, module.NewRepairs(push.Stores)
+	b.host, b.repairs = push.Host, service.NewRepairs(push.Stores)
 	b.rules, _ = push.Stores.Rules.(*rulestore.Store)
 	b.pushers, _ = push.Stores.Pushers.(*pusherstore.Store)
 	b.index, _ = push.Stores.Pushkeys.(*pusherstore.Index)

@@ -14,6 +14,7 @@ import (
 	"github.com/pushfx/pushfx/module/fault"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pusher"
+	"github.com/pushfx/pushfx/module/service"
 	"github.com/pushfx/pushfx/module/stored"
 )
 
@@ -160,7 +161,7 @@ func (b *backend) examinePushkey(x *examination, node *redis.Client, c keyClaims
 			}
 		}
 	}
-	problems := module.ProblemsOfPushkey(c.Claims, existing, x.now)
+	problems := service.ProblemsOfPushkey(c.Claims, existing, x.now)
 	for _, claim := range problems.Abandoned {
 		// It is unknown which claims an unreadable pusher has.
 		if lists[claim.User].Err != nil && claim.User.Validate() == nil {

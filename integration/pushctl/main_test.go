@@ -24,6 +24,7 @@ import (
 	"github.com/pushfx/pushfx/module/pushrule"
 	"github.com/pushfx/pushfx/module/redisclient"
 	"github.com/pushfx/pushfx/module/redistest"
+	"github.com/pushfx/pushfx/module/service"
 	"github.com/pushfx/pushfx/module/stored"
 	"github.com/pushfx/pushfx/module/unread/fold"
 )
@@ -68,7 +69,7 @@ func newFixture(t *testing.T, where ...string) *fixture {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { b.client.Close() })
-	return &fixture{t, where, b, module.NewService(module.Stores{Pushers: b.pushers, Pushkeys: b.index}, nil, module.Options{Policy: pusher.DefaultPolicy()}).Pushers()}
+	return &fixture{t, where, b, service.New(module.Stores{Pushers: b.pushers, Pushkeys: b.index}, nil, service.Options{Policy: pusher.DefaultPolicy()}).Pushers()}
 }
 
 func noEnvironment(string) string { return "" }

@@ -291,14 +291,10 @@ func (c *Committer[V, R]) revision(w pendingWrite, same bool) stored.Revision {
 	return w.base.Next(version, stored.Write{Writer: c.writer, Attempt: w.number})
 }
 
-// ErrNotConfirmed is wrapped by the error of a change that is stored without the
-// durability that its store requires. A retry would only wait again, so there is none.
-var ErrNotConfirmed = errors.New("the change is stored, but not confirmed")
-
 // mayHaveTakenEffect reports whether a failed attempt may have changed the store: the
 // request may have arrived, although the reply did not.
 func mayHaveTakenEffect(err error) bool {
-	if errors.Is(err, ErrNotConfirmed) {
+	if errors.Is(err, fault.ErrNotConfirmed) {
 		return false
 	}
 	var network *net.OpError

@@ -6,6 +6,7 @@ import (
 
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/fault"
+	"github.com/pushfx/pushfx/module/feed"
 	"github.com/pushfx/pushfx/module/match"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/observe"
@@ -16,7 +17,7 @@ import (
 // until they change; match.Cache compiles them and bounds their size. It is safe for
 // concurrent use.
 type audience struct {
-	feed     *module.Feed
+	feed     *feed.Feed
 	host     module.HostService
 	compiled *match.Cache
 	observer observe.Observer

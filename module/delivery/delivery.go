@@ -10,6 +10,7 @@ import (
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/delivery/content"
 	"github.com/pushfx/pushfx/module/delivery/turns"
+	"github.com/pushfx/pushfx/module/feed"
 	"github.com/pushfx/pushfx/module/match"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/observe"
@@ -57,7 +58,7 @@ type Seams struct {
 	Queue     module.DeliveryQueue
 	Gateway   module.Gateway // see [NewHTTPGateway]
 	Host      module.HostService
-	Feed      *module.Feed     // caches the compiled rules of users while it runs
+	Feed      *feed.Feed       // caches the compiled rules of users while it runs
 	Unread    module.Unread    // nil if the host has none
 	Attention module.Attention // nil if the host has none
 

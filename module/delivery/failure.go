@@ -10,7 +10,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/pushfx/pushfx/module/commit"
+	"github.com/pushfx/pushfx/module/fault"
 	"github.com/pushfx/pushfx/module/observe"
 )
 
@@ -80,7 +80,7 @@ func reasonOf(err error) FailReason {
 	}
 	var network net.Error
 	switch {
-	case errors.Is(err, commit.ErrNotConfirmed):
+	case errors.Is(err, fault.ErrNotConfirmed):
 		return FailDurability
 	case errors.As(err, &refusal):
 		for _, r := range refusals {

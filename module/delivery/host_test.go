@@ -13,6 +13,7 @@ import (
 
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/delivery/queuetest"
+	"github.com/pushfx/pushfx/module/feed"
 	"github.com/pushfx/pushfx/module/match"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/observe"
@@ -248,9 +249,9 @@ type worldRules struct {
 	module.RuleStore
 }
 
-func newFeed(t testing.TB, store module.RuleStore) *module.Feed {
+func newFeed(t testing.TB, store module.RuleStore) *feed.Feed {
 	t.Helper()
-	feed, err := module.NewFeed(module.Stores{Rules: store}, module.DefaultFeedConfig(), nil, module.Listeners{})
+	feed, err := feed.New(module.Stores{Rules: store}, feed.DefaultConfig(), nil, feed.Listeners{})
 	if err != nil {
 		t.Fatal(err)
 	}

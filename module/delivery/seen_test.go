@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/pushfx/pushfx/module"
-	"github.com/pushfx/pushfx/module/commit"
 	"github.com/pushfx/pushfx/module/delivery/dialguard"
 	"github.com/pushfx/pushfx/module/fault"
 	"github.com/pushfx/pushfx/module/mxid"
@@ -203,7 +202,7 @@ func TestReasonsOfFailures(t *testing.T) {
 	dialing := &net.OpError{Op: "dial", Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)}
 	reading := &net.OpError{Op: "read", Err: os.ErrDeadlineExceeded}
 	for want, all := range map[FailReason][]error{
-		FailDurability:  {fmt.Errorf("1 of 2: %w", commit.ErrNotConfirmed)},
+		FailDurability:  {fmt.Errorf("1 of 2: %w", fault.ErrNotConfirmed)},
 		FailTimeout:     {context.DeadlineExceeded, reading},
 		FailUnreachable: {dialing, io.EOF},
 		FailCanceled:    {context.Canceled},

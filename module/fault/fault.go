@@ -41,6 +41,10 @@ func Kinds() []Kind {
 	}
 }
 
+// ErrNotConfirmed is wrapped by the error of a change that is stored without the
+// durability that its store requires. A retry would only wait again, so there is none.
+var ErrNotConfirmed = errors.New("the change is stored, but not confirmed")
+
 // Error is a refusal fit to be shown to a client. Errors are immutable and
 // safe for concurrent use; compare them with [errors.Is] and [KindOf].
 type Error struct {

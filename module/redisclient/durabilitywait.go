@@ -8,7 +8,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/pushfx/pushfx/module/commit"
+	"github.com/pushfx/pushfx/module/fault"
 )
 
 // durabilityWait is WAIT, WAITAOF or both, behind writes on the same connection.
@@ -51,7 +51,7 @@ func (w durabilityWait) checkFirst(waited *redis.Cmd) error {
 	got, err := waited.Int64()
 	if err == nil && got < int64(w.required.Replicas) {
 		err = fmt.Errorf("%w: %d of %d replicas have the change after %v",
-			commit.ErrNotConfirmed, got, w.required.Replicas, w.required.Timeout)
+			fault.ErrNotConfirmed, got, w.required.Replicas, w.required.Timeout)
 	}
 	return err
 }
@@ -59,7 +59,7 @@ func (w durabilityWait) checkFirst(waited *redis.Cmd) error {
 func (w durabilityWait) checkAOF(waited *redis.Cmd) error {
 	got, err := waited.Int64Slice()
 	if err == nil && (len(got) == 0 || got[0] < 1) {
-		err = fmt.Errorf("%w: the master does not have the change on disk after %v", commit.ErrNotConfirmed, w.required.Timeout)
+		err = fmt.Errorf("%w: the master does not have the change on disk after %v", fault.ErrNotConfirmed, w.required.Timeout)
 	}
 	return err
 }

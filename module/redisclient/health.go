@@ -12,7 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Healthy implements [module.Health]. One working master is enough, unless any master
+// Healthy implements module.Health. One working master is enough, unless any master
 // evicts keys or does not fit the client.
 func (m *Monitor) Healthy(ctx context.Context) error {
 	if m.client == nil {

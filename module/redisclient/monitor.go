@@ -10,12 +10,9 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/observe"
 	"github.com/pushfx/pushfx/module/retry"
 )
-
-var _ module.Health = (*Monitor)(nil)
 
 // Monitor checks the host's client and its servers at start, and watches the servers'
 // health. It is safe for concurrent use.

@@ -14,7 +14,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/pushfx/pushfx/module/commit"
+	"github.com/pushfx/pushfx/module/fault"
 	"github.com/pushfx/pushfx/module/observe"
 	"github.com/pushfx/pushfx/module/retry"
 )
@@ -353,5 +353,5 @@ var ErrReplied = errors.New("replied")
 // received.
 func lacksReply(err error) bool {
 	var refusal redis.Error
-	return err != nil && (errors.Is(err, errNoMaster) || !errors.As(err, &refusal) && !errors.Is(err, commit.ErrNotConfirmed) && !errors.Is(err, ErrReplied))
+	return err != nil && (errors.Is(err, errNoMaster) || !errors.As(err, &refusal) && !errors.Is(err, fault.ErrNotConfirmed) && !errors.Is(err, ErrReplied))
 }

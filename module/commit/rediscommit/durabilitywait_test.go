@@ -9,7 +9,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/pushfx/pushfx/module/commit"
+	"github.com/pushfx/pushfx/module/fault"
 	"github.com/pushfx/pushfx/module/redistest"
 )
 
@@ -26,7 +26,7 @@ func TestUnconfirmedChangeIsNotRetried(t *testing.T) {
 		before := waitsOf(t, client)
 		began := time.Now()
 		_, err := store.Update(t.Context(), "key", func(s *string) error { *s = fmt.Sprint("value", n); return nil })
-		if !errors.Is(err, commit.ErrNotConfirmed) {
+		if !errors.Is(err, fault.ErrNotConfirmed) {
 			t.Errorf("got error %v", err)
 		}
 		if took := time.Since(began); took > store.cfg.Durability.MaxWait()+late {

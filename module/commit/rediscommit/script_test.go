@@ -13,7 +13,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/pushfx/pushfx/module/commit"
+	"github.com/pushfx/pushfx/module/fault"
 	"github.com/pushfx/pushfx/module/observe"
 	"github.com/pushfx/pushfx/module/redisclient"
 	"github.com/pushfx/pushfx/module/redistest"
@@ -183,7 +183,7 @@ func TestBusyServerEndsNoWaitEarly(t *testing.T) {
 		for range 5 {
 			began := time.Now()
 			done, err := set.run(t.Context(), "key", []any{"x"})
-			if took := time.Since(began); done || !errors.Is(err, commit.ErrNotConfirmed) || took < timeout {
+			if took := time.Since(began); done || !errors.Is(err, fault.ErrNotConfirmed) || took < timeout {
 				t.Errorf("got %t, %v after %v", done, err, took)
 			}
 		}
@@ -256,7 +256,7 @@ func TestWaitEndedByADeadlineKeepsItsConnection(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 		_, err := set.run(ctx, "key", []any{"x"})
 		cancel()
-		if !errors.Is(err, commit.ErrNotConfirmed) {
+		if !errors.Is(err, fault.ErrNotConfirmed) {
 			t.Logf("got error %v", err)
 			answered = 0
 			continue

@@ -7,11 +7,11 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/delivery"
 	"github.com/pushfx/pushfx/module/fault"
 	"github.com/pushfx/pushfx/module/observe"
 	"github.com/pushfx/pushfx/module/redisclient"
+	"github.com/pushfx/pushfx/module/service"
 )
 
 // Observer logs each [observe.Problem] with a constant message. No line contains a token,
@@ -38,10 +38,10 @@ func (o Observer) Report(problem observe.Problem, err error) {
 }
 
 func fields(problem observe.Problem, err error) []zap.Field {
-	var refused *module.ImportRefused
+	var refused *service.ImportRefused
 	var setting *redisclient.SettingError
 	var late *delivery.LateError
-	var removed *module.RemovedPusher
+	var removed *service.RemovedPusher
 	var rejected *delivery.RejectedError
 	switch {
 	case err == nil:

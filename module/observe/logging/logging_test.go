@@ -12,11 +12,13 @@ import (
 
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/delivery"
+	"github.com/pushfx/pushfx/module/feed"
 	"github.com/pushfx/pushfx/module/observe"
 	"github.com/pushfx/pushfx/module/observe/logging"
 	"github.com/pushfx/pushfx/module/pusher"
 	"github.com/pushfx/pushfx/module/pushrule"
 	"github.com/pushfx/pushfx/module/redisclient"
+	"github.com/pushfx/pushfx/module/service"
 )
 
 // The line contains the cause, not only the text for clients.
@@ -36,11 +38,11 @@ func TestEachProblemHasOneLine(t *testing.T) {
 	}{
 		{observe.FeedDisconnected, fmt.Errorf("watch: %w", cause), zapcore.WarnLevel,
 			"change feed disconnected from Redis, reconnecting", map[string]any{"error": "watch: " + unavailable}},
-		{observe.ListenerPanicked, &module.ListenerPanic{Listener: "waker", Value: "a bug"}, zapcore.ErrorLevel,
-			"change listener panicked", map[string]any{"error": (&module.ListenerPanic{Listener: "waker", Value: "a bug"}).Error()}},
+		{observe.ListenerPanicked, &feed.ListenerPanic{Listener: "waker", Value: "a bug"}, zapcore.ErrorLevel,
+			"change listener panicked", map[string]any{"error": (&feed.ListenerPanic{Listener: "waker", Value: "a bug"}).Error()}},
 		{observe.PushkeysPending, cause, zapcore.WarnLevel,
 			"pushkeys are still pending", map[string]any{"error": unavailable}},
-		{observe.ImportIncomplete, &module.ImportRefused{User: "@alice:example.org", Result: module.ImportResult{Rules: refused}}, zapcore.WarnLevel,
+		{observe.ImportIncomplete, &service.ImportRefused{User: "@alice:example.org", Result: module.ImportResult{Rules: refused}}, zapcore.WarnLevel,
 			"rules or pushers of a user were not imported", map[string]any{"user_id": "@alice:example.org", "rules": 2, "pushers": 0}},
 		{observe.ClientSetting, &redisclient.SettingError{Advice: advice, Address: "10.0.0.1:6379"}, zapcore.WarnLevel,
 			"a setting of the Redis client will hurt",
@@ -58,7 +60,7 @@ func TestEachProblemHasOneLine(t *testing.T) {
 		{observe.DeliveryDelayed, cause, zapcore.WarnLevel, "notifications are delayed", map[string]any{"error": unavailable}},
 		{observe.TooManyRejections, nil, zapcore.ErrorLevel,
 			"a push gateway rejects too many pushkeys of an app, no more are removed", map[string]any{}},
-		{observe.PusherTaken, &module.RemovedPusher{User: "@alice:example.org", Key: pusher.Key{AppID: "app", Pushkey: "hush"}, Device: "PHONE"}, zapcore.InfoLevel,
+		{observe.PusherTaken, &service.RemovedPusher{User: "@alice:example.org", Key: pusher.Key{AppID: "app", Pushkey: "hush"}, Device: "PHONE"}, zapcore.InfoLevel,
 			"pusher removed, another user has set its pushkey", map[string]any{
 				"user_id": "@alice:example.org", "device_id": "PHONE", "pusher": delivery.PusherID("@alice:example.org", pusher.Key{AppID: "app", Pushkey: "hush"}),
 			}},

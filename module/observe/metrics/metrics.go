@@ -11,8 +11,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/fault"
+	"github.com/pushfx/pushfx/module/feed"
 	"github.com/pushfx/pushfx/module/observe"
 )
 
@@ -246,33 +246,33 @@ func class(ctx context.Context, op *observe.Operation, o observe.Outcome) int {
 	return refused
 }
 
-// Feed returns the collectors of a [module.Feed].
-func Feed(stats func() module.FeedStats) []prometheus.Collector {
-	counter := func(name, help string, value func(module.FeedStats) int64) prometheus.Collector {
+// Feed returns the collectors of a [feed.Feed].
+func Feed(stats func() feed.Stats) []prometheus.Collector {
+	counter := func(name, help string, value func(feed.Stats) int64) prometheus.Collector {
 		return prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "pushfx_" + name, Help: help},
 			func() float64 { return float64(value(stats())) })
 	}
-	gauge := func(name, help string, value func(module.FeedStats) float64) prometheus.Collector {
+	gauge := func(name, help string, value func(feed.Stats) float64) prometheus.Collector {
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "pushfx_" + name, Help: help},
 			func() float64 { return value(stats()) })
 	}
 	return []prometheus.Collector{
 		counter("changes_received_total", "Changes of push rules that the watch of the store reported, including those made here.",
-			func(s module.FeedStats) int64 { return s.Received }),
+			func(s feed.Stats) int64 { return s.Received }),
 		counter("changes_notified_total", "Calls of change listeners, and changes that woke syncs.",
-			func(s module.FeedStats) int64 { return s.Notified }),
+			func(s feed.Stats) int64 { return s.Notified }),
 		counter("changes_dropped_total", "Changes dropped because too many waited for a listener; the next recheck notifies it.",
-			func(s module.FeedStats) int64 { return s.Dropped }),
+			func(s feed.Stats) int64 { return s.Dropped }),
 		counter("users_rechecked_total", "Comparisons of a user's version with the store, which find missed changes.",
-			func(s module.FeedStats) int64 { return s.Rechecked }),
+			func(s feed.Stats) int64 { return s.Rechecked }),
 		counter("changes_missed_total", "Changes that the watch missed and a recheck found.",
-			func(s module.FeedStats) int64 { return s.Missed }),
+			func(s feed.Stats) int64 { return s.Missed }),
 		counter("listener_panics_total", "Change listeners that panicked.",
-			func(s module.FeedStats) int64 { return s.Panics }),
+			func(s feed.Stats) int64 { return s.Panics }),
 		gauge("changes_waiting", "Users whose change waits for a listener.",
-			func(s module.FeedStats) float64 { return float64(s.Waiting) }),
+			func(s feed.Stats) float64 { return float64(s.Waiting) }),
 		gauge("watching", "1 while this host watches the store for changes, else 0.",
-			func(s module.FeedStats) float64 {
+			func(s feed.Stats) float64 {
 				if s.Watching {
 					return 1
 				}

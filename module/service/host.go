@@ -1,0 +1,84 @@
+package service
+
+import (
+	"context"
+	"errors"
+
+	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/pusher"
+	"github.com/pushfx/pushfx/module/pushrule"
+)
+
+var _ module.HostService = (*hostService)(nil)
+
+// hostService reads single users' rules through rules, which the host may have wrapped.
+type hostService struct {
+	rules   module.RuleService
+	edits   *ruleService
+	pushers *pusherService
+	imports *importer
+	unread  module.UnreadStore // may be nil
+}
+
+func (s *hostService) EnsureDefaults(ctx context.Context, user mxid.UserID) error {
+	_, err := s.rules.Content(ctx, user)
+	return err
+}
+
+func (s *hostService) RefreshDefaults(ctx context.Context, user mxid.UserID) error {
+	return s.edits.refreshDefaults(ctx, user)
+}
+
+func (s *hostService) Import(ctx context.Context, user mxid.UserID, from module.Import, how module.ImportMode) (module.ImportResult, error) {
+	return s.imports.run(ctx, user, from, how)
+}
+
+func (s *hostService) ForgetUser(ctx context.Context, user mxid.UserID) error {
+	failed := s.imports.forget(ctx, user)
+	if s.unread != nil {
+		failed = errors.Join(failed, s.unread.Delete(ctx, user))
+	}
+	return failed
+}
+
+func (s *hostService) RemoveDevicePushers(ctx context.Context, user mxid.UserID, devices ...string) error {
+	return s.pushers.removeDevices(ctx, user, devices)
+}
+
+func (s *hostService) KeepOnlyDevicePushers(ctx context.Context, user mxid.UserID, device string) error {
+	return s.pushers.keepOnlyDevice(ctx, user, device)
+}
+
+func (s *hostService) RetainDevicePushers(ctx context.Context, user mxid.UserID, liveDevices ...string) error {
+	return s.pushers.retainDevices(ctx, user, liveDevices)
+}
+
+func (s *hostService) CopyRoomRules(ctx context.Context, user mxid.UserID, oldRoom, newRoom string) error {
+	return s.edits.copyRoomRules(ctx, user, oldRoom, newRoom)
+}
+
+func (s *hostService) AccountData(ctx context.Context, user mxid.UserID) ([]byte, error) {
+	content, err := s.rules.Content(ctx, user)
+	if err != nil {
+		return nil, err
+	}
+	return content.AppendJSON(nil), nil
+}
+
+func (s *hostService) Rulesets(ctx context.Context, users []mxid.UserID) map[mxid.UserID]module.Result[pushrule.Ruleset] {
+	return s.edits.rulesets(ctx, users)
+}
+
+func (s *hostService) Pushers(ctx context.Context, users []mxid.UserID) map[mxid.UserID]module.Result[pusher.List] {
+	return s.pushers.loadLive(ctx, users)
+}
+
+func (s *hostService) RemovePusher(ctx context.Context, user mxid.UserID, key pusher.Key, setAt int64) error {
+	_, err := s.pushers.removeOne(ctx, user, key, func(p pusher.Pusher) bool { return p.SetAt == setAt })
+	return err
+}
+
+func (s *hostService) ReconcilePushkeys(ctx context.Context) error {
+	return s.pushers.reconciler.reconcile(ctx)
+}

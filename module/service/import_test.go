@@ -1,0 +1,673 @@
+package service_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/fault"
+	"github.com/pushfx/pushfx/module/feed"
+	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/observe"
+	"github.com/pushfx/pushfx/module/pusher"
+	"github.com/pushfx/pushfx/module/pushrule"
+	"github.com/pushfx/pushfx/module/service"
+	"github.com/pushfx/pushfx/module/storetest"
+)
+
+var errDown = errors.New("the source is down")
+
+// holding has the users with a pusher of the pushkey. The value is true for a user that
+// took it from others.
+type holding map[mxid.UserID]bool
+
+func (a act) on(before holding) holding {
+	h := maps.Clone(before)
+	switch a.verb {
+	case takes:
+		h = holding{a.user: true}
+	case appends:
+		h[a.user] = before[a.user]
+	case deletes:
+		delete(h, a.user)
+	case imports:
+		_, has := h[a.user]
+		taken := slices.Contains(slices.Collect(maps.Values(h)), true)
+		if !has && !taken {
+			h[a.user] = false
+		}
+	}
+	return h
+}
+
+// orders adds to all the possible holders after acts in any order. Acts that died may
+// count or not.
+func (h holding) orders(all map[string]bool, script []act, runs []*running, left []int) {
+	if len(left) == 0 {
+		all[fmt.Sprint(slices.Sorted(maps.Keys(h)))] = true
+	}
+	for at, i := range left {
+		rest := slices.Delete(slices.Clone(left), at, at+1)
+		script[i].on(h).orders(all, script, runs, rest)
+		if runs[i].died {
+			h.orders(all, script, runs, rest)
+		}
+	}
+}
+
+// playImport is play for scenarios with imported users.
+func (s scenario) playImport(t *testing.T, choose func(int) int, kills int) (played bool) {
+	t.Helper()
+	m := newMemory()
+	m.do(t, s.before...)
+	time.Sleep(time.Hour)
+	runs, played := play(t.Context(), m, choose, kills, func() { m.wantNamed(t) }, requests(s.script)...)
+	if !played {
+		return false
+	}
+	before := holding{}
+	for _, a := range s.before {
+		before = a.on(before)
+	}
+	var died []mxid.UserID
+	var left []int
+	for i, run := range runs {
+		left = append(left, i)
+		if run.died {
+			died = append(died, s.script[i].user)
+		} else if run.err != nil {
+			t.Errorf("%v: error %v", s.script[i], run.err)
+		}
+	}
+	allowed := map[string]bool{}
+	before.orders(allowed, s.script, runs, left)
+	if got := fmt.Sprint(m.owners(thePushkey)); len(died) == 0 && !allowed[got] {
+		t.Errorf("owned by %v, want one of %v", got, allowed)
+	}
+	m.reconcileAll(t)
+	if got := fmt.Sprint(m.owners(thePushkey)); !allowed[got] {
+		t.Errorf("owned by %v after the reconciliation, want one of %v", got, allowed)
+	}
+	m.wantCleanIndex(t, died)
+	return true
+}
+
+var importScenarios = []scenario{
+	{nil, []act{{alice, imports}, {bob, imports}}},
+	{nil, []act{{alice, imports}, {alice, imports}}},
+	{nil, []act{{alice, imports}, {bob, takes}}},
+	{nil, []act{{alice, imports}, {bob, appends}}},
+	{nil, []act{{alice, imports}, {alice, takes}}},
+	{takenBy(carol), []act{{alice, imports}}},
+	{takenBy(carol), []act{{alice, imports}, {carol, takes}}},
+	{takenBy(carol), []act{{alice, imports}, {carol, deletes}}},
+	{takenBy(carol), []act{{alice, imports}, {bob, takes}}},
+	{[]act{{carol, imports}}, []act{{alice, imports}, {carol, takes}}},
+	{[]act{{carol, appends}, {carol, takes}}, []act{{alice, imports}, {bob, imports}}},
+	{[]act{{carol, imports}, {carol, takes}}, []act{{alice, imports}}},
+	{[]act{{carol, imports}, {bob, imports}}, []act{{alice, takes}, {bob, deletes}}},
+	{[]act{{carol, imports}, {bob, imports}}, []act{{alice, appends}, {bob, takes}}},
+}
+
+// The users act in every order of the steps, and one may die at any step.
+func TestAnImportedPusherLosesItsPushkeyToAnyLaterClaim(t *testing.T) {
+	t.Parallel()
+	for _, s := range importScenarios {
+		for kills := range 2 {
+			if kills > 0 && len(s.before) > 0 && s.before[0].verb == imports {
+				continue // too many orders, all covered by other scripts
+			}
+			t.Run(fmt.Sprintf("%v, %d die", s, kills), func(t *testing.T) {
+				t.Parallel()
+				synctest.Test(t, func(t *testing.T) {
+					exhaust(func(choose func(int) int) {
+						if !t.Failed() {
+							s.playImport(t, choose, kills)
+						}
+					})
+				})
+			})
+		}
+	}
+}
+
+const contentOf = `{"global":{"room":[{"rule_id":"!old:example.org","default":true,"enabled":true,"actions":[]}]}}`
+
+// former is the former server: a source whose operations wait for their turn.
+type former struct {
+	c      caller
+	from   module.Import
+	gone   *bool
+	failed error
+	asked  int
+}
+
+func (f *former) Load(context.Context, mxid.UserID) (module.Import, bool, error) {
+	f.asked++
+	if f.failed != nil {
+		return module.Import{}, false, f.failed
+	}
+	if err := f.c.wait(turn{"the former server", false}); err != nil {
+		return module.Import{}, false, err
+	}
+	return f.from, !*f.gone, nil
+}
+
+func (f *former) Forget(context.Context, mxid.UserID) error {
+	if f.failed != nil {
+		return f.failed
+	}
+	if err := f.c.wait(turn{"the former server", true}); err != nil {
+		return err
+	}
+	*f.gone = true
+	return nil
+}
+
+type tenancy struct {
+	m        *memory
+	rules    *ruleMemory
+	feed     *feed.Feed
+	former   *former
+	reported []module.ImportResult // refusals at a first use
+}
+
+func newTenancy(t *testing.T, from module.Import) *tenancy {
+	t.Helper()
+	rules, m := rulesOf(module.Content{}), newMemory()
+	return &tenancy{m: m, rules: rules, feed: idleFeed(t, rules), former: &former{c: m.caller(), from: from, gone: new(bool)}}
+}
+
+func (h *tenancy) service(c caller, accounts module.Accounts) *service.Service {
+	source := *h.former
+	source.c = c
+	return h.serviceWith(c, accounts, &source)
+}
+
+func (h *tenancy) serviceWith(c caller, accounts module.Accounts, source module.ImportSource) *service.Service {
+	return service.New(module.Stores{Rules: ruleCaller{h.rules, c}, Pushers: c, Pushkeys: c.index()}, h.feed, service.Options{
+		Limits: pushrule.DefaultLimits(), Policy: pusher.DefaultPolicy(), Accounts: accounts, ImportSource: source,
+		Observer: refusals{observe.None, h},
+	})
+}
+
+type refusals struct {
+	observe.Observer
+	h *tenancy
+}
+
+func (r refusals) Report(_ observe.Problem, err error) {
+	if refused := (*service.ImportRefused)(nil); errors.As(err, &refused) {
+		r.h.reported = append(r.h.reported, refused.Result)
+	}
+}
+
+func (h *tenancy) alone() *service.Service { return h.serviceWith(h.m.caller(), nil, h.former) }
+
+func (h *tenancy) host() module.HostService {
+	s := h.alone()
+	return s.Host(s.Rules())
+}
+
+func (h *tenancy) has(id string) bool {
+	content := h.rules.content()
+	_, found := content.Rules.Rule(pushrule.Room, id)
+	return found
+}
+
+var alicesImport = module.Import{Rules: contentOf, Pushers: []pusher.Pusher{ownPusher("second", pusher.HTTP, "TABLET"), ownPusher("first", pusher.HTTP, "PHONE")}}
+
+func TestAUserIsImportedAtTheFirstUseOfAnyMethod(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	everybody := []mxid.UserID{alice}
+	everything := []string{"second", "first"}
+	for name, test := range map[string]struct {
+		use   func(*service.Service) error
+		rules bool
+		held  []string
+	}{
+		"Content": {func(s *service.Service) error { return errOf(s.Rules().Content(ctx, alice)) }, true, everything},
+		"Rule": {func(s *service.Service) error {
+			return errOf(s.Rules().Rule(ctx, alice, pushrule.Room, "!old:example.org"))
+		}, true, everything},
+		"Enabled": {func(s *service.Service) error {
+			return errOf(s.Rules().Enabled(ctx, alice, pushrule.Room, "!old:example.org"))
+		}, true, everything},
+		"Put": {func(s *service.Service) error {
+			return s.Rules().Put(ctx, alice, pushrule.Room, "!new:example.org", pushrule.Draft{}, pushrule.Position{After: "!old:example.org"})
+		}, true, everything},
+		"SetEnabled": {func(s *service.Service) error {
+			return s.Rules().SetEnabled(ctx, alice, pushrule.Room, "!old:example.org", false)
+		}, true, everything},
+		"Delete": {func(s *service.Service) error { return s.Rules().Delete(ctx, alice, pushrule.Room, "!old:example.org") }, false, everything},
+		"Since": {func(s *service.Service) error {
+			return errOf(newFeed(t, storetest.NewMemory().Rules()).Sync(s.Rules()).Since(ctx, alice, 0))
+		}, true, everything},
+		"EnsureDefaults": {func(s *service.Service) error { return s.Host(s.Rules()).EnsureDefaults(ctx, alice) }, true, everything},
+		"CopyRoomRules": {func(s *service.Service) error {
+			return s.Host(s.Rules()).CopyRoomRules(ctx, alice, "!old:example.org", "!new:example.org")
+		}, true, everything},
+		"Rulesets": {func(s *service.Service) error {
+			result := s.Host(s.Rules()).Rulesets(ctx, everybody)[alice]
+			if _, found := result.Value.Rule(pushrule.Room, "!old:example.org"); !found {
+				return errors.Join(result.Err, errors.New("these are not the user's rules"))
+			}
+			return result.Err
+		}, true, everything},
+		"Pushers": {func(s *service.Service) error {
+			result := s.Host(s.Rules()).Pushers(ctx, everybody)[alice]
+			if result.Value.Len() != 2 {
+				return errors.Join(result.Err, errors.New("these are not the user's pushers"))
+			}
+			return result.Err
+		}, true, everything},
+		"List": {func(s *service.Service) error {
+			list, err := s.Pushers().List(ctx, alice)
+			if list.Len() != 2 {
+				return errors.Join(err, errors.New("these are not the user's pushers"))
+			}
+			return err
+		}, true, everything},
+		"Set": {func(s *service.Service) error {
+			return s.Pushers().Set(ctx, alice, ownPusher("third", pusher.HTTP, "PHONE"), pusher.RemoveOthers)
+		}, true, []string{"second", "first", "third"}},
+		"Set of one": {func(s *service.Service) error {
+			return s.Pushers().Set(ctx, alice, ownPusher("second", pusher.HTTP, "PHONE"), pusher.RemoveOthers)
+		}, true, everything},
+		"Delete of one": {func(s *service.Service) error {
+			return s.Pushers().Delete(ctx, alice, ownPusher("second", pusher.HTTP, "PHONE").Key)
+		}, true, []string{"first"}},
+		"RemoveDevicePushers":   {func(s *service.Service) error { return s.Host(s.Rules()).RemoveDevicePushers(ctx, alice, "TABLET") }, true, []string{"first"}},
+		"KeepOnlyDevicePushers": {func(s *service.Service) error { return s.Host(s.Rules()).KeepOnlyDevicePushers(ctx, alice, "TABLET") }, true, []string{"second"}},
+		"RetainDevicePushers":   {func(s *service.Service) error { return s.Host(s.Rules()).RetainDevicePushers(ctx, alice, "PHONE") }, true, []string{"first"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := newTenancy(t, alicesImport)
+			if err := test.use(h.alone()); err != nil {
+				t.Fatal(err)
+			}
+			if !h.rules.content().Found() || h.has("!old:example.org") != test.rules || !slices.Equal(h.m.held(alice), test.held) {
+				t.Errorf("stored are %s and %q", text(h.rules.content().Rules), h.m.held(alice))
+			}
+
+			// The source is not asked again, and removed data does not come back.
+			asked := h.former.asked
+			s := h.alone()
+			if err := s.Host(s.Rules()).KeepOnlyDevicePushers(ctx, alice, ""); err != nil {
+				t.Fatal(err)
+			}
+			if list, err := s.Pushers().List(ctx, alice); err != nil || list.Len() != 0 || len(h.m.held(alice)) != 0 {
+				t.Errorf("%d pushers, %v", list.Len(), err)
+			}
+			if result := s.Host(s.Rules()).Pushers(ctx, everybody)[alice]; result.Err != nil || result.Value.Len() != 0 {
+				t.Errorf("%d pushers, %v", result.Value.Len(), result.Err)
+			}
+			if h.former.asked != asked {
+				t.Errorf("the source was asked %d times about a user who is there", h.former.asked-asked)
+			}
+
+			// Without the source the same call fails or finds nothing, so the test can
+			// fail.
+			if none := newTenancy(t, alicesImport); name != "Set" {
+				_ = test.use(none.serviceWith(none.m.caller(), nil, nil))
+				if none.has("!old:example.org") || slices.Equal(none.m.held(alice), everything) {
+					t.Error("the user was imported without a source")
+				}
+			}
+		})
+	}
+}
+
+func errOf[T any](_ T, err error) error { return err }
+
+// After an error of the source, no user gets defaults.
+func TestASourceThatFailsIsUnavailableAndChangesNothing(t *testing.T) {
+	t.Parallel()
+	h := newTenancy(t, alicesImport)
+	h.former.failed = errDown
+	s := h.alone()
+	host := s.Host(s.Rules())
+	everybody := []mxid.UserID{alice}
+	for name, err := range map[string]error{
+		"Content":  errOf(s.Rules().Content(t.Context(), alice)),
+		"Put":      s.Rules().Put(t.Context(), alice, pushrule.Room, "!a", pushrule.Draft{}, pushrule.Position{}),
+		"List":     errOf(s.Pushers().List(t.Context(), alice)),
+		"Set":      s.Pushers().Set(t.Context(), alice, pusherOf("en"), pusher.KeepOthers),
+		"Rulesets": host.Rulesets(t.Context(), everybody)[alice].Err,
+		"Pushers":  host.Pushers(t.Context(), everybody)[alice].Err,
+		"Forget":   host.ForgetUser(t.Context(), alice),
+	} {
+		if fault.KindOf(err) != fault.Unavailable || !errors.Is(err, errDown) || strings.Contains(err.Error(), "storage") ||
+			!strings.Contains(fault.Details(err), ": import source: ") {
+			t.Errorf("%s: got %s", name, fault.Details(err))
+		}
+	}
+	if h.rules.content().Found() || h.m.held(alice) != nil || len(h.m.Claims) != 0 {
+		t.Errorf("stored are %s and %q", text(h.rules.content().Rules), h.m.held(alice))
+	}
+}
+
+// The rules stay while the source still has the user, so that the pushers do not come back.
+func TestForgetUserKeepsTheRulesUntilTheSourceHasForgotten(t *testing.T) {
+	t.Parallel()
+	h := newTenancy(t, alicesImport)
+	s := h.alone()
+	host := s.Host(s.Rules())
+	if err := host.EnsureDefaults(t.Context(), alice); err != nil || len(h.m.held(alice)) != 2 {
+		t.Fatalf("stored are %q, %v", h.m.held(alice), err)
+	}
+	h.former.failed = errDown
+	if err := host.ForgetUser(t.Context(), alice); !errors.Is(err, errDown) || !h.has("!old:example.org") {
+		t.Errorf("got %v; stored are %s", err, text(h.rules.content().Rules))
+	}
+	h.former.failed = nil
+	if list, err := s.Pushers().List(t.Context(), alice); err != nil || list.Len() != 0 || len(h.m.held(alice)) != 0 {
+		t.Errorf("%d pushers, %v", list.Len(), err)
+	}
+	if err := host.ForgetUser(t.Context(), alice); err != nil || h.rules.content().Found() {
+		t.Errorf("got %v; stored are %s", err, text(h.rules.content().Rules))
+	}
+}
+
+type blind struct{ ruleCaller }
+
+func (b blind) Versions(_ context.Context, users []mxid.UserID) map[mxid.UserID]module.Result[int64] {
+	all := map[mxid.UserID]module.Result[int64]{}
+	for _, user := range users {
+		all[user] = module.Result[int64]{}
+	}
+	return all
+}
+
+func TestAUserWithRulesIsNotImportedByABulkRead(t *testing.T) {
+	t.Parallel()
+	h := newTenancy(t, alicesImport)
+	h.rules.set(found(pushrule.ServerDefault(alice)))
+	c := h.m.caller()
+	s := service.New(module.Stores{Rules: blind{ruleCaller{h.rules, c}}, Pushers: c, Pushkeys: c.index()}, h.feed,
+		service.Options{Limits: pushrule.DefaultLimits(), Policy: pusher.DefaultPolicy(), ImportSource: h.former})
+	if list, err := s.Pushers().List(t.Context(), alice); err != nil || list.Len() != 0 || h.former.asked != 0 {
+		t.Errorf("got %d pushers, %v; the source was asked %d times", list.Len(), err, h.former.asked)
+	}
+}
+
+func TestAUserUnknownToTheSourceGetsTheDefaults(t *testing.T) {
+	t.Parallel()
+	h := newTenancy(t, alicesImport)
+	*h.former.gone = true
+	s := h.alone()
+	if list, err := s.Pushers().List(t.Context(), alice); err != nil || list.Len() != 0 || h.rules.content().Found() {
+		t.Errorf("got %d pushers, %v", list.Len(), err)
+	}
+	if err := s.Rules().Put(t.Context(), alice, pushrule.Room, "!a", pushrule.Draft{}, pushrule.Position{}); !errors.Is(err, pushrule.ErrEventNotFound) {
+		t.Errorf("got %v", err)
+	}
+	content, err := s.Rules().Content(t.Context(), alice)
+	if want := pushrule.ServerDefault(alice); err != nil || !content.Rules.Equal(want) {
+		t.Errorf("got %s, %v", text(content.Rules), err)
+	}
+}
+
+// The user is forgotten during an import, in every order of the steps, with and without
+// accounts.
+func TestAForgottenUserDoesNotComeBackFromTheOldServer(t *testing.T) {
+	t.Parallel()
+	for name, use := range map[string]func(context.Context, *service.Service) error{
+		"rules":   func(ctx context.Context, s *service.Service) error { return errOf(s.Rules().Content(ctx, alice)) },
+		"pushers": func(ctx context.Context, s *service.Service) error { return errOf(s.Pushers().List(ctx, alice)) },
+	} {
+		for _, withAccounts := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, accounts %t", name, withAccounts), func(t *testing.T) {
+				t.Parallel()
+				played := 0
+				exhaust(func(choose func(int) int) {
+					if t.Failed() {
+						return
+					}
+					h, gone := newTenancy(t, module.Import{Rules: contentOf, Pushers: []pusher.Pusher{pusherOf("en")}}), ""
+					services := func(c caller) *service.Service {
+						if withAccounts {
+							return h.service(c, accounts{c, &gone})
+						}
+						return h.service(c, nil)
+					}
+					read := func(ctx context.Context, c caller) error { return use(ctx, services(c)) }
+					forget := func(ctx context.Context, c caller) error {
+						if err := (accounts{c, &gone}).end(theUser); err != nil {
+							return err
+						}
+						s := services(c)
+						return s.Host(s.Rules()).ForgetUser(ctx, alice)
+					}
+					runs, ended := play(t.Context(), h.m, choose, 0, nil, read, forget)
+					if !ended {
+						return
+					}
+					played++
+					if err := runs[0].err; err != nil && !errors.Is(err, module.ErrLoggedOut) || runs[1].err != nil {
+						t.Errorf("got errors %v and %v", err, runs[1].err)
+					}
+					if h.has("!old:example.org") || len(h.m.held(alice)) != 0 || withAccounts && h.rules.content().Found() {
+						t.Errorf("back are %s and %q", text(h.rules.content().Rules), h.m.held(alice))
+					}
+				})
+				t.Logf("%d orders", played)
+				if played < 10 {
+					t.Errorf("only %d orders", played)
+				}
+			})
+		}
+	}
+}
+
+// Two hosts import a user at the same time, or one does while a client puts the first
+// rule.
+func TestAnImportRacesWithOtherCalls(t *testing.T) {
+	t.Parallel()
+	put := func(ctx context.Context, s *service.Service) error {
+		if err := errOf(s.Rules().Content(ctx, alice)); err != nil {
+			return err
+		}
+		return s.Rules().Put(ctx, alice, pushrule.Room, "!new:example.org", pushrule.Draft{}, pushrule.Position{})
+	}
+	imported := func(ctx context.Context, s *service.Service) error {
+		return errOf(s.Host(s.Rules()).Import(ctx, alice, module.Import{Rules: contentOf, Pushers: []pusher.Pusher{pusherOf("en")}}, module.StoreImport))
+	}
+	for name, test := range map[string]struct {
+		first, second func(context.Context, *service.Service) error
+		put           bool
+		kills         int
+	}{
+		"two imports":                        {imported, imported, false, 0},
+		"two imports, one of which dies":     {imported, imported, false, 1},
+		"an import and a first use":          {imported, func(ctx context.Context, s *service.Service) error { return errOf(s.Pushers().List(ctx, alice)) }, false, 0},
+		"an import and a client that puts":   {imported, put, true, 0},
+		"a first use and a client that puts": {func(ctx context.Context, s *service.Service) error { return errOf(s.Rules().Content(ctx, alice)) }, put, true, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			exhaust(func(choose func(int) int) {
+				if t.Failed() {
+					return
+				}
+				h := newTenancy(t, module.Import{Rules: contentOf, Pushers: []pusher.Pusher{pusherOf("en")}})
+				runs, played := play(t.Context(), h.m, choose, test.kills, func() { h.m.wantNamed(t) },
+					func(ctx context.Context, c caller) error { return test.first(ctx, h.service(c, nil)) },
+					func(ctx context.Context, c caller) error { return test.second(ctx, h.service(c, nil)) })
+				if !played {
+					return
+				}
+				for _, run := range runs {
+					if run.err != nil && !run.died {
+						t.Error(run.err)
+					}
+				}
+				if runs[0].died || runs[1].died { // repeat it
+					if err := imported(t.Context(), h.service(h.m.caller(), nil)); err != nil {
+						t.Error(err)
+					}
+				}
+				list := h.m.Lists[alice]
+				if !h.has("!old:example.org") || h.has("!new:example.org") != test.put || list.Len() != 1 {
+					t.Errorf("stored are %s and %d pushers", text(h.rules.content().Rules), list.Len())
+				}
+				claims := h.m.Claims[thePushkey.Digest()]
+				p, _ := list.Pusher(thePushkey)
+				if !slices.Contains(claims.Owners(), pusher.Owner{User: alice, Claim: p.Claim.Number}) {
+					t.Errorf("the pusher has claim %d, and the index %v", p.Claim.Number, claims.Owners())
+				}
+				if test.kills == 0 && len(claims.Owners()) != 1 {
+					t.Errorf("claims are left: %v", claims.Owners())
+				}
+			})
+		})
+	}
+}
+
+func TestImportRefusesPushersByName(t *testing.T) {
+	t.Parallel()
+	bad := ownPusher("bad", pusher.HTTP, "PHONE")
+	bad.Data = `{"url":"ftp://push.example.org"}`
+	mail := ownPusher("mail", pusher.Email, "GONE")
+	old := ownPusher("old", pusher.HTTP, "PHONE")
+	old.SetAt = 17
+	policy := policyWithMail()
+	policy.MaxPushers, policy.MaxSharers = 6, 2 // pushers whose pushkey is refused later count, too
+	h := newTenancy(t, module.Import{})
+	for _, user := range []mxid.UserID{bob, carol} {
+		h.m.set(t, user, ownPusher("crowded", pusher.HTTP, "PHONE"))
+	}
+	h.m.do(t, act{bob, takes})
+	l := &ledger{gone: []module.Session{{User: alice, Device: "GONE"}}}
+	from := module.Import{Pushers: []pusher.Pusher{
+		old, bad, pusherOf("en"), mail, old, ownPusher("gone", pusher.HTTP, "GONE"), ownPusher("crowded", pusher.HTTP, "PHONE"), ownPusher("fifth", pusher.HTTP, "PHONE"),
+	}}
+	s := service.New(module.Stores{Rules: h.rules, Pushers: h.m, Pushkeys: h.m.index()}, h.feed,
+		service.Options{Limits: pushrule.DefaultLimits(), Policy: policy, Accounts: l})
+	rehearsed, err := s.Host(s.Rules()).Import(t.Context(), alice, from, module.DryRunImport)
+	if err != nil || h.m.held(alice) != nil || h.rules.content().Found() || len(h.m.Claims) != 2 {
+		t.Fatalf("a dry run has changed something: %v, %q", err, h.m.held(alice))
+	}
+	done, err := s.Host(s.Rules()).Import(t.Context(), alice, from, module.StoreImport)
+	if err != nil || fmt.Sprint(done) != fmt.Sprint(rehearsed) {
+		t.Errorf("got %v, %v; the dry run reported %v", done, err, rehearsed)
+	}
+	if got := h.m.held(alice); !slices.Equal(got, []string{"old", "mail", "fifth"}) || done.Pushers.Stored != 3 {
+		t.Errorf("stored are %q: %+v", got, done.Pushers)
+	}
+	want := map[pusher.Digest]error{
+		bad.Digest(): nil, old.Digest(): pusher.ErrTwice, thePushkey.Digest(): pusher.ErrTaken,
+		ownPusher("gone", pusher.HTTP, "").Digest(): module.ErrLoggedOut, ownPusher("crowded", pusher.HTTP, "").Digest(): nil,
+	}
+	for _, refused := range done.Pushers.Refused {
+		if err, is := want[refused.Key]; !is || err != nil && !errors.Is(refused.Err, err) || refused.AppID != "app" {
+			t.Errorf("refused is %+v", refused)
+		}
+		delete(want, refused.Key)
+	}
+	if len(want) != 0 || strings.Contains(fmt.Sprintf("%+v", done), "crowded") {
+		t.Errorf("not refused were %v: %+v", want, done)
+	}
+	list := h.m.Lists[alice]
+	if p, _ := list.Pusher(old.Key); p.SetAt != 17 || p.Created != 1 {
+		t.Errorf("got %+v", p)
+	}
+	if p, _ := list.Pusher(mail.Key); p.SetAt == 0 {
+		t.Error("a pusher of unknown age has no time")
+	}
+}
+
+func TestImportStoresOnlyMissingParts(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		rules, pushers bool // stored before
+		from           module.Import
+		want           module.ImportResult
+	}{
+		"nothing there":     {false, false, alicesImport, module.ImportResult{Rules: module.ImportedRules{Outcome: module.Imported, Own: 1}, Pushers: module.ImportedPushers{Outcome: module.Imported, Stored: 2}}},
+		"rules there":       {true, false, alicesImport, module.ImportResult{Rules: module.ImportedRules{Outcome: module.AlreadyThere}, Pushers: module.ImportedPushers{Outcome: module.Imported, Stored: 2}}},
+		"pushers there":     {false, true, alicesImport, module.ImportResult{Rules: module.ImportedRules{Outcome: module.Imported, Own: 1}, Pushers: module.ImportedPushers{Outcome: module.AlreadyThere}}},
+		"both there":        {true, true, alicesImport, module.ImportResult{Rules: module.ImportedRules{Outcome: module.AlreadyThere}, Pushers: module.ImportedPushers{Outcome: module.AlreadyThere}}},
+		"nothing to import": {false, false, module.Import{}, module.ImportResult{Rules: module.ImportedRules{Outcome: module.Imported}, Pushers: module.ImportedPushers{Outcome: module.NothingToImport}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := newTenancy(t, module.Import{})
+			if test.rules {
+				h.rules.set(found(pushrule.ServerDefault(alice)))
+			}
+			if test.pushers {
+				h.m.set(t, alice, pusherOf("en"))
+			}
+			rules, held := text(h.rules.content().Rules), h.m.held(alice)
+			for _, mode := range []module.ImportMode{module.DryRunImport, module.StoreImport} {
+				got, err := h.host().Import(t.Context(), alice, test.from, mode)
+				if err != nil || fmt.Sprint(got) != fmt.Sprint(test.want) {
+					t.Errorf("%s: got %+v, %v, want %+v", mode, got, err, test.want)
+				}
+			}
+			if test.rules != (rules == text(h.rules.content().Rules)) || test.pushers && !slices.Equal(held, h.m.held(alice)) {
+				t.Errorf("stored are %s and %q", text(h.rules.content().Rules), h.m.held(alice))
+			}
+			commits := h.rules.commits()
+			if got, err := h.host().Import(t.Context(), alice, test.from, module.StoreImport); err != nil || got.Rules.Outcome != module.AlreadyThere || h.rules.commits() != commits {
+				t.Errorf("again: got %+v, %v", got, err)
+			}
+		})
+	}
+}
+
+func TestAnUnreadableImportStoresNothing(t *testing.T) {
+	t.Parallel()
+	h := newTenancy(t, module.Import{Rules: `{"global":[]}`, Pushers: alicesImport.Pushers})
+	if _, err := h.host().Import(t.Context(), alice, h.former.from, module.StoreImport); fault.KindOf(err) != fault.Database {
+		t.Errorf("got %v", err)
+	}
+	if _, err := h.alone().Rules().Content(t.Context(), alice); fault.KindOf(err) != fault.Database {
+		t.Errorf("at the first use: got %v", err)
+	}
+	if h.rules.content().Found() || h.m.held(alice) != nil {
+		t.Errorf("stored are %s and %q", text(h.rules.content().Rules), h.m.held(alice))
+	}
+}
+
+func TestImportStoresNothingForAnEndedUser(t *testing.T) {
+	t.Parallel()
+	h, gone := newTenancy(t, alicesImport), theUser
+	s := h.service(h.m.caller(), accounts{h.m.caller(), &gone})
+	if _, err := s.Host(s.Rules()).Import(t.Context(), alice, alicesImport, module.StoreImport); !errors.Is(err, module.ErrLoggedOut) {
+		t.Errorf("got %v", err)
+	}
+	if _, err := s.Rules().Content(t.Context(), alice); !errors.Is(err, module.ErrLoggedOut) {
+		t.Errorf("at the first use: got %v", err)
+	}
+	for name, err := range map[string]error{
+		"RemoveDevicePushers": s.Host(s.Rules()).RemoveDevicePushers(t.Context(), alice, "TABLET"),
+		"RetainDevicePushers": s.Host(s.Rules()).RetainDevicePushers(t.Context(), alice),
+		"Pushers":             s.Host(s.Rules()).Pushers(t.Context(), []mxid.UserID{alice})[alice].Err,
+	} {
+		if err != nil {
+			t.Errorf("%s: got %v", name, err)
+		}
+	}
+	if h.rules.content().Found() || h.m.held(alice) != nil || len(h.m.Claims) != 0 {
+		t.Errorf("stored are %s and %q", text(h.rules.content().Rules), h.m.held(alice))
+	}
+}
+
+func TestRefusalsAtAFirstUseAreReported(t *testing.T) {
+	t.Parallel()
+	h := newTenancy(t, module.Import{Rules: `{"global":{"room":[{"rule_id":"a/b","actions":[]},{"rule_id":"!old:example.org","actions":[]}]}}`})
+	if err := h.host().EnsureDefaults(t.Context(), alice); err != nil || len(h.reported) != 1 || h.reported[0].Refused() != 1 || !h.has("!old:example.org") {
+		t.Errorf("reported is %+v, %v", h.reported, err)
+	}
+}

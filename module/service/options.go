@@ -1,0 +1,23 @@
+package service
+
+import (
+	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/observe"
+	"github.com/pushfx/pushfx/module/pusher"
+	"github.com/pushfx/pushfx/module/pushrule"
+)
+
+// Options are the options of a [Service].
+type Options struct {
+	Defaults pushrule.Defaults // default rules; the zero value has those of the specification
+	Limits   pushrule.Limits   // limits on users' push rules
+	Policy   pusher.Policy     // rules for pushers
+	Accounts module.Accounts   // optional
+
+	// Observer gets all operations of the stores, created and repaired rule sets, each
+	// [ImportRefused], and errors of reconciling pushkeys. It may be nil.
+	Observer observe.Observer
+
+	// ImportSource may be nil.
+	ImportSource module.ImportSource
+}

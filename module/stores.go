@@ -1,0 +1,19 @@
+package module
+
+import "time"
+
+// Stores are the stores of the service.
+type Stores struct {
+	Rules    RuleStore
+	Pushers  PusherStore
+	Pushkeys PushkeyIndex
+
+	// Unread is nil for a host without unread counts. The service only deletes lists of
+	// deactivated users.
+	Unread UnreadStore
+
+	// Now is the clock of the stores; nil means the host's clock. The service numbers the
+	// claims to a pushkey by its time, so that a new claim gets a higher number than all
+	// earlier ones, even if they were deleted.
+	Now func() time.Time
+}
