@@ -6,19 +6,25 @@ import (
 
 	"go.uber.org/fx"
 
+	"github.com/pushfx/pushfx"
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/redistest"
+	"github.com/pushfx/pushfx/module/stored"
 )
 
 func TestFullMemoryBehavesAsThePageSays(t *testing.T) {
 	t.Parallel()
 	server := redistest.Single(t)
 	var push module.HostService
-	h := startHost(t, server.Client(t), fx.Populate(&push))
+	var unread module.UnreadService
+	h := startHost(t, server.Client(t), pushfx.Delivery, pushfx.Unread, fx.Populate(&push, &unread))
 	h.do(alice, http.MethodGet, v3+"/pushrules/", "")
 	for _, user := range []string{alice, bob} {
 		h.do(user, http.MethodPost, v3+"/pushers/set", httpPusher("app", "key of "+user))
 		h.do(user, http.MethodPost, v3+"/pushers/set", httpPusher("app", "second key of "+user))
+	}
+	if err := unread.Read(t.Context(), alice, "!a:example.org", module.AllThreads, 1); err != nil {
+		t.Fatal(err)
 	}
 	if err := server.Client(t).ConfigSet(t.Context(), "maxmemory", "1").Err(); err != nil {
 		t.Fatal(err)
@@ -49,6 +55,9 @@ func TestFullMemoryBehavesAsThePageSays(t *testing.T) {
 	}
 	keys, err := server.Client(t).Keys(t.Context(), "*").Result()
 	for _, key := range keys {
+		if key == (stored.Keys{}).DeliveryFormat() {
+			continue
+		}
 		if left, failed := server.Client(t).TTL(t.Context(), key).Result(); failed != nil || left < 0 {
 			t.Errorf("%s stays, %v", key, failed)
 		}

@@ -11,9 +11,12 @@ import (
 	"time"
 
 	"github.com/labstack/echo/v4"
+	"go.uber.org/zap"
 
 	"github.com/pushfx/pushfx/integration/homeserver/rooms"
 	"github.com/pushfx/pushfx/integration/homeserver/sessions"
+	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/fault"
 	"github.com/pushfx/pushfx/module/match"
 	"github.com/pushfx/pushfx/module/mxid"
 )
@@ -26,10 +29,11 @@ const maxMembers = 1000
 type sending struct {
 	outbox *outbox
 	rooms  *rooms.Store
+	log    *zap.Logger
 }
 
-func newSending(outbox *outbox, rooms *rooms.Store) *sending {
-	return &sending{outbox, rooms}
+func newSending(outbox *outbox, rooms *rooms.Store, log *zap.Logger) *sending {
+	return &sending{outbox, rooms, log}
 }
 
 type sendRequest struct {
@@ -127,8 +131,9 @@ func (r *sendRequest) change() rooms.Change {
 	return change
 }
 
-// send serves POST /_demo/send. It answers 200 when the event has been handed over. If a client repeats a request with
-// the same event_id, the first event stays. After a 503, a host may still hand the event over.
+// send serves POST /_demo/send. It answers 200 when the event is stored. If a part of Redis is away, the users there get
+// the event later, from the outbox: no other user needs to repeat the request. If a client repeats a request with the same
+// event_id, the first event stays. After a 503, the event may have been stored.
 func (s *sending) send(c echo.Context) error {
 	var request sendRequest
 	if _, err := readObject(c, maxBodyBytes, &request); err != nil {
@@ -162,8 +167,10 @@ func (s *sending) send(c echo.Context) error {
 	at := rooms.Row{Room: request.RoomID, ID: e.ID}
 	if e.Redacted {
 		_ = s.outbox.handedOver(at, nil)
-	} else if err := s.outbox.send(ctx, stored.handover(at, e, members)); err != nil {
+	} else if err := s.outbox.send(ctx, stored.handover(at, e, members)); module.IsPermanent(err) {
 		return err
+	} else if err != nil {
+		s.log.Warn("an event waits in the outbox", zap.String("event_id", e.ID), zap.String("error", fault.Details(err)))
 	}
 	return c.JSON(http.StatusOK, map[string]any{"event_id": e.ID, "position": e.Position})
 }

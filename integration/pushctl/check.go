@@ -65,7 +65,7 @@ func (c *call) check(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return c.result(report, func(w io.Writer) error { return report.write(w, c.servers.String()) }, len(report.Problems) > 0)
+	return c.result(report, func(w io.Writer) error { return report.write(w, c.servers.String(), c.noProblems()) }, len(report.Problems) > 0)
 }
 
 // findProblems examines and counts all keys, and calls handle with the problems that it finds.
@@ -124,7 +124,7 @@ func (u *unconfirmed) handle(ctx context.Context, handle func(context.Context, [
 	return handle(ctx, confirmed)
 }
 
-func (r *report) write(w io.Writer, where string) error {
+func (r *report) write(w io.Writer, where, noProblems string) error {
 	fmt.Fprintf(w, "%s\n\n", where)
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 	for _, row := range []struct {
@@ -142,7 +142,7 @@ func (r *report) write(w io.Writer, where string) error {
 		return err
 	}
 	if len(r.Problems) == 0 {
-		_, err := fmt.Fprintln(w, "\nNo problems.")
+		_, err := fmt.Fprintln(w, "\n"+noProblems)
 		return err
 	}
 	var rows [][]string

@@ -58,6 +58,14 @@ func (b *backend) whereIs(ctx context.Context, key string) string {
 	return b.addressOf(node)
 }
 
+// noProblems is the text of a result without problems.
+func (b *backend) noProblems() string {
+	if b.incomplete() != nil {
+		return "No problems in the data that could be read."
+	}
+	return "No problems."
+}
+
 // incomplete returns an error that names the gaps, if any.
 func (b *backend) incomplete() error {
 	if b.gaps == nil || len(b.gaps.parts) == 0 {

@@ -24,12 +24,15 @@ func TestCommandsShowWhatTheyCanReadBesideALostMaster(t *testing.T) {
 		t.Fatal(err)
 	}
 	isLost := func(key string) bool { return b.whereIs(t.Context(), key) == lost.Addr() }
-	var user mxid.UserID // of another master, whose pushkey is on the lost one
-	for n := 0; user == ""; n++ {
+	var user, lostUser mxid.UserID // user is of another master, and has a pushkey on the lost one
+	for n := 0; user == "" || lostUser == ""; n++ {
 		some := mxid.UserID(fmt.Sprintf("@user%d:example.org", n))
 		b.register(some)
 		if digest := aPusher(string(some)).Digest(); !isLost(b.keys.Rules(some)) && isLost(stored.Keys{}.Claims(digest)) {
 			user = some
+		}
+		if isLost(b.keys.Rules(some)) {
+			lostUser = some
 		}
 	}
 	for n := range 30 {
@@ -42,16 +45,18 @@ func TestCommandsShowWhatTheyCanReadBesideALostMaster(t *testing.T) {
 	replicas[0].Stop()
 	lost.Stop()
 	for command, want := range map[string][2]string{ // in the output, and in the error
-		"show " + string(user): {"pushkey    digest", "values on"},
-		"check":                {"users with push rules", "all keys on"},
-		"queues":               {"USERS", "cannot read shards"},
-		"gateways":             {"No notifications wait", "cannot read shards"},
+		"show " + string(user):     {"pushkey    digest", "values on"},
+		"show " + string(lostUser): {"could not be read", "values on"},
+		"check":                    {"No problems in the data that could be read.", "all keys on"},
+		"queues":                   {"USERS", "cannot read shards"},
+		"gateways":                 {"No notifications wait", "cannot read shards"},
 	} {
 		r := b.want(exitFailure, strings.Fields(command)...)
 		if !strings.Contains(r.stdout, want[0]) || !strings.Contains(r.stderr, want[1]) || !strings.Contains(r.stderr, lost.Addr()) {
 			t.Errorf("%s: got\n%s%s", command, r.stdout, r.stderr)
 		}
-		if strings.Contains(r.stdout, "missing in the index") || strings.Contains(r.stdout, "without a pusher") {
+		if strings.Contains(r.stdout, "missing in the index") || strings.Contains(r.stdout, "without a pusher") ||
+			strings.Contains(r.stdout, "nothing is stored") || strings.Contains(r.stdout, "No problems.") {
 			t.Errorf("%s takes what it could not read for a problem:\n%s", command, r.stdout)
 		}
 	}

@@ -327,7 +327,7 @@ func TestNoTableIsWiderThanATerminal(t *testing.T) {
 		"send-test": func(w io.Writer) error {
 			return writeTestTable(w, []shownTest{{Pusher: "I0rGUzqbEPAr7oXUSnlEDg", Gateway: host, Why: "dial tcp 127.0.0.1:17404: dialguard: refused: prohibited IP address: 127.0.0.1 is not a permitted destination (denied by: 127.0.0.0/8)"}})
 		},
-		"check": func(w io.Writer) error { return found.write(w, "standalone at 127.0.0.1:6379") },
+		"check": func(w io.Writer) error { return found.write(w, "standalone at 127.0.0.1:6379", "No problems.") },
 		"repair, dry": func(w io.Writer) error {
 			_ = (&repairer{call: &call{out: w}, report: found}).write(nil)
 			return nil

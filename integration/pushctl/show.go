@@ -45,6 +45,7 @@ type shownKeyed struct {
 	Bytes   int    `json:"bytes"` // 0 without a stored value
 	Version int64  `json:"version,omitempty"`
 	Changes int64  `json:"changes,omitempty"`
+	NotRead bool   `json:"not_read,omitempty"` // its master did not reply
 }
 
 type shownRules struct {
@@ -93,7 +94,7 @@ func (c *call) show(ctx context.Context) error {
 	if shown.Rules.Bytes == 0 && shown.Pushers.Bytes == 0 && shown.Unread.Bytes == 0 && len(shown.Problems) == 0 && c.incomplete() == nil {
 		return c.notFound(user)
 	}
-	return c.result(shown, shown.write, false)
+	return c.result(shown, func(w io.Writer) error { return shown.write(w, c.noProblems()) }, false)
 }
 
 func (c *call) shown(ctx context.Context, user mxid.UserID) (shownUser, error) {
@@ -126,7 +127,7 @@ func (c *call) shown(ctx context.Context, user mxid.UserID) (shownUser, error) {
 }
 
 func (c *call) shownRules(v value) shownRules {
-	s := shownRules{shownKeyed{Key: v.name, Bytes: len(v.text)}, []shownRule{}}
+	s := shownRules{shownKeyed{Key: v.name, Bytes: len(v.text), NotRead: v.state == isUnread}, []shownRule{}}
 	e, err := stored.ReadEvent(v.text)
 	if err != nil {
 		return s
@@ -157,7 +158,7 @@ func jsonArray[T ~string](texts []T) string {
 }
 
 func (c *call) shownPushers(v value) shownPushers {
-	s := shownPushers{shownKeyed{Key: v.name}, []shownPusher{}}
+	s := shownPushers{shownKeyed{Key: v.name, NotRead: v.state == isUnread}, []shownPusher{}}
 	for field, text := range v.fields {
 		s.Bytes += len(field) + len(text)
 	}
@@ -186,13 +187,13 @@ func urlHost(data string) string {
 	return u.Host
 }
 
-func (s shownUser) write(w io.Writer) error {
+func (s shownUser) write(w io.Writer, noProblems string) error {
 	fmt.Fprintf(w, "%s on %s\n\n", printable(string(s.User)), s.Node)
 	s.Rules.write(w)
 	s.Pushers.write(w)
 	s.Unread.write(w)
 	if len(s.Problems) == 0 {
-		_, err := fmt.Fprintln(w, "No problems.")
+		_, err := fmt.Fprintln(w, noProblems)
 		return err
 	}
 	fmt.Fprintln(w, "Problems:")
@@ -205,6 +206,8 @@ func (s shownUser) write(w io.Writer) error {
 func (k shownKeyed) write(w io.Writer, what string) {
 	fmt.Fprintf(w, "%s: %s\n  ", what, printable(k.Key))
 	switch {
+	case k.NotRead:
+		fmt.Fprintln(w, "could not be read")
 	case k.Bytes == 0:
 		fmt.Fprintln(w, "nothing is stored")
 	case k.Version == 0:

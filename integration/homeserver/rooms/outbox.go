@@ -1,8 +1,10 @@
 package rooms
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"hash/fnv"
 	"slices"
 	"strconv"
 	"strings"
@@ -13,9 +15,13 @@ import (
 )
 
 // The outbox has a row for each event that no host has handed over yet. The rows of a room
-// are in the room's slot, so that one script stores an event with its row. A sorted set
-// lists the rooms that may have rows, with the time of the latest listing.
+// are in the room's slot, so that one script stores an event with its row. Sorted sets list
+// the rooms that may have rows, with the time of the latest listing.
 const (
+	// listings is the number of sorted sets. They have different slots. If the master of a
+	// room's set does not reply, another set lists the room.
+	listings = 8
+
 	// listEvery is how often a host lists a room that gets events.
 	listEvery = time.Minute
 
@@ -61,7 +67,15 @@ return 0`)
 
 var readRooms = redis.NewScript(`return {redis.call('TIME')[1], redis.call('ZRANGE', KEYS[1], 0, -1, 'WITHSCORES')}`)
 
-func (s *Store) outboxKey() string { return s.prefix + "outbox" }
+func (s *Store) listingKey(n int) string {
+	return s.prefix + "outbox:{" + strconv.Itoa(n%listings) + "}"
+}
+
+func listingOf(room string) int {
+	sum := fnv.New32a()
+	sum.Write([]byte(room))
+	return int(sum.Sum32() % listings)
+}
 
 func (s *Store) rowsKey(room string) string { return s.prefix + "outbox:{" + room + "}" }
 
@@ -70,14 +84,20 @@ func (s *Store) list(ctx context.Context, room string) error {
 	if !s.listed.isDue(room) {
 		return nil
 	}
-	began := time.Now()
-	return s.do(ctx, func(ctx context.Context) error {
-		err := listRoom.Run(ctx, s.client, []string{s.outboxKey()}, room).Err()
+	began, first := time.Now(), listingOf(room)
+	var err error
+	for n := range listings {
+		err = s.do(ctx, func(ctx context.Context) error {
+			return listRoom.Run(ctx, s.client, []string{s.listingKey(first + n)}, room).Err()
+		})
 		if err == nil {
 			s.listed.add(room, began)
 		}
-		return err
-	})
+		if err == nil || ctx.Err() != nil {
+			break
+		}
+	}
+	return err
 }
 
 // Row is a row of the outbox. A host with a database would write it in the transaction that
@@ -87,12 +107,28 @@ type Row struct {
 	Text     string // from [Store.Add]
 }
 
-// Rows returns the rows that are older than age, by the clock of Redis.
+// Rows returns the rows that are older than age, by the clock of Redis. With an error, it
+// returns the rows of the masters that reply.
 func (s *Store) Rows(ctx context.Context, age time.Duration) (rows []Row, err error) {
 	var names []string
 	var now int64
+	for n := range listings {
+		some, at, failed := s.listedIn(ctx, s.listingKey(n))
+		names, now, err = append(names, some...), max(now, at), cmp.Or(err, failed)
+	}
+	slices.Sort(names)
+	for some := range slices.Chunk(slices.Compact(names), roomsAtOnce) {
+		of, failed := s.rowsOf(ctx, some, now-int64(age/time.Second))
+		rows, err = append(rows, of...), cmp.Or(err, failed)
+	}
+	return rows, err
+}
+
+// listedIn returns the rooms of a listing, and the time of Redis in seconds. It removes rooms
+// that were listed long ago and have no rows.
+func (s *Store) listedIn(ctx context.Context, key string) (names []string, now int64, err error) {
 	err = s.do(ctx, func(ctx context.Context) error {
-		reply, err := readRooms.Run(ctx, s.client, []string{s.outboxKey()}).Slice()
+		reply, err := readRooms.Run(ctx, s.client, []string{key}).Slice()
 		if err != nil || len(reply) != 2 {
 			return errors.Join(err, errNoRooms)
 		}
@@ -105,23 +141,15 @@ func (s *Store) Rows(ctx context.Context, age time.Duration) (rows []Row, err er
 				delete(listing, room)
 			}
 		}
-		return s.unlist(ctx, listing)
+		return s.unlist(ctx, key, listing)
 	})
-	slices.Sort(names)
-	for some := range slices.Chunk(names, roomsAtOnce) {
-		if err == nil {
-			var of []Row
-			of, err = s.rowsOf(ctx, some, now-int64(age/time.Second))
-			rows = append(rows, of...)
-		}
-	}
-	return rows, err
+	return names, now, err
 }
 
 var errNoRooms = errors.New("not a list of rooms")
 
-// unlist removes rooms without rows from the outbox. At has the time of their latest listing.
-func (s *Store) unlist(ctx context.Context, at map[string]string) error {
+// unlist removes rooms without rows from a listing. At has the time of their latest listing.
+func (s *Store) unlist(ctx context.Context, key string, at map[string]string) error {
 	for room, since := range at {
 		n, err := s.client.HLen(ctx, s.rowsKey(room)).Result()
 		if err != nil {
@@ -130,7 +158,7 @@ func (s *Store) unlist(ctx context.Context, at map[string]string) error {
 		if n > 0 {
 			continue
 		}
-		if err := unlistRoom.Run(ctx, s.client, []string{s.outboxKey()}, room, since).Err(); err != nil {
+		if err := unlistRoom.Run(ctx, s.client, []string{key}, room, since).Err(); err != nil {
 			return err
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -11,6 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/redistest"
 )
 
 const room = "!r:x"
@@ -257,14 +259,50 @@ func TestTheOutboxHasTheRowsOfItsRooms(t *testing.T) {
 	}
 	long := float64(time.Now().Add(-unlistAfter - time.Second).Unix())
 	for _, name := range []string{"!a:x", "!b:x"} {
-		if err := s.client.ZAdd(t.Context(), s.outboxKey(), redis.Z{Score: long, Member: name}).Err(); err != nil {
+		if err := s.client.ZAdd(t.Context(), s.listingKey(listingOf(name)), redis.Z{Score: long, Member: name}).Err(); err != nil {
 			t.Fatal(err)
 		}
 	}
 	if rows, err = s.Rows(t.Context(), 0); err != nil || len(rows) != 1 {
 		t.Errorf("got %v, %v, want the row of !b:x", rows, err)
 	}
-	if left := s.client.ZRange(t.Context(), s.outboxKey(), 0, -1).Val(); !slices.Equal(left, []string{"!b:x"}) {
+	var left []string
+	for n := range listings {
+		left = append(left, s.client.ZRange(t.Context(), s.listingKey(n), 0, -1).Val()...)
+	}
+	if !slices.Equal(left, []string{"!b:x"}) {
 		t.Errorf("listed are %v, want the room with a row", left)
+	}
+}
+
+// A lost master takes its own rooms from the outbox, and no others.
+func TestTheOutboxOfOtherRoomsWorksBesideALostMaster(t *testing.T) {
+	t.Parallel()
+	redistest.Require(t)
+	cluster := redistest.Cluster(t, 3, 0, "--cluster-require-full-coverage", "no")
+	s := New(cluster.Client(t), "", time.Minute)
+	masterOf := func(key string) *redistest.Server {
+		return cluster.Masters()[s.client.ClusterKeySlot(t.Context(), key).Val()*3/16384]
+	}
+	lost := masterOf(s.listingKey(listingOf("!0:x")))
+	addAll := func(n int, of func(*redistest.Server) bool) (added []Row) {
+		for i := 0; len(added) < n; i++ {
+			name := fmt.Sprintf("!%d:x", i)
+			if !of(masterOf(s.rowsKey(name))) {
+				continue
+			}
+			if _, _, err := s.Add(t.Context(), name, Event{ID: "$1", JSON: "{}"}, Change{}, "row"); err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+			added = append(added, Row{name, "$1", "row"})
+		}
+		return added
+	}
+	addAll(roomsAtOnce, func(m *redistest.Server) bool { return m == lost })
+	lost.Stop()
+	want := addAll(20, func(m *redistest.Server) bool { return m != lost })
+	slices.SortFunc(want, func(a, b Row) int { return strings.Compare(a.Room, b.Room) })
+	if rows, err := s.Rows(t.Context(), 0); err == nil || !slices.Equal(rows, want) {
+		t.Errorf("got %d rows, %v, want %d rows and an error", len(rows), err, len(want))
 	}
 }
