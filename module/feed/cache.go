@@ -220,14 +220,12 @@ func (c *cache[V]) entries(users []mxid.UserID) (entries []*entry[V], watch int)
 	return entries, c.watch
 }
 
-// confirm makes an entry current: a comparison during a watch has shown that the store has
-// its value. It does nothing if the entry was dropped or replaced since.
-func (c *cache[V]) confirm(user mxid.UserID, e *entry[V], watch int) {
+// confirm makes an entry current, unless it was dropped or replaced: a comparison during a
+// watch has shown that the store has its value.
+func (c *cache[V]) confirm(e *entry[V], watch int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.users[user] == e {
-		e.watch = watch
-	}
+	e.watch = watch
 }
 
 // discard drops an entry unless it was replaced.

@@ -412,6 +412,7 @@ func TestListenersAreNotifiedOfChanges(t *testing.T) {
 		{"made elsewhere, received of in another order", steps{elsewhere, elsewhere, publishes(3), rests, publishes(2)}, 2, 0},
 		{"found by a sync first", steps{elsewhere, asks(1), publishesAgain}, 1, 0},
 		{"that nobody published", steps{elsewhere, isRechecked}, 1, 0},
+		{"that nobody published, and a sync found", steps{elsewhere, asks(0)}, 1, 0},
 		{"while nothing was watched", steps{cutOff, elsewhere, passes(time.Second)}, 1, 1},
 		{"while nothing was watched for long", steps{cutOffForLong, passes(5 * time.Second), elsewhere, mayWatch, passes(8 * time.Second)}, 1, 1},
 		{"that could not be checked when the watch began", steps{

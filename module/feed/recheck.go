@@ -88,7 +88,7 @@ func (f *Feed) compared(user mxid.UserID, kept *entry[userRules], watch int, ver
 	case kept == nil || kept.isMark():
 		f.wakeSyncs(user, version.Value, time.Time{})
 	case version.Err == nil && version.Value == kept.value.version:
-		f.rules.confirm(user, kept, watch)
+		f.rules.confirm(kept, watch)
 		f.wakeSyncs(user, version.Value, time.Time{})
 	default: // unreadable rules, too: the next sync returns the error
 		f.rules.discard(user, kept)

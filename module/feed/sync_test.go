@@ -195,6 +195,7 @@ func TestASyncIsWokenWhenItMayHaveSomethingToSend(t *testing.T) {
 		{"a change of somebody else", steps{bobElsewhere}, false},
 		{"a change that nobody published", steps{elsewhere, rests}, false},
 		{"the same, in the end", steps{elsewhere, isRechecked}, true},
+		{"the same, and other users take its place", steps{bobElsewhere, bobAsks, elsewhere, isRechecked}, true},
 		{"a change while cut off", steps{cutOff, elsewhere, passes(time.Second)}, true},
 		{"the rules are gone", steps{isDeleted, isRechecked}, true},
 	} {
