@@ -188,7 +188,8 @@ type waker struct{}
 
 func newWaker() *waker { return &waker{} }
 
-func (*waker) PushRulesChanged(_ context.Context, user mxid.UserID, version int64) {}
+func (*waker) PushRulesChanged(_ context.Context, user mxid.UserID) {}
+func (*waker) PushRulesMissed(context.Context)                      {} // wake all syncs
 
 // deviceList shows users their devices.
 type deviceList struct{}

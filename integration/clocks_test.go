@@ -64,11 +64,7 @@ func TestSyncsReceiveARecreatedEventWithSkewedClocks(t *testing.T) {
 			}
 			hosts[1].syncs(user) // which creates the default set
 			hosts[1].put(user, "after")
-			eventually(t, "the other host waitFor of the new event", func() bool {
-				hosts[0].mu.Lock()
-				defer hosts[0].mu.Unlock()
-				return hosts[0].received[user].version == hosts[1].syncs(user).Version
-			})
+			hosts[0].waitFor(user, "after")
 			update, err := hosts[0].sync.Since(t.Context(), user, before.Version)
 			after := update.Content
 			if err != nil || !update.New || !isSorted(first.Version, before.Version, after.Version) {

@@ -16,6 +16,7 @@ import (
 	"go.uber.org/fx"
 
 	"github.com/pushfx/pushfx"
+	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/redistest"
 )
 
@@ -228,7 +229,7 @@ func (s *mutationServer) newScene(t *testing.T, n int, with setting) *mutationTe
 	t.Helper()
 	proxy := redistest.NewProxy(t, s.server)
 	client := proxy.Client(t, func(o *redis.Options) { o.MaxRetries, o.ReadTimeout = with.retries, with.readTimeout })
-	received := make(chan string, 10)
+	received, user := make(chan string, 10), newEffectsUser()
 	h := startHost(t, client,
 		fx.Decorate(func(c pushfx.Config) pushfx.Config {
 			setTimeouts(&c, with.operationTimeout)
@@ -237,11 +238,33 @@ func (s *mutationServer) newScene(t *testing.T, n int, with setting) *mutationTe
 			}
 			return c
 		}),
-		fx.Provide(pushfx.AsChangeListener(func() recorder { return recorder{received} })),
+		fx.Provide(pushfx.AsChangeListener(func() versionRecorder { return versionRecorder{recorder{received}, s.client, user} })),
 	)
-	c := &mutationTest{mutations[n], undisturbed(t)[n], t, s, newEffectsUser(), proxy, h, received}
+	c := &mutationTest{mutations[n], undisturbed(t)[n], t, s, user, proxy, h, received}
 	c.prepare(t, s.host, s.client, c.user)
 	return c
+}
+
+// versionRecorder sends the version that is stored when its listener is called.
+type versionRecorder struct {
+	recorder
+	client redis.UniversalClient
+	user   string
+}
+
+func (r versionRecorder) PushRulesChanged(ctx context.Context, user mxid.UserID) {
+	if string(user) == r.user {
+		r.PushRulesMissed(ctx)
+	}
+}
+
+func (r versionRecorder) PushRulesMissed(ctx context.Context) {
+	r.send(ctx, versionText(r.client.Get(ctx, eventKey(r.user)).Val()))
+}
+
+func versionText(event string) string {
+	_, revision := withoutRevision(event)
+	return fmt.Sprint(revision.Version)
 }
 
 func (s *mutationServer) eachMutation(t *testing.T, with setting, play func(*mutationTest)) {
@@ -295,8 +318,7 @@ func (c *mutationTest) wantSuccess(got answer, state trace, later ...trace) {
 			c.errorf("listeners received last of %q, stored was\n%s", last, state.data)
 			return
 		}
-		_, revision := withoutRevision(c.mutationServer.client.Get(c.t.Context(), eventKey(c.user)).Val())
-		if last == notification(c.user, revision.Version) && slices.Contains(append(later, state), traceOf(c.t, c.mutationServer.client, c.user)) {
+		if last == versionText(c.mutationServer.client.Get(c.t.Context(), eventKey(c.user)).Val()) && slices.Contains(append(later, state), traceOf(c.t, c.mutationServer.client, c.user)) {
 			return
 		}
 	}

@@ -385,7 +385,8 @@ type idleListener struct{}
 
 func newDeaf() idleListener { return idleListener{} }
 
-func (idleListener) PushRulesChanged(context.Context, mxid.UserID, int64) {}
+func (idleListener) PushRulesChanged(context.Context, mxid.UserID) {}
+func (idleListener) PushRulesMissed(context.Context)               {}
 
 func eventually(t *testing.T, what string, isSo func() bool) {
 	t.Helper()

@@ -99,7 +99,8 @@ func (u usedSyncService) Since(ctx context.Context, user mxid.UserID, since int6
 
 type usedListener struct{ use }
 
-func (u usedListener) PushRulesChanged(context.Context, mxid.UserID, int64) { u.count() }
+func (u usedListener) PushRulesChanged(context.Context, mxid.UserID) { u.count() }
+func (u usedListener) PushRulesMissed(context.Context)               { u.count() }
 
 type usedPusherListener struct{ use }
 
@@ -269,7 +270,7 @@ func TestAHostsDefaultRulesBehaveLikeTheSpecifications(t *testing.T) {
 	}
 	rules := push.Rulesets(t.Context(), []mxid.UserID{alice, "@new:example.org"})
 	for user, result := range rules {
-		list := result.Value.List(pushrule.Underride)
+		list := result.Value.Rules.List(pushrule.Underride)
 		at := slices.IndexFunc(list, func(r pushrule.Rule) bool { return r.ID == id })
 		if at < 0 || list[at+1].ID != ".m.rule.message" {
 			t.Errorf("%s: got %+v", user, list)

@@ -73,7 +73,7 @@ func (s *mutationCluster) newMoving(t *testing.T, n int, when phase) *moving {
 			c.Redis.Durability = s.durability
 			return c
 		}),
-		fx.Provide(pushfx.AsChangeListener(func() recorder { return recorder{received} })),
+		fx.Provide(pushfx.AsChangeListener(func() versionRecorder { return versionRecorder{recorder{received}, s.client, user} })),
 	)
 	m.mutationTest = &mutationTest{mutations[n], undisturbed(t)[n], t, s.mutationServer, user, nil, h, received}
 	m.take("before anything is stored", when.empty)

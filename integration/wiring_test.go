@@ -132,16 +132,20 @@ func httpPusher(appID, pushkey string) string {
 		`"device_display_name":"Phone","lang":"en","data":{"url":"https://push.example.org/_matrix/push/v1/notify"}}`
 }
 
+// recorder sends what its listener is called with.
 type recorder struct{ received chan string }
 
-func (r recorder) PushRulesChanged(ctx context.Context, user mxid.UserID, version int64) {
+const allMissed = "all"
+
+func (r recorder) PushRulesChanged(ctx context.Context, user mxid.UserID) { r.send(ctx, string(user)) }
+func (r recorder) PushRulesMissed(ctx context.Context)                    { r.send(ctx, allMissed) }
+
+func (r recorder) send(ctx context.Context, text string) {
 	select {
-	case r.received <- notification(string(user), version):
+	case r.received <- text:
 	case <-ctx.Done():
 	}
 }
-
-func notification(user string, version int64) string { return fmt.Sprint(user, " ", version) }
 
 func TestAnInvalidConfigStopsTheStart(t *testing.T) {
 	t.Parallel()
@@ -175,7 +179,7 @@ Config.PusherPolicy.MaxDataBytes is 0, want at least 1
 Config.PusherPolicy.MaxURLBytes is 0, want at least 1
 Config.PusherPolicy.MaxSharers is 0, want at least 1
 Config.Changes.Recheck is 0s, want above 0
-Config.Changes.MaxUsers is 0, want at least 1
+Config.Changes.MaxCachedRules is 0, want at least 1048576
 Config.Changes.MaxQueued is 0, want at least 1
 Config.Delivery.Shards is 0, want 1 to 1000
 Config.Delivery.MaxInFlight is 0, want 16 to 65536
@@ -184,7 +188,6 @@ Config.Delivery.MaxBacklog is 0, want 10 to 1000
 Config.Delivery.MaxUserBytes is 0, want 1024 to 1073741824
 Config.Delivery.MaxNotificationBytes is 0, want 1024 to 524288
 Config.Delivery.MaxEventBytes is 0, want 1024 to 524288
-Config.Delivery.MaxCachedRules is 0, want 1048576 to 1099511627776
 Config.Delivery.RequestTimeout is 0s, want 35s to 1m5s
 Config.Delivery.MaxAge is 0s, want 1s to 720h0m0s
 Config.Delivery.CallAge is 0s, want 1s to 2m0s

@@ -70,7 +70,7 @@ func (h *homeserver) notify(ctx context.Context, members []mxid.UserID) {
 		if rules[user].Err != nil || pushers[user].Err != nil {
 			continue // try this one again later
 		}
-		deliver(rules[user].Value, pushers[user].Value)
+		deliver(rules[user].Value.Rules, pushers[user].Value)
 	}
 }
 

@@ -320,7 +320,7 @@ type HostService interface {
 	// its own result. It repairs rules as [RuleService.Content] does, but does not store
 	// the repairs. It first imports users from the [ImportSource], several at a time. It
 	// takes one pipelined round trip to each Redis node for every 500 users.
-	Rulesets(ctx context.Context, users []mxid.UserID) map[mxid.UserID]Result[pushrule.Ruleset]
+	Rulesets(ctx context.Context, users []mxid.UserID) map[mxid.UserID]Result[Content]
 
 	// Pushers returns the pushers of many users; see Rulesets. With [Accounts] it omits
 	// pushers of devices and users that are gone. If Accounts fail for a user, the user's
@@ -365,8 +365,7 @@ type SyncUpdate struct {
 
 	// Token is for the next sync: the version of the rules that the client has after this
 	// answer. Put it into the host's token only if this answer is sent, and never put
-	// another version there: one from a [ChangeListener], for example, may belong to rules
-	// that are never sent.
+	// another version there.
 	Token int64
 
 	// Changed is closed when Since may have new rules: after a change, and when the store
@@ -375,36 +374,32 @@ type SyncUpdate struct {
 	Changed <-chan struct{}
 }
 
-// ChangeListener is notified of every change to push rules by any host. It gets the
-// version; [RuleService.Content] and [HostService.AccountData] return the rules.
+// ChangeListener is notified of changes to push rules by any host.
+// [RuleService.Content] and [HostService.AccountData] return the rules.
 type ChangeListener interface {
-	// PushRulesChanged is called for one change at a time, on a goroutine for this
-	// listener: requests and other listeners do not wait for it. If several changes of a
-	// user arrive while it is busy, it gets the last. Requests without effect do not call
-	// it, but it may be called twice with one version. It should return when ctx ends, at
-	// the stop of the host. A panic is counted and reported.
-	//
-	// Versions of one user never decrease from call to call, with the exceptions at
-	// [Content.Version]. The rules may have changed again by the time of the call.
-	//
-	// A change that is missed, because too many wait or the host was disconnected, is
-	// reported within [feed.Config.Recheck] for users of a [SyncService]. For others,
-	// compare versions.
-	PushRulesChanged(ctx context.Context, user mxid.UserID, version int64)
+	// PushRulesChanged is called after a user's rules have changed, for one change at a
+	// time, on a goroutine for this listener: requests and other listeners do not wait for
+	// it. It is called once for several changes of a user while it is busy, and may be
+	// called twice for one change, but not for requests without effect. It should return
+	// when ctx ends, at the stop of the host. A panic is counted and reported.
+	PushRulesChanged(ctx context.Context, user mxid.UserID)
+
+	// PushRulesMissed is called when changes of any user may have been missed: at the
+	// start, after a disconnection, and after too many changes waited. If a message was
+	// lost, only users whose rules this host keeps, or who wait in a sync, are reported,
+	// within [feed.Config.Recheck].
+	PushRulesMissed(ctx context.Context)
 }
 
 // PusherListener is notified of changes to pushers by any host, for example to show users
 // their devices. [PusherService.List] returns the pushers.
 type PusherListener interface {
 	// PushersChanged is called after the user's pushers have changed, on the terms of
-	// [ChangeListener]: one call at a time, on a goroutine for this listener, and one
-	// call for several changes of a user while it is busy. A Set that repeats the stored
-	// pusher does not call it, but it may be called twice for one change.
+	// [ChangeListener]. A Set that repeats the stored pusher does not call it.
 	PushersChanged(ctx context.Context, user mxid.UserID)
 
-	// PushersMissed is called when changes of any user may have been missed: at the
-	// start, after a disconnection, and after too many changes waited. Read all pushers
-	// again that are in use.
+	// PushersMissed is called when changes of any user may have been missed; see
+	// [ChangeListener]. Read all pushers again that are in use.
 	PushersMissed(ctx context.Context)
 }
 

@@ -98,5 +98,5 @@ func (x *explainer) explain(c echo.Context) error {
 	default:
 		return tooMany(time.Second)
 	}
-	return c.JSON(http.StatusOK, match.Compile(set.Value).Explain(event, request.facts(caller)))
+	return c.JSON(http.StatusOK, match.Compile(set.Value.Rules).Explain(event, request.facts(caller)))
 }

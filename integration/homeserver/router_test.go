@@ -21,7 +21,6 @@ import (
 	"github.com/pushfx/pushfx/integration/redisurl"
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/mxid"
-	"github.com/pushfx/pushfx/module/pushrule"
 )
 
 type failing struct {
@@ -31,7 +30,7 @@ type failing struct {
 
 func (f failing) AccountData(context.Context, mxid.UserID) ([]byte, error) { return nil, f.err }
 
-func (f failing) Rulesets(context.Context, []mxid.UserID) map[mxid.UserID]module.Result[pushrule.Ruleset] {
+func (f failing) Rulesets(context.Context, []mxid.UserID) map[mxid.UserID]module.Result[module.Content] {
 	return nil
 }
 

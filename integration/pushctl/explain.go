@@ -64,7 +64,7 @@ func (c *call) explain(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	e := shownExplanation{User: user, Pushers: pushers.Len(), Explanation: match.Compile(rules.Value).Explain(event, facts)}
+	e := shownExplanation{User: user, Pushers: pushers.Len(), Explanation: match.Compile(rules.Value.Rules).Explain(event, facts)}
 	e.Notifies = e.Result.Notify()
 	for _, p := range pushers.All() {
 		if p.Enabled() {

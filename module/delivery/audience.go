@@ -13,13 +13,11 @@ import (
 	"github.com/pushfx/pushfx/module/strictjson"
 )
 
-// audience evaluates events with the push rules of users. The feed caches rules by user
-// until they change; match.Cache compiles them and bounds their size. It is safe for
-// concurrent use.
+// audience evaluates events with the push rules of users, which the feed keeps until they
+// change. It is safe for concurrent use.
 type audience struct {
 	feed     *feed.Feed
 	host     module.HostService
-	compiled *match.Cache
 	observer observe.Observer
 }
 
@@ -91,46 +89,22 @@ func memberEvent(event string) (user mxid.UserID, membership string) {
 	return user, membership
 }
 
-// fill gives rules to each member without rules.
+// fill gives rules to each member without rules. A user with unreadable stored rules gets no
+// rules, and no notification.
 func (a *audience) fill(ctx context.Context, members []match.Member) (err error) {
-	hits := a.feed.FillRules(members)
-	var missing []int
-	var users []mxid.UserID
+	missing := 0
 	for i := range members {
 		if members[i].Rules == nil {
-			missing, users = append(missing, i), append(users, members[i].User)
+			missing++
 		}
 	}
+	hits, failed := a.feed.Rules(ctx, members, a.host.Rulesets)
 	a.observer.Count(observe.RulesKept, "", hits)
-	a.observer.Count(observe.RulesRead, "", len(missing))
-	if len(missing) == 0 {
-		return nil
-	}
-	var rules map[mxid.UserID]*match.Rules
-	a.feed.KeepRules(ctx, users, func() (entries map[mxid.UserID]*match.Entry) {
-		entries, rules, err = a.load(ctx, users)
-		return entries
-	})
-	for _, m := range missing {
-		members[m].Rules = rules[members[m].User]
+	a.observer.Count(observe.RulesRead, "", missing-hits)
+	for _, failure := range failed {
+		if fault.KindOf(failure) != fault.Database {
+			err = failure
+		}
 	}
 	return err
-}
-
-// load reads and compiles the rules of users. A user with unreadable stored rules gets
-// no rules, and no notification.
-func (a *audience) load(ctx context.Context, users []mxid.UserID) (
-	entries map[mxid.UserID]*match.Entry, rules map[mxid.UserID]*match.Rules, err error,
-) {
-	entries = make(map[mxid.UserID]*match.Entry, len(users))
-	rules = make(map[mxid.UserID]*match.Rules, len(users))
-	for user, set := range a.host.Rulesets(ctx, users) {
-		switch {
-		case set.Err == nil:
-			entries[user], rules[user] = a.compiled.Entry(user, set.Value)
-		case fault.KindOf(set.Err) != fault.Database:
-			err = set.Err
-		}
-	}
-	return entries, rules, err
 }

@@ -52,8 +52,8 @@ func (s *ruleStore) silence(user mxid.UserID, silent bool) {
 	}
 }
 
-func (s *ruleStore) Rulesets(_ context.Context, users []mxid.UserID) map[mxid.UserID]module.Result[pushrule.Ruleset] {
-	all := map[mxid.UserID]module.Result[pushrule.Ruleset]{}
+func (s *ruleStore) Rulesets(_ context.Context, users []mxid.UserID) map[mxid.UserID]module.Result[module.Content] {
+	all := map[mxid.UserID]module.Result[module.Content]{}
 	s.mu.Lock()
 	for _, user := range users {
 		set, found := s.sets[user]
@@ -61,7 +61,7 @@ func (s *ruleStore) Rulesets(_ context.Context, users []mxid.UserID) map[mxid.Us
 			set = pushrule.ServerDefault(user)
 		}
 		s.reads++
-		all[user] = module.Result[pushrule.Ruleset]{Value: set, Err: s.err}
+		all[user] = module.Result[module.Content]{Value: module.Content{Rules: set, Version: s.versions[user]}, Err: s.err}
 	}
 	s.mu.Unlock()
 	time.Sleep(s.delay)
@@ -120,7 +120,7 @@ func withAudience(t *testing.T, test func(t *testing.T, s *ruleStore, a *audienc
 		defer cancel()
 		go feed.Run(ctx)
 		synctest.Wait()
-		test(t, s, &audience{feed, s, match.NewCache(1 << 20), observe.None})
+		test(t, s, &audience{feed, s, observe.None})
 	})
 }
 
@@ -162,7 +162,7 @@ func TestRulesAreReadOnceUntilTheyChange(t *testing.T) {
 		if got := notifies(t, a, "@a:h", "@b:h", "@s:h"); got != "[@b:h]" || s.read() != 5 {
 			t.Errorf("got %s after %d were read", got, s.read())
 		}
-		time.Sleep(time.Hour)
+		time.Sleep(9 * time.Minute)
 		notifies(t, a, "@a:h", "@b:h", "@s:h")
 		if got := s.read(); got != 5 {
 			t.Errorf("%d rules were read", got)

@@ -74,10 +74,6 @@ type Config struct {
 
 	// BadgeDelay is how long UpdateBadges waits for further changes. Default 3 s.
 	BadgeDelay time.Duration
-
-	// MaxCachedRules bounds the cached rules; see [match.Cache]. It counts bytes before
-	// compilation; compiled rules take up to seven times as much. Default 32 MiB.
-	MaxCachedRules int
 }
 
 // DefaultConfig returns the defaults.
@@ -89,7 +85,6 @@ func DefaultConfig() Config {
 		MaxBacklog: 100, MaxUserBytes: 256 << 10,
 		MaxNotificationBytes: 8 << 10, MaxEventBytes: 64 << 10,
 		Content: FullContent, BadgeDelay: 3 * time.Second,
-		MaxCachedRules: 32 << 20,
 	}
 }
 
@@ -107,7 +102,6 @@ func (c Config) Validate() error {
 		{"MaxUserBytes", c.MaxUserBytes, 1 << 10, 1 << 30},
 		{"MaxNotificationBytes", c.MaxNotificationBytes, 1 << 10, 512 << 10},
 		{"MaxEventBytes", c.MaxEventBytes, 1 << 10, 512 << 10},
-		{"MaxCachedRules", c.MaxCachedRules, 1 << 20, 1 << 40},
 	} {
 		if f.value < f.least || f.value > f.most {
 			faults = append(faults, fmt.Errorf("%s is %d, want %d to %d", f.name, f.value, f.least, f.most))

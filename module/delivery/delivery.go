@@ -81,7 +81,7 @@ func New(seams Seams, cfg Config) (*Delivery, error) {
 	seams.Observer = observe.Or(seams.Observer)
 	d := &Delivery{
 		cfg: cfg, limits: cfg.limits(), queue: seams.Queue, gateway: seams.Gateway, host: seams.Host,
-		audience: &audience{seams.Feed, seams.Host, match.NewCache(cfg.MaxCachedRules), seams.Observer},
+		audience: &audience{seams.Feed, seams.Host, seams.Observer},
 		clock:    seams.Now, observer: seams.Observer,
 		hasUnread: seams.Unread != nil, hasDelays: seams.Attention != nil,
 		stopping: make(chan struct{}),

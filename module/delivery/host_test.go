@@ -236,10 +236,10 @@ func (h *worldHost) RemovePusher(_ context.Context, user mxid.UserID, key pusher
 	return nil
 }
 
-func (h *worldHost) Rulesets(_ context.Context, users []mxid.UserID) map[mxid.UserID]module.Result[pushrule.Ruleset] {
-	sets := map[mxid.UserID]module.Result[pushrule.Ruleset]{}
+func (h *worldHost) Rulesets(_ context.Context, users []mxid.UserID) map[mxid.UserID]module.Result[module.Content] {
+	sets := map[mxid.UserID]module.Result[module.Content]{}
 	for _, user := range users {
-		sets[user] = module.Result[pushrule.Ruleset]{Value: pushrule.ServerDefault(user)}
+		sets[user] = module.Result[module.Content]{Value: module.Content{Rules: pushrule.ServerDefault(user)}}
 	}
 	return sets
 }

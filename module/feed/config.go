@@ -6,28 +6,31 @@ import (
 	"time"
 )
 
-// FeedConfig configures [Feed].
+// Config configures [Feed].
 type Config struct {
 	// Recheck is the interval of comparing users' versions with the store, and of reading
 	// cached pushers again, to find changes that the watch missed. Above zero; default 1
 	// minute.
 	Recheck time.Duration
 
-	// MaxUsers limits the users whose versions are tracked, about 200 bytes each: users
-	// of this host's syncs and, with delivery, members of their rooms. Default 200,000.
-	MaxUsers int
+	// MaxBytes limits the memory for what is kept of users: a half for the versions of push
+	// rules, about 200 bytes for a user of this host's syncs or, with delivery, a member of
+	// their rooms; a half for pushers ([Feed.Pushers]), about 200 bytes for a user and 1 KB for a
+	// pusher. 0 keeps nothing; default 96 MiB.
+	MaxBytes int
 
-	// MaxPusherBytes limits the memory for cached pushers ([Feed.Pushers]): about 250 bytes
-	// for a user without pushers, 1 KB for a pusher. 0 caches none; default 32 MiB.
-	MaxPusherBytes int
+	// MaxCachedRules limits the compiled rules that are kept; see [match.Cache]. It counts
+	// bytes before compilation; compiled rules take up to seven times as much. Default 32
+	// MiB.
+	MaxCachedRules int
 
 	// MaxQueued limits the users whose changes wait for one slow listener. Default 10,000.
 	MaxQueued int
 }
 
-// DefaultFeedConfig returns the defaults.
+// DefaultConfig returns the defaults.
 func DefaultConfig() Config {
-	return Config{Recheck: time.Minute, MaxUsers: 200_000, MaxPusherBytes: 32 << 20, MaxQueued: 10_000}
+	return Config{Recheck: time.Minute, MaxBytes: 96 << 20, MaxCachedRules: 32 << 20, MaxQueued: 10_000}
 }
 
 // Validate joins the errors of all invalid fields.
@@ -36,11 +39,11 @@ func (c Config) Validate() error {
 	if field := "Recheck"; c.Recheck <= 0 {
 		faults = append(faults, fmt.Errorf("%s is %v, want above 0", field, c.Recheck))
 	}
-	if c.MaxUsers < 1 {
-		faults = append(faults, fmt.Errorf("MaxUsers is %d, want at least 1", c.MaxUsers))
+	if c.MaxBytes < 0 {
+		faults = append(faults, fmt.Errorf("MaxBytes is %d, want at least 0", c.MaxBytes))
 	}
-	if c.MaxPusherBytes < 0 {
-		faults = append(faults, fmt.Errorf("MaxPusherBytes is %d, want at least 0", c.MaxPusherBytes))
+	if least := 1 << 20; c.MaxCachedRules < least {
+		faults = append(faults, fmt.Errorf("MaxCachedRules is %d, want at least %d", c.MaxCachedRules, least))
 	}
 	if c.MaxQueued < 1 {
 		faults = append(faults, fmt.Errorf("MaxQueued is %d, want at least 1", c.MaxQueued))

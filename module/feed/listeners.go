@@ -4,15 +4,16 @@ import (
 	"context"
 	"fmt"
 	"runtime/debug"
+	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
-	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/observe"
 )
 
-// FeedStats counts changes since the start.
+// Stats counts changes since the start.
 type Stats struct {
 	Received  int64 // changes from the watch
 	Rechecked int64 // versions compared with the store
@@ -26,6 +27,33 @@ type Stats struct {
 
 type feedCounters struct{ received, rechecked, missed, notified, dropped, panics atomic.Int64 }
 
+// Stats returns the current counts.
+func (f *Feed) Stats() Stats {
+	s := Stats{
+		Received:  f.counters.received.Load(),
+		Rechecked: f.counters.rechecked.Load(),
+		Missed:    f.counters.missed.Load(),
+		Notified:  f.counters.notified.Load(),
+		Dropped:   f.counters.dropped.Load(),
+		Panics:    f.counters.panics.Load(),
+		Watching:  f.rules.isWatching() && !f.lacksPushers(),
+	}
+	for _, queue := range f.queues() {
+		s.Waiting += queue.length()
+	}
+	return s
+}
+
+// lacksPushers reports whether the watch of pushers is wanted, but down.
+func (f *Feed) lacksPushers() bool {
+	select {
+	case <-f.pushersWanted:
+		return f.pusherStore != nil && !f.pushers.isWatching()
+	default:
+		return false
+	}
+}
+
 // ListenerPanic is a panic of a [module.ChangeListener] or a [module.PusherListener].
 type ListenerPanic struct {
 	Listener string // its type
@@ -38,38 +66,42 @@ func (p *ListenerPanic) Error() string {
 	return fmt.Sprintf("feed: the change listener %s panicked: %v\n%s", p.Listener, p.Value, p.Stack)
 }
 
-// listenerQueue holds the last change of each user that waits for a listener, in the
-// order in which the users arrived.
+// listenerQueue holds the users whose change waits for a listener, in the order in which
+// they came. It is safe for concurrent use.
 type listenerQueue struct {
+	feed     *Feed
 	listener string // its type
-	notify   func(ctx context.Context, c module.Change)
-	missed   func(ctx context.Context) // nil if the feed's checks find dropped changes
-	limit    int                       // of waiting users
-	counters *feedCounters
-	observer observe.Observer
+	changed  func(context.Context, mxid.UserID)
+	missed   func(context.Context)
 	filled   chan struct{}
 
 	mu        sync.Mutex
 	order     []mxid.UserID
-	latest    map[mxid.UserID]module.Change
-	hasMissed bool // missed must be called
+	made      map[mxid.UserID]time.Time // of the last change, zero if unknown
+	hasMissed bool                      // missed must be called
 }
 
-// put adds a change. If too many wait, it drops the change and returns false.
-func (q *listenerQueue) put(c module.Change) bool {
+func (f *Feed) newQueue(listener any, changed func(context.Context, mxid.UserID), missed func(context.Context)) *listenerQueue {
+	return &listenerQueue{
+		feed: f, listener: fmt.Sprintf("%T", listener), changed: changed, missed: missed,
+		filled: make(chan struct{}, 1), made: map[mxid.UserID]time.Time{},
+	}
+}
+
+// put adds a change. If too many wait, the listener is told that it has missed changes.
+func (q *listenerQueue) put(user mxid.UserID, made time.Time) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if _, waits := q.latest[c.User]; !waits {
-		if len(q.order) >= q.limit {
-			q.counters.dropped.Add(1)
-			q.hasMissed = q.missed != nil
-			return false
+	if _, waits := q.made[user]; !waits {
+		if len(q.order) >= q.feed.cfg.MaxQueued {
+			q.feed.counters.dropped.Add(1)
+			q.hasMissed = true
+			return
 		}
-		q.order = append(q.order, c.User)
+		q.order = append(q.order, user)
 	}
-	q.latest[c.User] = c
+	q.made[user] = made
 	signal(q.filled)
-	return true
 }
 
 // miss makes the next call of the listener report missed changes.
@@ -87,17 +119,21 @@ func (q *listenerQueue) take() (call func(context.Context), found bool) {
 	defer q.mu.Unlock()
 	if q.hasMissed {
 		q.hasMissed, q.order = false, nil
-		clear(q.latest)
+		clear(q.made)
 		return q.missed, true
 	}
 	if len(q.order) == 0 {
 		q.order = nil
 		return nil, false
 	}
-	c := q.latest[q.order[0]]
+	user := q.order[0]
+	made := q.made[user]
 	q.order = q.order[1:]
-	delete(q.latest, c.User)
-	return func(ctx context.Context) { q.notify(ctx, c) }, true
+	delete(q.made, user)
+	return func(ctx context.Context) {
+		q.feed.reached(made)
+		q.changed(ctx, user)
+	}, true
 }
 
 func (q *listenerQueue) length() int {
@@ -126,9 +162,20 @@ func (q *listenerQueue) run(ctx context.Context) {
 func (q *listenerQueue) recovered(ctx context.Context, call func(context.Context)) {
 	defer func() {
 		if p := recover(); p != nil {
-			q.counters.panics.Add(1)
-			q.observer.Report(observe.ListenerPanicked, &ListenerPanic{q.listener, p, debug.Stack()})
+			q.feed.counters.panics.Add(1)
+			q.feed.observer.Report(observe.ListenerPanicked, &ListenerPanic{q.listener, p, debug.Stack()})
 		}
 	}()
 	call(ctx)
+}
+
+func (f *Feed) queues() []*listenerQueue { return slices.Concat(f.ruleListeners, f.pusherListeners) }
+
+// reached counts a change that reaches a listener or the user's waiting syncs, and
+// reports its delay.
+func (f *Feed) reached(made time.Time) {
+	f.counters.notified.Add(1)
+	if !made.IsZero() {
+		f.observer.Took(observe.ChangeLag, observe.PushRules, time.Since(made), true)
+	}
 }

@@ -286,7 +286,7 @@ func TestCachedPushersFitIntoTheirMemory(t *testing.T) {
 		t.Run(fmt.Sprint(test.pushers), func(t *testing.T) {
 			const limit = 2 << 20
 			cfg := feed.DefaultConfig()
-			cfg.MaxPusherBytes = limit
+			cfg.MaxBytes = 2 * limit
 			feed, stop := runningFeed(t, cfg)
 			defer stop()
 			before, loads, n := heap(), 0, 0

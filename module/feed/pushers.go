@@ -2,96 +2,58 @@ package feed
 
 import (
 	"context"
-	"fmt"
-	"slices"
-	"sync"
+	"time"
 
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/pusher"
 )
 
-// pusherFeed passes changes of pushers on to the listeners and the cache. It learns of
-// all changes from the watch, also of changes by this host. It watches if there are
-// listeners, or from the first call of [Feed.Pushers].
-type pusherFeed struct {
-	store  module.PusherWatcher // nil if the store is none
-	queues []*listenerQueue
-	cache  pusherCache
+// sessionAge is the age at which cached pushers are read again, so that [module.Accounts] are
+// asked again: if a host's call at a logout fails, no change of pushers tells of it. It is
+// as long as a logged-out device may get notifications then.
+const sessionAge = 30 * time.Second
 
-	wanting sync.Once
-	wanted  chan struct{} // closed if the watch is wanted
-}
-
-func (p *pusherFeed) want() { p.wanting.Do(func() { close(p.wanted) }) }
-
-// isDown reports whether the watch is wanted, but down.
-func (p *pusherFeed) isDown() bool {
-	select {
-	case <-p.wanted:
-		return p.store != nil && !p.cache.isWatching()
-	default:
-		return false
-	}
-}
-
-func (f *Feed) listenToPushers(store module.PusherStore, listeners []module.PusherListener) error {
-	p := &f.pushers
-	p.wanted = make(chan struct{})
-	p.cache.maxAge, p.cache.users.Limit = f.cfg.Recheck, f.cfg.MaxPusherBytes
-	p.store, _ = store.(module.PusherWatcher)
-	if len(listeners) == 0 {
-		return nil
-	}
-	if p.store == nil {
-		return fmt.Errorf("feed: a PusherListener needs a PusherStore that is a PusherWatcher, and %T is none", store)
-	}
-	p.want()
-	for _, listener := range listeners {
-		p.queues = append(p.queues, f.newPusherQueue(listener))
-	}
-	return nil
-}
-
-func (f *Feed) newPusherQueue(listener module.PusherListener) *listenerQueue {
-	return f.newQueue(listener, func(ctx context.Context, c module.Change) {
-		f.reached(c)
-		listener.PushersChanged(ctx, c.User)
-	}, listener.PushersMissed)
-}
-
-func (f *Feed) watchPushers(ctx context.Context) {
-	p := &f.pushers
-	select {
-	case <-ctx.Done():
-		return
-	case <-p.wanted:
-	}
-	f.watchRepeatedly(ctx, func() (watched bool, err error) {
-		err = fmt.Errorf("feed: watch pushers: %w", p.store.Watch(ctx, p.begin, f.pushersChanged))
-		return p.cache.setWatching(false), err
+// Pushers returns the pushers of users, in their order: from the cache or else from load,
+// which gets the users that are missing, and is [module.HostService.Pushers]. Users without
+// pushers are cached, too; errors are not.
+//
+// A change by this host is seen by each call that begins after the change has returned; a
+// change by another host within milliseconds. The cache is empty while changes are not
+// watched: before [Feed.Run], after a disconnection (which can take 5 seconds to notice),
+// and if the store is no [module.PusherWatcher]. Since a message can be lost, a list is read
+// again after [Config.Recheck], and a list with pushers after at most 30 seconds.
+func (f *Feed) Pushers(
+	ctx context.Context, users []mxid.UserID, load func(context.Context, []mxid.UserID) map[mxid.UserID]module.Result[pusher.List],
+) []module.Result[pusher.List] {
+	f.wantPushers()
+	lists := make([]module.Result[pusher.List], len(users))
+	missing := f.pushers.get(users, func(i int, list pusher.List) bool {
+		lists[i].Value = list
+		return true
 	})
+	failed := loadMissing(ctx, users, missing, load, func(m mark[pusher.List], list pusher.List) {
+		lists[m.at].Value = list
+		f.pushers.keep(users[m.at], m, list)
+	})
+	if len(failed) > 0 {
+		for _, m := range missing {
+			lists[m.at].Err = failed[users[m.at]]
+		}
+	}
+	return lists
 }
 
-func (p *pusherFeed) begin() {
-	p.cache.setWatching(true)
-	for _, queue := range p.queues {
-		queue.miss()
+func (f *Feed) maxAgeOfPushers(list pusher.List) time.Duration {
+	if list.Len() > 0 {
+		return min(f.cfg.Recheck, sessionAge)
 	}
+	return f.cfg.Recheck
 }
 
-func (f *Feed) pushersChanged(c module.PusherChange) {
-	f.counters.received.Add(1)
-	f.pushers.cache.drop(c.User)
-	if c.Repeated {
-		return
-	}
-	for _, queue := range f.pushers.queues {
-		queue.put(module.Change{User: c.User})
-	}
+// pusherBytes is about as much memory as a list takes, at most.
+func pusherBytes(list pusher.List) int {
+	const ofPusher = 256 // without the bytes of its members
+	size := list.Size()
+	return size.Pushers*ofPusher + size.Bytes
 }
-
-// PushersChanged drops the user's cached pushers. The services call it before a change by
-// this host returns, so that the host reads its own changes.
-func (f *Feed) PushersChanged(user mxid.UserID) { f.pushers.cache.drop(user) }
-
-func (f *Feed) queues() []*listenerQueue { return slices.Concat(f.listeners, f.pushers.queues) }

@@ -2,96 +2,85 @@ package feed
 
 import (
 	"context"
-	"slices"
-	"sync"
-	"sync/atomic"
-	"time"
+	"errors"
 
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/match"
 	"github.com/pushfx/pushfx/module/mxid"
 )
 
-const fillStep = 1024
-
-// FillRules sets the cached rules of each member without rules, and returns how many it
-// found. For many members it uses all cores: a lookup in a large map mostly waits for
-// memory.
-func (f *Feed) FillRules(members []match.Member) (hits int) {
-	if len(members) <= fillStep {
-		return f.fillRules(members)
-	}
-	var all atomic.Int64
-	var filling sync.WaitGroup
-	for some := range slices.Chunk(members, fillStep) {
-		filling.Go(func() { all.Add(int64(f.fillRules(some))) })
-	}
-	filling.Wait()
-	return int(all.Load())
+// userRules are a user's rules of a version. The compiled rules are nil if only a sync has
+// read them; [match.Cache] bounds their memory.
+type userRules struct {
+	version  int64
+	compiled *match.Entry
 }
 
-func (f *Feed) fillRules(members []match.Member) (hits int) {
-	now := time.Now()
-	f.mu.RLock()
-	defer f.mu.RUnlock()
-	for i := range members {
-		m := &members[i]
-		if m.Rules != nil {
-			continue
-		}
-		o, found := f.users[m.User]
-		if !found || o.rules == nil || !f.isCurrent(o) {
-			continue
-		}
-		if m.Rules = o.rules.Rules(); m.Rules != nil {
-			o.use(now)
-			hits++
+func (userRules) bytes() int { return 0 }
+
+var errNoResult = errors.New("no result for a user")
+
+// Rules sets the rules of each member without rules: from the cache, or else from load, which
+// gets the users that are missing, and is [module.HostService.Rulesets]. It returns how many
+// it found in the cache, and the errors of load. Rules are as new as pushers are, see
+// [Feed.Pushers], but lost messages are noticed within [Config.Recheck].
+func (f *Feed) Rules(
+	ctx context.Context, members []match.Member, load func(context.Context, []mxid.UserID) map[mxid.UserID]module.Result[module.Content],
+) (hits int, failed map[mxid.UserID]error) {
+	users, at := make([]mxid.UserID, 0, len(members)), make([]int, 0, len(members))
+	for i, m := range members {
+		if m.Rules == nil {
+			users, at = append(users, m.User), append(at, i)
 		}
 	}
-	return hits
+	missing := f.rules.get(users, func(i int, r userRules) bool {
+		if r.compiled == nil {
+			return false
+		}
+		members[at[i]].Rules = r.compiled.Rules()
+		return members[at[i]].Rules != nil
+	})
+	failed = loadMissing(ctx, users, missing, load, func(m mark[userRules], c module.Content) {
+		entry, rules := f.compiled.Entry(users[m.at], c.Rules)
+		members[at[m.at]].Rules = rules
+		f.keepRules(users[m.at], m, userRules{c.Version, entry})
+	})
+	return len(users) - len(missing), failed
 }
 
-// KeepRules calls load, which reads and compiles the rules of users, and caches them
-// until they change. It first asks the store for the versions: rules read later are at
-// least as new, and if a later version is already stored, the watch or the next check
-// finds it. Rules that change during the call are not cached.
-func (f *Feed) KeepRules(ctx context.Context, users []mxid.UserID, load func() map[mxid.UserID]*match.Entry) {
-	if !f.isWatching() {
-		load()
-		return
-	}
-	loads := f.beginLoads(users)
-	versions := f.store.Versions(ctx, users)
-	rules := load()
-	for some := range slices.Chunk(loads, fillStep) {
-		f.finishLoads(some, versions, rules)
+// keepRules keeps rules that were read. If another version was kept, the message of the
+// change is lost, or on its way.
+func (f *Feed) keepRules(user mxid.UserID, m mark[userRules], read userRules) {
+	if f.rules.keep(user, m, read) && !m.entry.isMark() && m.entry.value.version != read.version {
+		f.missed(user, read.version)
 	}
 }
 
-func (f *Feed) beginLoads(users []mxid.UserID) []load {
-	loads := make([]load, 0, len(users))
-	for some := range slices.Chunk(users, fillStep) {
-		f.mu.Lock()
-		for _, user := range some {
-			loads = append(loads, f.beginLoad(user))
-		}
-		f.mu.Unlock()
+// loadMissing reads the missing users from the store, and calls use for each result. It
+// returns the errors.
+func loadMissing[S, V any](
+	ctx context.Context, users []mxid.UserID, missing []mark[V],
+	load func(context.Context, []mxid.UserID) map[mxid.UserID]module.Result[S], use func(mark[V], S),
+) (failed map[mxid.UserID]error) {
+	if len(missing) == 0 {
+		return nil
 	}
-	return loads
-}
-
-// finishLoads caches rules whose version is current.
-func (f *Feed) finishLoads(loads []load, versions map[mxid.UserID]module.Result[int64], rules map[mxid.UserID]*match.Entry) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for _, l := range loads {
-		version, found := versions[l.user]
-		if !found || version.Err != nil {
-			continue
-		}
-		f.finishLoad(l, version.Value)
-		if o, found := f.users[l.user]; found && o.version == version.Value && f.isCurrent(o) {
-			o.rules = rules[l.user]
+	toLoad := make([]mxid.UserID, len(missing))
+	for i, m := range missing {
+		toLoad[i] = users[m.at]
+	}
+	loaded := load(ctx, toLoad)
+	failed = map[mxid.UserID]error{}
+	for i, m := range missing {
+		result, found := loaded[toLoad[i]]
+		switch {
+		case !found:
+			failed[toLoad[i]] = module.Unavailable(errNoResult)
+		case result.Err != nil:
+			failed[toLoad[i]] = result.Err
+		default:
+			use(m, result.Value)
 		}
 	}
+	return failed
 }

@@ -6,7 +6,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pushrule"
 )
 
@@ -59,14 +58,6 @@ func edits(version int64) step { return func(i *instance) { i.store.edit(alice, 
 func isDeleted(i *instance) { _ = i.store.Delete(i.t.Context(), alice) }
 
 // Events of the store.
-
-// publishesBeforeTheAnswer publishes every change before its caller gets the reply.
-func publishesBeforeTheAnswer(i *instance) {
-	i.store.updated = func(user mxid.UserID, version int64) {
-		i.store.hint(user, version)
-		synctest.Wait()
-	}
-}
 
 // cutOff ends the watch; it may restart at once.
 func cutOff(i *instance) { i.store.cut(nil) }

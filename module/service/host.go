@@ -7,7 +7,6 @@ import (
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pusher"
-	"github.com/pushfx/pushfx/module/pushrule"
 )
 
 var _ module.HostService = (*hostService)(nil)
@@ -66,7 +65,7 @@ func (s *hostService) AccountData(ctx context.Context, user mxid.UserID) ([]byte
 	return content.AppendJSON(nil), nil
 }
 
-func (s *hostService) Rulesets(ctx context.Context, users []mxid.UserID) map[mxid.UserID]module.Result[pushrule.Ruleset] {
+func (s *hostService) Rulesets(ctx context.Context, users []mxid.UserID) map[mxid.UserID]module.Result[module.Content] {
 	return s.edits.rulesets(ctx, users)
 }
 

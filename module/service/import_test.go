@@ -257,7 +257,7 @@ func TestAUserIsImportedAtTheFirstUseOfAnyMethod(t *testing.T) {
 		}, true, everything},
 		"Rulesets": {func(s *service.Service) error {
 			result := s.Host(s.Rules()).Rulesets(ctx, everybody)[alice]
-			if _, found := result.Value.Rule(pushrule.Room, "!old:example.org"); !found {
+			if _, found := result.Value.Rules.Rule(pushrule.Room, "!old:example.org"); !found {
 				return errors.Join(result.Err, errors.New("these are not the user's rules"))
 			}
 			return result.Err

@@ -218,18 +218,19 @@ func (s *ruleService) forget(ctx context.Context, user mxid.UserID) error {
 }
 
 // rulesets returns the rules of many users, repaired; it does not store the repairs.
-func (s *ruleService) rulesets(ctx context.Context, users []mxid.UserID) map[mxid.UserID]module.Result[pushrule.Ruleset] {
-	all := make(map[mxid.UserID]module.Result[pushrule.Ruleset], len(users))
-	for user, loaded := range s.store.LoadMany(ctx, users) {
-		rules := loaded.Value.Rules
+func (s *ruleService) rulesets(ctx context.Context, users []mxid.UserID) map[mxid.UserID]module.Result[module.Content] {
+	all := s.store.LoadMany(ctx, users)
+	for user, loaded := range all {
+		content := &loaded.Value
 		switch {
 		case loaded.Err != nil:
-		case !loaded.Value.Found():
-			rules = s.defaults.For(user)
-		case rules.HasLegacy():
-			rules.MergeDefaults(s.defaults.For(user))
+		case !content.Found():
+			content.Rules = s.defaults.For(user)
+			all[user] = loaded
+		case content.Rules.HasLegacy():
+			content.Rules.MergeDefaults(s.defaults.For(user))
+			all[user] = loaded
 		}
-		all[user] = module.Result[pushrule.Ruleset]{Value: rules, Err: loaded.Err}
 	}
 	return all
 }
