@@ -46,6 +46,14 @@ func TestTheRulesOfTheIndex(t *testing.T) {
 			time.Sleep(2 * lease)
 			c.wantSent("after a removal", "p")
 		},
+		"2: a later listing does not raise a score": func(a, _, c *host) {
+			claims := a.mustAdd(alice, 1, "p", "q") // the claim of q lapses
+			if err := a.Postpone(a.Context(), claims[0], time.Hour, module.Trouble{}, false); err != nil {
+				c.Fatal(err)
+			}
+			time.Sleep(2 * lease)
+			c.wantSent("after the delay of another pusher", "q")
+		},
 		"2, 3: a raised score behind a listing has no effect": func(a, b, c *host) {
 			one := a.mustAdd(alice, 1, "p")[0]
 			if err := a.Renew(a.Context(), one, time.Hour, false); err != nil {

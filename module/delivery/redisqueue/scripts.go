@@ -192,7 +192,7 @@ local til, by, n, gate, rest = string.match(got[2], ` + statePattern + `)
 if n ~= ARGV[3] or by ~= nonce and (by ~= '-' .. nonce or ARGV[5] == '') then return {0} end
 if ARGV[5] ~= '' then by, gate, rest = '-' .. nonce, ARGV[5], ARGV[6] end
 redis.call('HSET', key, ARGV[1], string.format('%d %s %s %s %s', now + ARGV[4], by, n, gate, rest))
-local gates = string.match(got[1], '%S*$')
+local gates = string.match(got[1], '^.* (.*)$')
 if ARGV[7] ~= '' and not string.find(gates, ',' .. ARGV[7], 1, true) then
 	redis.call('HSET', key, '#log', string.sub(got[1], 1, -1 - #gates) .. string.sub(gates .. ',' .. ARGV[7], -72))
 end
