@@ -35,6 +35,8 @@ const (
 	masterBytes            = 16 << 30
 	hostCores              = 2. // for the module, at the peak
 	answerTime             = 50 * time.Millisecond
+
+	sizesCallers = 4 // of a host that is half busy: more of them would share round trips
 )
 
 // sizes measures what work costs, and computes what many users need.
@@ -83,7 +85,7 @@ func runSizes(ctx context.Context, args []string) (err error) {
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
-	if s.users < 1000 || s.phase <= 0 || flags.NArg() > 0 {
+	if s.users < 1000 || s.users%1000 != 0 || s.phase <= 0 || flags.NArg() > 0 {
 		return errNothing
 	}
 	s.servers, err = startRedis(ctx)
@@ -145,10 +147,13 @@ func (s *sizes) Post(ctx context.Context, url string, body []byte) (module.Gatew
 
 var sizesGateway = sending.NewHTTPGateway(&http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 256}})
 
-// addHost adds a host, which works in the background only after run.
+// addHost adds a host, which works in the background only after run. Its stores cache nothing:
+// their caches have place for a small part of many users.
 func (s *sizes) addHost(ctx context.Context) (*pushfx.Push, error) {
 	client := redis.NewClient(&redis.Options{Addr: s.address, ContextTimeoutEnabled: true})
-	host, err := newPush(ctx, client, pushfx.Options{Unread: &pushfx.UnreadOptions{}, Delivery: &pushfx.DeliveryOptions{Gateway: s}})
+	config := pushfx.DefaultConfig()
+	config.Redis.CacheBytes = 0
+	host, err := newPush(ctx, client, pushfx.Options{Unread: &pushfx.UnreadOptions{}, Delivery: &pushfx.DeliveryOptions{Gateway: s}}, config)
 	s.hosts = append(s.hosts, host)
 	return host, err
 }
@@ -224,12 +229,12 @@ func (s *sizes) allWorks() []*sizesWork {
 	}
 }
 
-// perCall returns the cost of a call by 64 callers, beside what idle hosts do.
+// perCall returns the cost of a call by a few callers, beside what idle hosts do.
 func (s *sizes) perCall(ctx context.Context, do func(context.Context, *pushfx.Push, mxid.UserID) error) (cost, error) {
 	var calls atomic.Int64
 	spent, err := s.spent(ctx, func() error {
 		until := time.Now().Add(s.phase)
-		return sideBySide(ctx, 64, func(ctx context.Context, _ int) error {
+		return sideBySide(ctx, sizesCallers, func(ctx context.Context, _ int) error {
 			for time.Now().Before(until) {
 				calls.Add(1)
 				if err := do(ctx, s.hosts[0], sizesUser(rand.N(s.users))); err != nil {
@@ -370,7 +375,7 @@ func (s *sizes) plan(users, notifications float64) plan {
 }
 
 func (s *sizes) print() {
-	printMachine("%d users, %v of each kind of work, 64 callers", s.users, s.phase)
+	printMachine("%d users, %v of each kind of work, %d callers", s.users, s.phase, sizesCallers)
 	fmt.Println("| Work | CPU host + Redis |\n|---|---|")
 	for _, w := range s.works {
 		fmt.Printf("| %s | %s |\n", w.name, w.cost)
@@ -418,12 +423,37 @@ func (s *sizes) checkHosts(ctx context.Context) error {
 	return err
 }
 
-// checkData compares the size of the data of 1,000,000 users with the computed one.
+// checkData compares the size of the data of 1,000,000 users with the computed one. Their keys
+// are copies of the first user's.
 func (s *sizes) checkData(ctx context.Context) error {
-	const users = 1_000_000
-	before := s.memory(ctx)
-	if err := s.fill(ctx, s.users, users); err != nil {
+	const users, some = 1_000_000, 1000
+	first := string(sizesUser(0))
+	names, err := s.redis.Keys(ctx, "*{"+first+"}*").Result()
+	claims, failed := s.redis.Keys(ctx, "pushkey:*").Result()
+	if err = cmp.Or(err, failed); err != nil {
 		return err
+	}
+	names = append(names, claims[0])
+	dumps := make([]string, len(names))
+	for i, name := range names {
+		if dumps[i], err = s.redis.Dump(ctx, name).Result(); err != nil {
+			return err
+		}
+	}
+	before := s.memory(ctx)
+	for from := s.users; from < users; from += some {
+		_, err := s.redis.Pipelined(ctx, func(p redis.Pipeliner) error {
+			for n := from; n < from+some; n++ {
+				for i, name := range names[:len(names)-1] {
+					p.Restore(ctx, strings.Replace(name, first, string(sizesUser(n)), 1), 0, dumps[i])
+				}
+				p.Restore(ctx, fmt.Sprintf("%s%08d", claims[0][:len(claims[0])-8], n), 0, dumps[len(names)-1])
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
 	}
 	got := (s.memory(ctx) - before) / float64(users-s.users)
 	fmt.Printf("\nThe data of 1,000,000 users: %.2f GiB, computed %.2f.\n", got*users/(1<<30), s.bytes*users/(1<<30))
