@@ -55,7 +55,7 @@ func runDelivery(ctx context.Context, args []string) (err error) {
 	if err != nil {
 		return err
 	}
-	if d.push, err = newPush(ctx, d.redis); err != nil {
+	if d.push, err = newPush(ctx, d.redis, pushfx.Options{Delivery: &pushfx.DeliveryOptions{}}, pushfx.DefaultConfig()); err != nil {
 		return err
 	}
 	if d.gateway, err = newGateway(); err != nil {
@@ -72,12 +72,11 @@ func runDelivery(ctx context.Context, args []string) (err error) {
 	}))
 }
 
-// newPush returns the module with delivery, which sends only while Push.Run runs.
-func newPush(ctx context.Context, client redis.UniversalClient) (*pushfx.Push, error) {
-	config := pushfx.DefaultConfig()
+// newPush returns the module, which sends only while Push.Run runs. It posts to this machine.
+func newPush(ctx context.Context, client redis.UniversalClient, options pushfx.Options, config pushfx.Config) (*pushfx.Push, error) {
 	config.PusherPolicy.AllowHTTP = true
 	config.PusherPolicy.AllowedPrefixes = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}
-	push, err := pushfx.New(client, config, pushfx.Options{Delivery: &pushfx.DeliveryOptions{}})
+	push, err := pushfx.New(client, config, options)
 	if err != nil {
 		return nil, err
 	}
@@ -89,7 +88,7 @@ func newPush(ctx context.Context, client redis.UniversalClient) (*pushfx.Push, e
 func runSender(ctx context.Context, args []string) error {
 	client := redis.NewClient(&redis.Options{Addr: args[0], ContextTimeoutEnabled: true})
 	defer client.Close()
-	push, err := newPush(ctx, client)
+	push, err := newPush(ctx, client, pushfx.Options{Delivery: &pushfx.DeliveryOptions{}}, pushfx.DefaultConfig())
 	if err == nil {
 		push.Run(ctx)
 	}
@@ -189,7 +188,7 @@ func newGateway() (*gateway, error) {
 		return nil, err
 	}
 	g := &gateway{url: "http://" + listener.Addr().String() + pusher.NotifyPath, arrivals: make(chan arrival, 1<<16)}
-	g.server = &http.Server{Handler: g}
+	g.server = &http.Server{Addr: listener.Addr().String(), Handler: g}
 	go g.server.Serve(listener)
 	return g, nil
 }

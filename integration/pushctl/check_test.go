@@ -74,7 +74,7 @@ func manyInvites() string {
 // waits makes a notification wait for a pusher of alice.
 func waits(keys stored.Keys, until int64) func(*fixture) {
 	const gate = "g g"
-	return inOrder(runs("HSET", keys.UserLog(alice), stored.LogField, "1 2 1 0 1 0 ,event001 ", stored.EntryField(1), `hevent001room00011700000000000 {"e":"$1","r":"!r:x","a":1,"x":4000000000000}`,
+	return inOrder(runs("HSET", keys.UserLog(alice), stored.LogField, "1 2 1 0 1 0 ", stored.IDsField, ",event001", stored.EntryField(1), `hevent001room00011700000000000 {"e":"$1","r":"!r:x","a":1,"x":4000000000000}`,
 		"pusher", fmt.Sprintf(`%d - 1 %s 0 {"n":1,"s":1,"l":1,"c":503,"g":"%s"}`, until, stored.GateDigest(gate), gate)),
 		runs("ZADD", keys.ShardDue(0, gate), 1, string(alice)), runs("ZADD", keys.ShardGates(0), 1, gate))
 }

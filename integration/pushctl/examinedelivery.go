@@ -163,6 +163,8 @@ func (l *examinedLog) add(field, text string) {
 	switch {
 	case field == stored.LogField:
 		_, isRead = stored.ReadLogHead(text)
+	case field == stored.IDsField:
+		isRead = true
 	case stored.IsPusherField(field):
 		var s stored.PusherState
 		if s, isRead = stored.ReadPusherState(text); isRead {

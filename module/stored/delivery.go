@@ -23,7 +23,8 @@ const (
 )
 
 // UserLog is the key of the hash with what a user has to send. The field [LogField] has a
-// [LogHead], a pusher's field has a [PusherState], the field [EntryField] of a number has a
+// [LogHead], the field [IDsField] the ids of the latest notifications, also of those that were
+// sent, a pusher's field has a [PusherState], the field [EntryField] of a number has a
 // [LogEntry], and the field [TextField] of a number has the notification's text, if any.
 // Scripts write the fields. The key expires when no pusher has anything to send.
 func (k Keys) UserLog(user mxid.UserID) string {
@@ -61,10 +62,11 @@ func (k Keys) shard(shard int, suffix string) string {
 	return k.Prefix + deliveryPrefix + fmt.Sprintf("%03d", shard) + suffix
 }
 
-// LogField is the field of the [LogHead] in a user's log.
-const LogField = "#log"
-
+// Fields that a user's log has once; see [Keys.UserLog].
 const (
+	LogField = "#log"
+	IDsField = "#ids"
+
 	entryMark = "#"
 	textMark  = "="
 )
@@ -87,7 +89,7 @@ func IsPusherField(field string) bool {
 	return !strings.HasPrefix(field, entryMark) && !strings.HasPrefix(field, textMark)
 }
 
-// LogHead is what a user's log has once: "FIRST NEXT COUNT BYTES STATES LASTISCOUNTS IDS
+// LogHead is what scripts know of a user's log: "FIRST NEXT COUNT BYTES STATES LASTISCOUNTS
 // GATES".
 type LogHead struct {
 	First, Next  int64    // the numbers of the notifications are from First to below Next
@@ -95,11 +97,10 @@ type LogHead struct {
 	Bytes        int      // of their texts
 	States       int      // pushers with something to send
 	LastIsCounts bool     // the notification before Next is there, and has counts only
-	IDs          []string // of the latest notifications, also of those that were sent
 	Failing      []string // digests of the gates at which the user fails; see [GateDigest]
 }
 
-var headForm = regexp.MustCompile(`^(\d+) (\d+) (\d+) (\d+) (\d+) ([01]) (\S*) (\S*)$`)
+var headForm = regexp.MustCompile(`^(\d+) (\d+) (\d+) (\d+) (\d+) ([01]) (\S*)$`)
 
 // ReadLogHead reads the head of a log. Found is false for other texts.
 func ReadLogHead(text string) (h LogHead, found bool) {
@@ -116,7 +117,7 @@ func ReadLogHead(text string) (h LogHead, found bool) {
 	}
 	return LogHead{
 		First: n[0], Next: n[1], Count: int(n[2]), Bytes: int(n[3]), States: int(n[4]),
-		LastIsCounts: parts[6] == "1", IDs: readList(parts[7]), Failing: readList(parts[8]),
+		LastIsCounts: parts[6] == "1", Failing: readList(parts[7]),
 	}, true
 }
 

@@ -31,11 +31,11 @@ func TestEarlierDeliveryIsFormFour(t *testing.T) {
 func TestFieldsOfALogAreRead(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]LogHead{
-		"1 1 0 0 0 0  ":                    {First: 1, Next: 1},
-		"3 9 6 70 2 1 ,id1,id2 ,gate":      {First: 3, Next: 9, Count: 6, Bytes: 70, States: 2, LastIsCounts: true, IDs: []string{"id1", "id2"}, Failing: []string{"gate"}},
-		"":                                 {},
-		"1 1 0 0 0 2  ":                    {},
-		"99999999999999999999 1 0 0 0 0  ": {},
+		"1 1 0 0 0 0 ":                    {First: 1, Next: 1},
+		"3 9 6 70 2 1 ,gate":              {First: 3, Next: 9, Count: 6, Bytes: 70, States: 2, LastIsCounts: true, Failing: []string{"gate"}},
+		"":                                {},
+		"1 1 0 0 0 2 ":                    {},
+		"99999999999999999999 1 0 0 0 0 ": {},
 	} {
 		if got, found := ReadLogHead(text); !reflect.DeepEqual(got, want) || found != (want.Next > 0) {
 			t.Errorf("head %q: got %+v, %t", text, got, found)
@@ -68,7 +68,7 @@ func TestFieldsOfALogAreRead(t *testing.T) {
 	if _, ok := (LogEntry{Priority: 'h', ID: "short", Room: "roomroom"}).Head(); ok {
 		t.Error("an entry with a short ID can be stored")
 	}
-	for field, isPusher := range map[string]bool{LogField: false, EntryField(1): false, TextField(1): false, "log": true, "-1": true} {
+	for field, isPusher := range map[string]bool{LogField: false, IDsField: false, EntryField(1): false, TextField(1): false, "log": true, "-1": true} {
 		if IsPusherField(field) != isPusher {
 			t.Errorf("%s is of a pusher: %t", field, !isPusher)
 		}

@@ -270,7 +270,7 @@ func (h *history) wantEmpty() {
 		if expires := client.PTTL(h.Context(), key).Val() > 0; !found || !expires || head.Count+head.Bytes+head.States > 0 {
 			h.Errorf("%s: %+v, expires %t", user, head, expires)
 		}
-		if fields := client.HLen(h.Context(), key).Val(); fields != 1 {
+		if fields := client.HLen(h.Context(), key).Val(); fields != 2 {
 			h.Error(strings.Join(client.HKeys(h.Context(), key).Val(), " "))
 		}
 	}

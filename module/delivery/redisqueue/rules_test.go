@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -16,6 +17,12 @@ import (
 )
 
 const alice mxid.UserID = "@alice:example.org"
+
+// noScript is what Redis answers when it has forgotten a script.
+type noScript struct{}
+
+func (noScript) Error() string { return "NOSCRIPT No matching script." }
+func (noScript) RedisError()   {}
 
 // Each test fails without its rule; see the package comment.
 func TestTheRulesOfTheIndex(t *testing.T) {
@@ -45,6 +52,14 @@ func TestTheRulesOfTheIndex(t *testing.T) {
 			b.mustAdd(alice, 2, "p") // and dies; the removal of a comes now
 			time.Sleep(2 * lease)
 			c.wantSent("after a removal", "p")
+		},
+		"2: a later listing does not raise a score": func(a, _, c *host) {
+			claims := a.mustAdd(alice, 1, "p", "q") // the claim of q lapses
+			if err := a.Postpone(a.Context(), claims[0], time.Hour, module.Trouble{}, false); err != nil {
+				c.Fatal(err)
+			}
+			time.Sleep(2 * lease)
+			c.wantSent("after the delay of another pusher", "q")
 		},
 		"2, 3: a raised score behind a listing has no effect": func(a, b, c *host) {
 			one := a.mustAdd(alice, 1, "p")[0]
@@ -115,6 +130,29 @@ func TestTheRulesOfTheIndex(t *testing.T) {
 			if done, err := a.add(alice, 1, "p"); err == nil {
 				c.Errorf("added without a listing: %+v", done)
 			}
+		},
+		"4: a listing that came before its append is repeated": func(a, b, c *host) {
+			appends := 0
+			a.before = func(cmd redis.Cmder) error {
+				if !strings.HasPrefix(cmd.Name(), "eval") || isOfIndex(cmd) {
+					return nil
+				}
+				switch appends++; appends {
+				case 1:
+					return noScript{} // so it is sent again
+				case 2:
+					time.Sleep(2 * lease)
+					if claims, err := b.look("p"); len(claims) > 0 || err != nil { // removes the user
+						c.Error(claims, err)
+					}
+				}
+				return nil
+			}
+			a.mustAdd(alice, 1, "p") // and dies
+			if appends != 2 {
+				c.Errorf("%d appends", appends)
+			}
+			c.wantSent("after a listing that came first", "p")
 		},
 		"5: a completion compares": func(a, b, c *host) {
 			one := a.mustAdd(alice, 1, "p")[0]

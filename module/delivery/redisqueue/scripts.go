@@ -27,8 +27,8 @@ local now = t[1] * 1000000 + t[2]
 `
 
 const (
-	headPattern  = `'^(%d+) (%d+) (%d+) (%d+) (%d+) (%d) (%S*) (%S*)$'`
-	headFormat   = `'%d %d %d %d %d %d %s %s'`
+	headPattern  = `'^(%d+) (%d+) (%d+) (%d+) (%d+) (%d) (%S*)$'`
+	headFormat   = `'%d %d %d %d %d %d %s'`
 	statePattern = `'^(%d+) (%S+) (%d+) (%S+) (.*)$'`
 )
 
@@ -38,16 +38,16 @@ const (
 // next number and the failing gates; for each pusher 0 (nothing to do), 1 (claimed) or 2,
 // its number and the time until it is due or its claim lapses.
 const appendScript = `
-local key, nonce, names = KEYS[1], ARGV[4], {'#log'}
+local key, nonce, names = KEYS[1], ARGV[4], {'#log', '#ids'}
 for i = 8, #ARGV, 4 do names[#names + 1] = ARGV[i] end
 local got = redis.call('HMGET', key, unpack(names))
-local head = got[1] or string.format('%d %d 0 0 0 0  ', now / 1000, now / 1000)
-local first, after, count, bytes, states, counts, ids, gates = string.match(head, ` + headPattern + `)
+local head = got[1] or string.format('%d %d 0 0 0 0 ', now / 1000, now / 1000)
+local first, after, count, bytes, states, counts, gates = string.match(head, ` + headPattern + `)
 after, count, bytes, states = after + 0, count + 0, bytes + 0, states + 0
-local id, isCounts = ',' .. string.sub(ARGV[1], 2, 9), string.sub(ARGV[1], 1, 1) == 'c'
+local ids, id, isCounts = got[2] or '', ',' .. string.sub(ARGV[1], 2, 9), string.sub(ARGV[1], 1, 1) == 'c'
 local isNew, joins, known, before = not string.find(ids, id, 1, true), isCounts and counts == '1', 0, states
 if joins then
-	for i = 2, #names do
+	for i = 3, #names do
 		if got[i] then
 			local _, by, n = string.match(got[i], ` + statePattern + `)
 			known = known + 1
@@ -58,8 +58,8 @@ if joins then
 end
 local start, set = after - (joins and 1 or 0), {}
 local reply = {isNew and 0 or 1, 0, 0, gates}
-for i = 2, #names do
-	local kind, n, wait, digest, generation = 0, 0, 0, ARGV[4 * i + 1], ARGV[4 * i + 3]
+for i = 3, #names do
+	local kind, n, wait, digest, generation = 0, 0, 0, ARGV[4 * i - 3], ARGV[4 * i - 1]
 	if got[i] then
 		local til, by, at, gate, rest = string.match(got[i], ` + statePattern + `)
 		kind, n, wait = by == nonce and 1 or 2, at + 0, til - now
@@ -72,7 +72,7 @@ for i = 2, #names do
 			if state ~= got[i] then set[#set + 1], set[#set + 2] = names[i], state end
 		end
 	elseif isNew then
-		kind, n, wait = 2, start, ARGV[4 * i + 2] + 0
+		kind, n, wait = 2, start, ARGV[4 * i - 2] + 0
 		if wait < 0 then kind, wait = 1, ARGV[5] + 0 end
 		set[#set + 1], set[#set + 2] = names[i], string.format('%d %s %d %s 0 ', now + wait, kind == 1 and nonce or '-', n, digest)
 		states = states + 1
@@ -88,9 +88,10 @@ if isNew then
 			set[#set + 1], set[#set + 2] = '=' .. after, ARGV[3]
 			bytes = bytes + size
 		end
-		after, count, counts, ids = after + 1, count + 1, isCounts and 1 or 0, string.sub(ids .. id, -576)
+		after, count, counts = after + 1, count + 1, isCounts and 1 or 0
+		set[#set + 1], set[#set + 2] = '#ids', string.sub(ids .. id, -576)
 	end
-	set[#set + 1], set[#set + 2] = '#log', string.format(` + headFormat + `, first, after, count, bytes, states, counts, ids, gates)
+	set[#set + 1], set[#set + 2] = '#log', string.format(` + headFormat + `, first, after, count, bytes, states, counts, gates)
 	if got[1] and before == 0 then redis.call('PERSIST', key) end
 end
 if #set > 0 then redis.call('HSET', key, unpack(set)) end
@@ -107,7 +108,7 @@ local key, nonce, lease, gate, limit, names = KEYS[1], ARGV[1], ARGV[2] + 0, ARG
 for i = 6, #ARGV, 2 do names[#names + 1] = ARGV[i] end
 local got = redis.call('HMGET', key, unpack(names))
 if not got[1] then return {0, 0, -1, ''} end
-local _, after, _, _, states, _, _, gates = string.match(got[1], ` + headPattern + `)
+local _, after, _, _, states, _, gates = string.match(got[1], ` + headPattern + `)
 local known, left, reply = 0, -1, {after + 0, 0, 0, gates}
 for i = 2, #names do
 	if got[i] then
@@ -140,7 +141,7 @@ const completeScript = `
 local key = KEYS[1]
 local got = redis.call('HMGET', key, '#log', ARGV[1])
 if not (got[1] and got[2]) then return {-1, 0} end
-local first, after, count, bytes, states, counts, ids, gates = string.match(got[1], ` + headPattern + `)
+local first, after, count, bytes, states, counts, gates = string.match(got[1], ` + headPattern + `)
 local til, by, n, gate = string.match(got[2], ` + statePattern + `)
 local to, empty = math.min(ARGV[4], after), 0
 if by ~= ARGV[2] or n ~= ARGV[3] and n + 0 ~= to then return {-1, 0} end
@@ -159,7 +160,9 @@ if to < after + 0 then
 		end
 	end
 elseif states == '1' then
+	local ids = redis.call('HGET', key, '#ids')
 	redis.call('UNLINK', key)
+	if ids then redis.call('HSET', key, '#ids', ids) end
 	first, count, bytes, states, counts, empty = after, 0, 0, 0, 0, 1
 else
 	redis.call('HDEL', key, ARGV[1])
@@ -177,7 +180,7 @@ else
 		if known < states then empty = 0 end
 	end
 end
-redis.call('HSET', key, '#log', string.format(` + headFormat + `, first, after, count, bytes, states, counts, ids, gates))
+redis.call('HSET', key, '#log', string.format(` + headFormat + `, first, after, count, bytes, states, counts, gates))
 if states == 0 then redis.call('EXPIRE', key, 900) end
 return {after - to, empty}`
 
@@ -192,7 +195,7 @@ local til, by, n, gate, rest = string.match(got[2], ` + statePattern + `)
 if n ~= ARGV[3] or by ~= nonce and (by ~= '-' .. nonce or ARGV[5] == '') then return {0} end
 if ARGV[5] ~= '' then by, gate, rest = '-' .. nonce, ARGV[5], ARGV[6] end
 redis.call('HSET', key, ARGV[1], string.format('%d %s %s %s %s', now + ARGV[4], by, n, gate, rest))
-local gates = string.match(got[1], '%S*$')
+local gates = string.match(got[1], '^.* (.*)$')
 if ARGV[7] ~= '' and not string.find(gates, ',' .. ARGV[7], 1, true) then
 	redis.call('HSET', key, '#log', string.sub(got[1], 1, -1 - #gates) .. string.sub(gates .. ',' .. ARGV[7], -72))
 end
@@ -204,7 +207,7 @@ const cutScript = `
 local key = KEYS[1]
 local head = redis.call('HGET', key, '#log')
 if not head then return 0 end
-local first, after, count, bytes, states, counts, ids, gates = string.match(head, ` + headPattern + `)
+local first, after, count, bytes, states, counts, gates = string.match(head, ` + headPattern + `)
 for i = 2, #ARGV do
 	bytes = bytes - redis.call('HSTRLEN', key, '=' .. ARGV[i])
 	count = count - redis.call('HDEL', key, '#' .. ARGV[i])
@@ -212,7 +215,7 @@ for i = 2, #ARGV do
 	if ARGV[i] + 1 == after + 0 then counts = 0 end
 end
 first = math.max(first, math.min(ARGV[1], after))
-redis.call('HSET', key, '#log', string.format(` + headFormat + `, first, after, count, bytes, states, counts, ids, gates))
+redis.call('HSET', key, '#log', string.format(` + headFormat + `, first, after, count, bytes, states, counts, gates))
 return 1`
 
 // listScript lists users. It only lowers a score, and always changes it. ARGV: for each user
