@@ -35,6 +35,7 @@ const (
 	masterBytes            = 16 << 30
 	hostCores              = 2. // for the module, at the peak
 	answerTime             = 50 * time.Millisecond
+	keptBytes              = 200 // that a host keeps of a user whose rules it has read
 
 	sizesCallers = 4 // of a host that is half busy: more of them would share round trips
 )
@@ -368,7 +369,8 @@ func (s *sizes) plan(users, notifications float64) plan {
 	p.masters = max(1, math.Ceil(p.busy.redis/masterCores), math.Ceil(p.bytes/masterBytes))
 	read, notification := s.works[0].cost, s.works[4].cost
 	p.index = p.peak * notification.redis * s.index / min(p.masters, float64(config.Delivery.Shards)) / masterCores
-	saves := notifications * min(1, float64(config.Changes.MaxUsers)/users) * (read.host + read.redis)
+	kept := float64(config.Changes.MaxBytes) / 2 / keptBytes
+	saves := notifications * min(1, kept/users) * (read.host + read.redis)
 	p.pays = saves / (changesADay * (s.message.host + s.message.redis))
 	p.outage = anHour / p.hosts / min(hostCores/notification.host, float64(config.Delivery.MaxPerGateway)/answerTime.Seconds())
 	return p
