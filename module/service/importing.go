@@ -94,12 +94,6 @@ func (s importingPushers) Load(ctx context.Context, user mxid.UserID) (pusher.Li
 	return s.PusherStore.Load(ctx, user)
 }
 
-// Cached never finds an empty list, because the user may not be imported yet.
-func (s importingPushers) Cached(user mxid.UserID) (pusher.List, bool) {
-	list, found := cachedPushers(s.PusherStore, user)
-	return list, found && list.Len() > 0
-}
-
 func (s importingPushers) LoadMany(ctx context.Context, users []mxid.UserID) map[mxid.UserID]module.Result[pusher.List] {
 	all := s.PusherStore.LoadMany(ctx, users)
 	var none []mxid.UserID

@@ -36,20 +36,13 @@ func (s *pusherService) Set(ctx context.Context, user mxid.UserID, p pusher.Push
 			return err
 		}
 	}
-	if list, found := cachedPushers(s.store, user); found && s.isNew(list, p, others) {
-		return s.claim(ctx, user, p, others, s.add)
-	}
 	claims, err := s.pushkeys.Pushkeys.Load(ctx, p.Digest())
 	if err != nil {
 		return err
 	}
 	own, rival := claims.Last(user)
 	if own == 0 {
-		list, err := s.store.Load(ctx, user)
-		if err != nil {
-			return err
-		}
-		if err := s.checkGrowth(list, p, others); err != nil {
+		if err := s.checkGrowth(ctx, user, p, others); err != nil {
 			return err
 		}
 		return s.claim(ctx, user, p, others, s.add)
@@ -82,16 +75,13 @@ func (s *pusherService) confirmAddress(ctx context.Context, user mxid.UserID, p 
 	return nil
 }
 
-// isNew reports whether a pusher is new and within the limits, according to a list that
-// may be stale: storing the pusher checks both again.
-func (s *pusherService) isNew(list pusher.List, p pusher.Pusher, others pusher.Others) bool {
-	_, found := list.Pusher(p.Key)
-	return !found && s.checkGrowth(list, p, others) == nil
-}
-
 // checkGrowth refuses a new pusher over a limit before anything is written. Storing
 // checks the limits again.
-func (s *pusherService) checkGrowth(list pusher.List, p pusher.Pusher, others pusher.Others) error {
+func (s *pusherService) checkGrowth(ctx context.Context, user mxid.UserID, p pusher.Pusher, others pusher.Others) error {
+	list, err := s.store.Load(ctx, user)
+	if err != nil {
+		return err
+	}
 	before := list.Size()
 	p.SetAt = s.pushkeys.now().UnixMicro()
 	p.Claim = others.Claim(p.SetAt) // counts in the pusher's size; the final claim has as many digits
@@ -197,13 +187,14 @@ func (s *pusherService) claim(ctx context.Context, user mxid.UserID, p pusher.Pu
 		}
 	}
 	p.Claim = others.Claim(number)
-	claims, err := loadClaimsAfter(ctx, s.pushkeys.Pushkeys, p.Digest(), func(ctx context.Context) error {
-		return s.put(ctx, user, p, set)
-	})
-	if err != nil {
+	if err := s.put(ctx, user, p, set); err != nil {
 		return err
 	}
 	if err := s.checkLoggedIn(ctx, user, p); err != nil {
+		return err
+	}
+	claims, err := s.pushkeys.Pushkeys.Load(ctx, p.Digest())
+	if err != nil {
 		return err
 	}
 	_, rival := claims.Last(user)

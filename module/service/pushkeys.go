@@ -29,34 +29,6 @@ func (k pushkeys) now() time.Time {
 	return k.Now()
 }
 
-// followingIndex is a [module.PushkeyIndex] that can load claims in the round trip of the
-// preceding command; see pusherstore.Index.LoadAfter.
-type followingIndex interface {
-	LoadAfter(ctx context.Context, key pusher.Digest, do func(context.Context) error) (pusher.Claims, error)
-}
-
-// cachingStore is a [module.PusherStore] with a cache; see pusherstore.Store.Cached.
-type cachingStore interface {
-	Cached(user mxid.UserID) (list pusher.List, found bool)
-}
-
-func cachedPushers(store module.PusherStore, user mxid.UserID) (list pusher.List, found bool) {
-	if caching, ok := store.(cachingStore); ok {
-		return caching.Cached(user)
-	}
-	return pusher.List{}, false
-}
-
-func loadClaimsAfter(ctx context.Context, index module.PushkeyIndex, key pusher.Digest, do func(context.Context) error) (pusher.Claims, error) {
-	if following, ok := index.(followingIndex); ok {
-		return following.LoadAfter(ctx, key, do)
-	}
-	if err := do(ctx); err != nil {
-		return pusher.Claims{}, err
-	}
-	return index.Load(ctx, key)
-}
-
 // claim adds a user's claim to a key. Shared reports whether other users claim it.
 func (k pushkeys) claim(
 	ctx context.Context, user mxid.UserID, key pusher.Digest, others pusher.Others, policy pusher.Policy,

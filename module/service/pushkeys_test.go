@@ -46,8 +46,7 @@ func (t turn) commutes(u turn, isChecked bool) bool {
 // fail it.
 type caller struct {
 	*memory
-	wait  func(turn) error
-	cache *hostCache // nil for none
+	wait func(turn) error
 }
 
 func take[V any](c caller, t turn, do func() (V, error)) (V, error) {
@@ -65,23 +64,8 @@ func takeAlone(c caller, t turn, do func() error) error {
 
 func (c caller) Load(ctx context.Context, user mxid.UserID) (pusher.List, error) {
 	return take(c, turn{string(user), false}, func() (pusher.List, error) {
-		list, err := c.memory.Load(ctx, user)
-		c.remember(user, list, err == nil)
-		return list, err
+		return c.memory.Load(ctx, user)
 	})
-}
-
-func (c caller) remember(user mxid.UserID, list pusher.List, isWhole bool) {
-	if c.cache != nil && c.cache == c.caches[user] {
-		c.cache.list, c.cache.hasWhole = list, isWhole
-	}
-}
-
-func (c caller) Cached(user mxid.UserID) (list pusher.List, found bool) {
-	if c.cache == nil || c.cache != c.caches[user] {
-		return list, false
-	}
-	return c.cache.list, c.cache.hasWhole
 }
 
 func (c caller) LoadMany(ctx context.Context, users []mxid.UserID) map[mxid.UserID]module.Result[pusher.List] {
@@ -103,22 +87,12 @@ func (c caller) LoadPusher(ctx context.Context, key pusher.Key, users []mxid.Use
 
 func (c caller) UpdatePusher(ctx context.Context, user mxid.UserID, key pusher.Key, edit func(*pusher.List) error) error {
 	return takeAlone(c, turn{string(user), true}, func() error {
-		c.remember(user, pusher.List{}, false)
 		return c.memory.UpdatePusher(ctx, user, key, edit)
 	})
 }
 
 func (c caller) Update(ctx context.Context, user mxid.UserID, edit func(*pusher.List) error) error {
-	return takeAlone(c, turn{string(user), true}, func() error {
-		var now pusher.List
-		err := c.memory.Update(ctx, user, func(list *pusher.List) error {
-			err := edit(list)
-			now = *list
-			return err
-		})
-		c.remember(user, now, err == nil)
-		return err
-	})
+	return takeAlone(c, turn{string(user), true}, func() error { return c.memory.Update(ctx, user, edit) })
 }
 
 func (c caller) Delete(ctx context.Context, user mxid.UserID) error {
@@ -341,7 +315,6 @@ func clockOf(user mxid.UserID) func() time.Time {
 
 func (a act) request(i int) request {
 	return func(ctx context.Context, c caller) error {
-		c.cache = c.caches[a.user]
 		stores := module.Stores{Pushers: c, Pushkeys: c.index(), Now: clockOf(a.user)}
 		services := service.New(stores, nil, usual()).Pushers()
 		switch a.verb {
@@ -560,13 +533,11 @@ func TestReconciliationLeavesOneOwnerAfterAnyDeath(t *testing.T) {
 	for _, script := range scripts(3, takes, appends, deletes) {
 		t.Run(fmt.Sprint(script), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				for _, newMemory := range memories() {
-					exhaust(func(choose func(int) int) {
-						if !t.Failed() {
-							playScript(t, newMemory(), script, choose)
-						}
-					})
-				}
+				exhaust(func(choose func(int) int) {
+					if !t.Failed() {
+						playScript(t, newMemory(), script, choose)
+					}
+				})
 			})
 		})
 	}
@@ -713,13 +684,11 @@ func (s scenario) playAll(t *testing.T, kills int) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		played := 0
-		for _, newMemory := range memories() {
-			exhaust(func(choose func(int) int) {
-				if !t.Failed() && s.play(t, newMemory(), choose, kills) {
-					played++
-				}
-			})
-		}
+		exhaust(func(choose func(int) int) {
+			if !t.Failed() && s.play(t, newMemory(), choose, kills) {
+				played++
+			}
+		})
 		t.Logf("%d orders", played)
 	})
 }
@@ -800,7 +769,7 @@ func TestManyConcurrentUsers(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					for seed := range uint64(orders) {
 						random := rand.New(rand.NewPCG(seed, uint64(kills)))
-						m := memories()[seed%2]()
+						m := newMemory()
 						if s.play(t, m, random.IntN, kills); t.Failed() {
 							t.Fatalf("seed %d", seed)
 						}
