@@ -30,11 +30,16 @@ func (s *pusherService) Set(ctx context.Context, user mxid.UserID, p pusher.Push
 	if err := s.policy.Check(p); err != nil {
 		return err
 	}
-	if p.Kind == pusher.Email { // the address may belong to several users
-		others = pusher.KeepOthers
+	if p.Kind == pusher.Email {
+		if others == pusher.RemoveOthers { // the address may belong to several users
+			others = pusher.KeepOthers
+		}
 		if err := s.confirmAddress(ctx, user, p); err != nil {
 			return err
 		}
+	}
+	if others == pusher.Imported { // keeps a pusher that the user has
+		return s.claim(ctx, user, p, others, s.add)
 	}
 	claims, err := s.pushkeys.Pushkeys.Load(ctx, p.Digest())
 	if err != nil {
@@ -174,20 +179,15 @@ func (s *pusherService) withinLimits(edit func(*pusher.List)) func(*pusher.List)
 //
 // With [pusher.KeepOthers] no pusher is removed. Reconciliation is needed only if
 // another user has claimed the key since: that user's request may not have seen this
-// pusher.
+// pusher. The claim of an imported pusher precedes the other users' claims, so such a
+// request may have ended long ago.
 func (s *pusherService) claim(ctx context.Context, user mxid.UserID, p pusher.Pusher, others pusher.Others, set setter) error {
-	number, shared, err := s.pushkeys.claim(ctx, user, p.Digest(), others, s.policy)
+	number, pending, err := s.pushkeys.claim(ctx, user, p.Key, others, s.policy)
 	if err != nil {
 		return err
 	}
-	takes := others == pusher.RemoveOthers
-	if shared && takes {
-		if err := s.pushkeys.Pushkeys.MarkPending(ctx, module.PendingPushkey{Key: p.Digest(), Claim: number}); err != nil {
-			return err
-		}
-	}
 	p.Claim = others.Claim(number)
-	if err := s.put(ctx, user, p, set); err != nil {
+	if err := s.put(ctx, user, p, others, set); err != nil {
 		return err
 	}
 	if err := s.checkLoggedIn(ctx, user, p); err != nil {
@@ -198,7 +198,7 @@ func (s *pusherService) claim(ctx context.Context, user mxid.UserID, p pusher.Pu
 		return err
 	}
 	_, rival := claims.Last(user)
-	if rival > number || takes && (shared || rival != 0) {
+	if pending || rival > number || rival != 0 && others == pusher.RemoveOthers {
 		return s.pushkeys.reconcile(ctx, p.Key, claims, number, pusher.Owner{User: user, Claim: p.Claim.Removes})
 	}
 	return nil
@@ -206,14 +206,20 @@ func (s *pusherService) claim(ctx context.Context, user mxid.UserID, p pusher.Pu
 
 // put stores a pusher. It joins the claim with the claim of the replaced pusher, because
 // a concurrent request of the user may have claimed since, and releases the unused claim.
-func (s *pusherService) put(ctx context.Context, user mxid.UserID, p pusher.Pusher, set setter) error {
+func (s *pusherService) put(ctx context.Context, user mxid.UserID, p pusher.Pusher, others pusher.Others, set setter) error {
 	var spare int64
 	at := s.pushkeys.now().UnixMicro()
 	err := set(ctx, user, p.Key, func(list *pusher.List) {
-		held, _ := list.Pusher(p.Key)
-		p := renewed(held, p, at)
-		p.Claim, spare = p.Claim.Join(held.Claim)
-		list.Set(p)
+		held, found := list.Pusher(p.Key)
+		next := p
+		switch {
+		case others != pusher.Imported:
+			next = renewed(held, p, at)
+		case found:
+			next = held // newer than the import
+		}
+		next.Claim, spare = p.Claim.Join(held.Claim)
+		list.Set(next)
 	})
 	switch {
 	case err == nil:
