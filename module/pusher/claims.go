@@ -22,7 +22,7 @@ const (
 
 	// Imported is for a pusher from another server. Its claim precedes the claims of other
 	// users, so it never removes their pushers. It is refused if another user has taken the
-	// key, and does not replace a pusher that the user has.
+	// key, keeps its SetAt, and does not replace a pusher that the user has.
 	Imported Others = "imported"
 )
 

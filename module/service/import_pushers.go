@@ -58,8 +58,5 @@ func (i *importer) importPusher(ctx context.Context, user mxid.UserID, given pus
 	if how == module.DryRunImport {
 		return nil
 	}
-	if now := i.pushers.pushkeys.now().UnixMicro(); p.SetAt <= 0 || p.SetAt > now {
-		p.SetAt = now
-	}
 	return i.pushers.Set(ctx, user, p, pusher.Imported)
 }

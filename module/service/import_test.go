@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/pushfx/pushfx/module"
@@ -261,25 +262,59 @@ func TestForgetUserKeepsTheRulesUntilTheSourceHasForgotten(t *testing.T) {
 	}
 }
 
-type blind struct{ ruleCaller }
+// blind finds no versions, or fails.
+type blind struct {
+	ruleCaller
+	err error
+}
 
 func (b blind) Versions(_ context.Context, users []mxid.UserID) map[mxid.UserID]module.Result[int64] {
 	all := map[mxid.UserID]module.Result[int64]{}
 	for _, user := range users {
-		all[user] = module.Result[int64]{}
+		all[user] = module.Result[int64]{Err: b.err}
 	}
 	return all
 }
 
 func TestAUserWithRulesIsNotImportedByABulkRead(t *testing.T) {
 	t.Parallel()
+	for _, failed := range []error{nil, pushrule.Unreadable(errDown)} {
+		h := newTenancy(t, alicesImport)
+		h.rules.set(found(pushrule.ServerDefault(alice)))
+		c := h.m.caller()
+		s := service.New(module.Stores{Rules: blind{ruleCaller{h.rules, c}, failed}, Pushers: c, Pushkeys: c.index()}, h.feed,
+			service.Options{Limits: pushrule.DefaultLimits(), Policy: pusher.DefaultPolicy(), ImportSource: h.former})
+		if list, err := s.Pushers().List(t.Context(), alice); err != nil || list.Len() != 0 || h.former.asked != 0 {
+			t.Errorf("versions %v: got %d pushers, %v; the source was asked %d times", failed, list.Len(), err, h.former.asked)
+		}
+	}
+}
+
+type slowSource struct {
+	module.ImportSource
+	meanwhile func()
+}
+
+func (s slowSource) Load(ctx context.Context, user mxid.UserID) (module.Import, bool, error) {
+	from, found, err := s.ImportSource.Load(ctx, user)
+	s.meanwhile()
+	return from, found, err
+}
+
+func TestAPusherRemovedWhileTheSourceAnswersDoesNotComeBack(t *testing.T) {
+	t.Parallel()
 	h := newTenancy(t, alicesImport)
-	h.rules.set(found(pushrule.ServerDefault(alice)))
-	c := h.m.caller()
-	s := service.New(module.Stores{Rules: blind{ruleCaller{h.rules, c}}, Pushers: c, Pushkeys: c.index()}, h.feed,
-		service.Options{Limits: pushrule.DefaultLimits(), Policy: pusher.DefaultPolicy(), ImportSource: h.former})
-	if list, err := s.Pushers().List(t.Context(), alice); err != nil || list.Len() != 0 || h.former.asked != 0 {
-		t.Errorf("got %d pushers, %v; the source was asked %d times", list.Len(), err, h.former.asked)
+	slow := slowSource{h.former, sync.OnceFunc(func() {
+		if err := h.alone().Pushers().Delete(t.Context(), alice, ownPusher("second", pusher.HTTP, "").Key); err != nil {
+			t.Error(err)
+		}
+		if _, err := h.alone().Rules().Content(t.Context(), alice); err != nil {
+			t.Error(err)
+		}
+	})}
+	list, err := h.serviceWith(h.m.caller(), nil, slow).Pushers().List(t.Context(), alice)
+	if err != nil || list.Len() != 1 || !slices.Equal(h.m.held(alice), []string{"first"}) {
+		t.Errorf("stored are %q, %v", h.m.held(alice), err)
 	}
 }
 

@@ -217,6 +217,8 @@ func (s *pusherService) put(ctx context.Context, user mxid.UserID, p pusher.Push
 			next = renewed(held, p, at)
 		case found:
 			next = held // newer than the import
+		case p.SetAt <= 0 || p.SetAt > at:
+			next.SetAt = at
 		}
 		next.Claim, spare = p.Claim.Join(held.Claim)
 		list.Set(next)
