@@ -138,9 +138,9 @@ func renewed(held, p pusher.Pusher, at int64) pusher.Pusher {
 	return p
 }
 
-// setter stores the pusher that edit sets for a key. It refuses a pusher over the
-// user's limits.
-type setter func(ctx context.Context, user mxid.UserID, key pusher.Key, edit func(*pusher.List)) error
+// storing stores the pusher that edit sets for a key. It refuses a pusher over the user's
+// limits.
+type storing func(ctx context.Context, user mxid.UserID, key pusher.Key, edit func(*pusher.List)) error
 
 // replace sets a pusher that probably exists. For the limits it reads only the size of
 // the user's other pushers. If the pusher is new, add sets it.
@@ -181,13 +181,13 @@ func (s *pusherService) withinLimits(edit func(*pusher.List)) func(*pusher.List)
 // another user has claimed the key since: that user's request may not have seen this
 // pusher. The claim of an imported pusher precedes the other users' claims, so such a
 // request may have ended long ago.
-func (s *pusherService) claim(ctx context.Context, user mxid.UserID, p pusher.Pusher, others pusher.Others, set setter) error {
+func (s *pusherService) claim(ctx context.Context, user mxid.UserID, p pusher.Pusher, others pusher.Others, store storing) error {
 	number, pending, err := s.pushkeys.claim(ctx, user, p.Key, others, s.policy)
 	if err != nil {
 		return err
 	}
 	p.Claim = others.Claim(number)
-	if err := s.put(ctx, user, p, others, set); err != nil {
+	if err := s.put(ctx, user, p, others, store); err != nil {
 		return err
 	}
 	if err := s.checkLoggedIn(ctx, user, p); err != nil {
@@ -206,10 +206,10 @@ func (s *pusherService) claim(ctx context.Context, user mxid.UserID, p pusher.Pu
 
 // put stores a pusher. It joins the claim with the claim of the replaced pusher, because
 // a concurrent request of the user may have claimed since, and releases the unused claim.
-func (s *pusherService) put(ctx context.Context, user mxid.UserID, p pusher.Pusher, others pusher.Others, set setter) error {
+func (s *pusherService) put(ctx context.Context, user mxid.UserID, p pusher.Pusher, others pusher.Others, store storing) error {
 	var spare int64
 	at := s.pushkeys.now().UnixMicro()
-	err := set(ctx, user, p.Key, func(list *pusher.List) {
+	err := store(ctx, user, p.Key, func(list *pusher.List) {
 		held, found := list.Pusher(p.Key)
 		next := p
 		switch {

@@ -90,9 +90,9 @@ func (k pushkeys) release(ctx context.Context, key pusher.Digest, claim pusher.O
 }
 
 // reconcile removes the pushers of users who have lost the key according to the claims,
-// and then clears the pending mark as conclude does. Taker, if any, is a user that
-// takes the key: its claim removes other pushers even if taker's own pusher is gone by
-// now.
+// and then clears the pending mark as conclude does. A request that takes the key names its
+// user and claim as taker: the claim removes other pushers even if the user's own pusher is
+// gone by now. Other callers pass the zero Owner.
 func (k pushkeys) reconcile(ctx context.Context, key pusher.Key, claims pusher.Claims, last int64, taker pusher.Owner) error {
 	held, err := k.held(ctx, key, claims)
 	if err != nil {
