@@ -26,7 +26,7 @@ func (m *memory) wantOneClaim(t *testing.T) {
 // A later request of the user ends before the earlier one has stored its pusher.
 func TestThePusherKeepsTheLastClaimOfItsUser(t *testing.T) {
 	t.Parallel()
-	m, later := newMemory(), false
+	m, later, last := newMemory(), false, int64(0)
 	pushers := service.New(module.Stores{Pushers: m, Pushkeys: m.index()}, nil, usual()).Pushers()
 	set := func(lang string) {
 		t.Helper()
@@ -38,11 +38,18 @@ func TestThePusherKeepsTheLastClaimOfItsUser(t *testing.T) {
 		if operation == "update pushers" && !later {
 			later = true
 			set("later")
+			list := m.Lists[alice]
+			p, _ := list.Pusher(thePushkey)
+			last = p.Claim.Number
 		}
 		return nil
 	}
 	set("earlier")
 	m.wantOneClaim(t)
+	list := m.Lists[alice]
+	if p, _ := list.Pusher(thePushkey); p.Lang != "earlier" || p.Claim.Number != last || last == 0 {
+		t.Errorf("the pusher is of the %s request with claim %d, want the earlier one's with claim %d", p.Lang, p.Claim.Number, last)
+	}
 }
 
 // lostReplies stores pushers, and says that it has not.
