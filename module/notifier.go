@@ -298,8 +298,12 @@ type Recipient struct {
 	Pusher string // [A-Za-z0-9_-], at most 64 bytes
 	Gate   string // at most 999 bytes, without a control character
 
-	Claim bool          // claim the pusher, if it begins at the notification
-	Delay time.Duration // until the pusher is due, if it begins and is not claimed
+	Claim bool // claim the pusher, if it begins at the notification
+
+	// Delay is the time until the pusher is due, if it begins and is not claimed. A pusher that
+	// was never claimed, but waits for its delay, is due after the shortest one: a notification
+	// without delay does not wait for counts.
+	Delay time.Duration
 
 	// Generation is the pusher's. If the pusher is postponed, and its [Trouble] is of an
 	// earlier generation, the queue drops the trouble, and the pusher is due at this gate.
@@ -312,6 +316,8 @@ type Appended struct {
 	Length int      // notifications in the log, also those that some pushers have passed
 	End    int64    // of the log; see [DeliveryQueue.Read]
 	Again  bool     // the log has the notification already: it was not added
+
+	Hastened bool // a postponed or delayed pusher is due earlier now
 }
 
 // Claim is the right to send what a pusher has to send, until it lapses. The queue's

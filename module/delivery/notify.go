@@ -217,7 +217,7 @@ func (a *adding) fail(err error) {
 // the queue has answered.
 func (a *adding) append(ctx context.Context, all []*addition, readAt time.Time) (answered bool) {
 	d := a.d
-	wasIdle, isUrgent := d.isStopping(), false
+	wasIdle, hastened := d.isStopping(), false
 	additions := make([]module.Addition, len(all))
 	for i, addition := range all {
 		d.admit(addition)
@@ -232,12 +232,12 @@ func (a *adding) append(ctx context.Context, all []*addition, readAt time.Time) 
 			continue
 		}
 		answered = true
-		isUrgent = isUrgent || all[i].Urgent && slices.Contains(result.Value.Claims, nil)
+		hastened = hastened || result.Value.Hastened
 		d.sendClaimed(all[i], result.Value, claimedAt, readAt)
 		d.cutIfLong(ctx, all[i].User, result.Value)
 	}
 	// This host may have begun to look before the notifications were added.
-	if wasIdle && !d.isStopping() || isUrgent {
+	if wasIdle && !d.isStopping() || hastened {
 		d.gates.lookNow()
 	}
 	return answered

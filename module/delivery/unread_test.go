@@ -153,6 +153,26 @@ func TestBadges(t *testing.T) {
 	})
 }
 
+// A message comes while counts wait for further changes.
+func TestAMessageDoesNotWaitForCounts(t *testing.T) {
+	withReader(t, func(w *world, r *reader) {
+		w.set(name1, "key", "gw")
+		d := w.host()
+		r.set(name1, 1)
+		w.badge(d, name1)
+		time.Sleep(w.cfg.BadgeDelay / 10)
+		began := time.Now()
+		w.notify(d, 1, "!r:h", name1)
+		w.wait(w.cfg.BadgeDelay, func() bool { return w.queue.Waiting() == 0 })
+		if took := time.Since(began); took > 100*time.Millisecond {
+			t.Errorf("the message came after %v", took)
+		}
+		if all := w.all(); len(all) == 0 || all[len(all)-1].event == "" {
+			t.Errorf("got %+v", all)
+		}
+	})
+}
+
 func TestAppsWithoutCounts(t *testing.T) {
 	withReader(t, func(w *world, r *reader) {
 		w.cfg.NoCounts = []string{"app"}

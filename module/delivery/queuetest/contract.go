@@ -288,6 +288,29 @@ func (c *contract) hastens() {
 	}
 }
 
+func (c *contract) shortensDelays() {
+	add := func(n module.Notification, delay time.Duration, hastened bool) {
+		a := c.adding(n, "p")
+		a.Pushers[0].Delay = delay
+		if done := c.append(c.q, a); done.Hastened != hastened || done.Claims[0] != nil {
+			c.Errorf("%s with a delay of %v: got %+v, want hastened %t", n.ID, delay, done, hastened)
+		}
+	}
+	add(counts(1), long, false)
+	add(counts(2), long, false) // as late as the first
+	add(note(3), 2*long, false)
+	c.wantBusy("p")
+	add(note(4), 0, true)
+	one := c.claim(c.other, "p") // as listed
+	if one.Claim == nil {
+		c.Fatal("a notification waits for the delay of counts")
+	}
+	trouble := module.Trouble{Text: "failed"}
+	c.postpone(c.other, one.Claim, long, trouble, false)
+	add(note(5), 0, false) // a failure is no delay
+	c.wantBusy("p")
+}
+
 func b2i(b bool) int {
 	if b {
 		return 1

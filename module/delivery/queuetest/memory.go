@@ -58,6 +58,7 @@ type memoryState struct {
 	number  int64
 	until   time.Time // when it is due, or its claim lapses
 	nonce   string    // of its claim, or empty
+	delayed bool      // it was never claimed
 	gate    string
 	trouble module.Trouble
 }
@@ -189,7 +190,7 @@ func (m *Memory) append(a module.Addition) (done module.Appended) {
 	m.nonce++
 	nonce := fmt.Sprint("n", m.nonce)
 	for _, r := range a.Pushers {
-		done.Claims = append(done.Claims, m.receive(log, a, r, begin, nonce, done.Again))
+		done.Claims = append(done.Claims, m.receive(log, a, r, begin, nonce, &done))
 	}
 	if len(log.pushers) == 0 {
 		log.entries, log.emptyAt = nil, now
@@ -229,16 +230,22 @@ func (log *memoryLog) add(n module.Notification, a module.Addition) {
 	log.ids = log.ids[max(0, len(log.ids)-module.RepeatsKept):]
 }
 
+func (p *memoryState) hasten(until time.Time, done *module.Appended) {
+	if p.until.After(until) {
+		p.until, done.Hastened = until, true
+	}
+}
+
 // receive gives a notification to a pusher, and returns the claim, if any.
-func (m *Memory) receive(log *memoryLog, a module.Addition, r module.Recipient, begin int64, nonce string, again bool) *module.Claim {
-	now := time.Now()
+func (m *Memory) receive(log *memoryLog, a module.Addition, r module.Recipient, begin int64, nonce string, done *module.Appended) *module.Claim {
+	again, now := done.Again, time.Now()
 	delete(m.taken, memoryPlace{a.User, r.Gate})
 	p := log.pushers[r.Pusher]
 	switch {
 	case p == nil && again:
 		return nil
 	case p == nil:
-		p = &memoryState{number: begin, gate: r.Gate, until: now.Add(r.Delay)}
+		p = &memoryState{number: begin, gate: r.Gate, until: now.Add(r.Delay), delayed: !r.Claim}
 		log.pushers[r.Pusher] = p
 		if !r.Claim {
 			return nil
@@ -253,8 +260,10 @@ func (m *Memory) receive(log *memoryLog, a module.Addition, r module.Recipient, 
 	if isNew {
 		p.trouble = module.Trouble{}
 	}
-	if (isNew || a.Urgent) && p.until.After(now) {
-		p.until = now
+	if isNew || a.Urgent {
+		p.hasten(now, done)
+	} else if p.delayed && !again {
+		p.hasten(now.Add(r.Delay), done)
 	}
 	p.gate = r.Gate
 	return nil
@@ -352,7 +361,7 @@ func (m *Memory) claim(r module.ClaimRequest) (claimed module.Claimed) {
 		if len(claimed.Pushers) == r.Limit || p.until.After(now) || p.gate != r.Gate && of.Gate != r.Gate {
 			continue
 		}
-		p.nonce, p.until, p.gate = fmt.Sprint("n", m.nonce), now.Add(r.Lease), r.Gate
+		p.nonce, p.until, p.gate, p.delayed = fmt.Sprint("n", m.nonce), now.Add(r.Lease), r.Gate, false
 		claimed.Pushers = append(claimed.Pushers, module.ClaimedPusher{
 			Claim:   &module.Claim{User: r.User, Pusher: of.Pusher, Gate: r.Gate, Number: p.number, Nonce: p.nonce},
 			Trouble: p.trouble, Notifications: firstOf(log.from(p.number), r.Read),

@@ -55,6 +55,7 @@ func Queue(t *testing.T, newQueue func(*testing.T) module.DeliveryQueue) {
 		{"a claim is renewed", (*contract).renews},
 		{"a claim is postponed", (*contract).postpones},
 		{"urgent notifications and new pushers end a delay", (*contract).hastens},
+		{"a notification does not wait for the delay of counts", (*contract).shortensDelays},
 		{"counts are added once", (*contract).addsCountsOnce},
 		{"texts are bounded", (*contract).boundsTexts},
 		{"a look takes users of gates", (*contract).looks},

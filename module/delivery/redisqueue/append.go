@@ -86,6 +86,8 @@ func readAppended(a module.Addition, nonce string, one *listedCall, reply []any,
 		case 1:
 			e.addOpen(1)
 			done.Claims[i] = &module.Claim{User: a.User, Pusher: r.Pusher, Gate: r.Gate, Number: place, Nonce: nonce, Listed: e.listing}
+		case 3:
+			done.Hastened = true
 		}
 		if wait < e.delay {
 			e.delay, e.isListed = max(0, wait), false

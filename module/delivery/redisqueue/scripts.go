@@ -35,7 +35,7 @@ const (
 // appendScript adds a notification, unless its id is known. ARGV: entry head, meta, text,
 // nonce, lease, MaxUserBytes, "1" if urgent; for each pusher its name, gate digest, delay (-1
 // to claim it) and generation. It returns whether the id is known, the notifications, the
-// next number and the failing gates; for each pusher 0 (nothing to do), 1 (claimed) or 2,
+// next number and the failing gates; for each pusher 0 (nothing to do), 1 (claimed), 2 or 3 (due earlier now),
 // its number and the time until it is due or its claim lapses.
 const appendScript = `
 local key, nonce, names = KEYS[1], ARGV[4], {'#log', '#ids'}
@@ -67,7 +67,8 @@ for i = 3, #names do
 			local old = tonumber(string.match(rest, '^%d+'))
 			local isSet = old > 0 and old < generation + 0
 			if isSet then rest = '0 ' end
-			if (isSet or ARGV[7] == '1') and wait > 0 then til, wait = string.format('%d', now), 0 end
+			local asked = (isSet or ARGV[7] == '1') and 0 or by == '-' and isNew and math.max(ARGV[4 * i - 2], 0)
+			if asked and asked < wait then kind, til, wait = 3, string.format('%d', now + asked), asked end
 			local state = string.format('%s %s %s %s %s', til, by, at, digest, rest)
 			if state ~= got[i] then set[#set + 1], set[#set + 2] = names[i], state end
 		end
