@@ -28,12 +28,12 @@ func newAccount(sessions *sessions.Sessions, limits *limits, host module.HostSer
 
 // Register implements [handlers.RouteGroup].
 func (a *account) Register(g *echo.Group, _ handlers.Dialect, auth ...echo.MiddlewareFunc) {
-	g.Any("/account/whoami", methods{http.MethodGet: whoami}.serve, auth...)
-	g.Any("/capabilities", methods{http.MethodGet: capabilities}.serve, auth...)
-	g.Any("/logout", methods{http.MethodPost: a.logout}.serve, auth...)
-	g.Any("/logout/all", methods{http.MethodPost: a.logoutAll}.serve, auth...)
-	g.Any("/account/password", methods{http.MethodPost: a.changePassword}.serve, auth...)
-	g.Any("/account/deactivate", methods{http.MethodPost: a.deactivate}.serve, auth...)
+	g.GET("/account/whoami", whoami, auth...)
+	g.GET("/capabilities", capabilities, auth...)
+	g.POST("/logout", a.logout, auth...)
+	g.POST("/logout/all", a.logoutAll, auth...)
+	g.POST("/account/password", a.changePassword, auth...)
+	g.POST("/account/deactivate", a.deactivate, auth...)
 }
 
 var emptyObject = struct{}{}
@@ -64,7 +64,7 @@ type passwordRequest struct {
 
 func (a *account) changePassword(c echo.Context) error {
 	var request passwordRequest
-	if _, err := readObject(c, maxBodyBytes, &request); err != nil {
+	if _, err := readObject(c, &request); err != nil {
 		return err
 	}
 	if done, err := a.authenticated(c, request.Auth); err != nil || !done {
@@ -98,7 +98,7 @@ func (a *account) deactivate(c echo.Context) error {
 	var request struct {
 		Auth *passwordLogin `json:"auth"`
 	}
-	if _, err := readObject(c, maxBodyBytes, &request); err != nil {
+	if _, err := readObject(c, &request); err != nil {
 		return err
 	}
 	if done, err := a.authenticated(c, request.Auth); err != nil || !done {

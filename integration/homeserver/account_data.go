@@ -26,7 +26,8 @@ func newAccountData(store *sessions.Store, rooms *rooms.Store, waker *waker) *ac
 
 // Register implements [handlers.RouteGroup].
 func (a *accountData) Register(g *echo.Group, _ handlers.Dialect, auth ...echo.MiddlewareFunc) {
-	g.Any("/user/:userId/account_data/"+sessions.IgnoredType, methods{http.MethodGet: a.getIgnored, http.MethodPut: a.putIgnored}.serve, auth...)
+	g.GET("/user/:userId/account_data/"+sessions.IgnoredType, a.getIgnored, auth...)
+	g.PUT("/user/:userId/account_data/"+sessions.IgnoredType, a.putIgnored, auth...)
 	g.Any("/user/:userId/account_data/:type", a.other, auth...)
 	g.Any("/user/:userId/rooms/:roomId/account_data/:type", a.other, auth...)
 }
@@ -52,7 +53,7 @@ func (a *accountData) putIgnored(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	body, err := readObject(c, maxBodyBytes, new(sessions.Ignored))
+	body, err := readObject(c, new(sessions.Ignored))
 	if err != nil {
 		return err
 	}

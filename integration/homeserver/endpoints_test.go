@@ -66,7 +66,7 @@ func TestUnknownPathsAndMethods(t *testing.T) {
 	for _, path := range []string{"/", "/healthz", "/.well-known/matrix/client", "/_matrix/client/versions", whoamiPath, "/_matrix/client/v3/capabilities"} {
 		d.expect("GET", path, "demo-alice", "", 200, "")
 		got := d.do("PUT", path, "demo-alice", "")
-		if got.status != 405 || got.body != `{"errcode":"M_UNRECOGNIZED","error":"Method not allowed."}` || got.header.Get("Allow") != "GET, OPTIONS" {
+		if got.status != 405 || got.body != `{"errcode":"M_UNRECOGNIZED","error":"Method not allowed."}` || got.header.Get("Allow") != "OPTIONS, GET" {
 			t.Errorf("%s: got %d %s, Allow %q", path, got.status, got.body, got.header.Get("Allow"))
 		}
 	}

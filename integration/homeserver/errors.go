@@ -78,8 +78,6 @@ func refusalOf(err error) (refused *matrixError, found bool) {
 		return &matrixError{status: 403, errcode: "M_USER_DEACTIVATED", text: "This account has been deactivated."}, true
 	case errors.Is(err, sessions.ErrTooManyDevices):
 		return &matrixError{status: 403, errcode: "M_FORBIDDEN", text: "Too many devices: log one of them out."}, true
-	case errors.Is(err, sessions.ErrTooManyFilters):
-		return &matrixError{status: 400, errcode: "M_INVALID_PARAM", text: "Too many filters."}, true
 	case errors.Is(err, sessions.ErrBusy):
 		return tooMany(time.Second), true
 	}

@@ -48,7 +48,7 @@ type loginRequest struct {
 // the default push rules; other hosts do this at registration.
 func (l *login) post(c echo.Context) error {
 	var request loginRequest
-	if _, err := readObject(c, maxBodyBytes, &request); err != nil {
+	if _, err := readObject(c, &request); err != nil {
 		return err
 	}
 	user, err := request.userOf(l.sessions)

@@ -30,9 +30,9 @@ func newOperators(metrics *prometheus.Registry, health module.Health, drain *dra
 func (o *operators) router() *echo.Echo {
 	e := echo.New()
 	e.HTTPErrorHandler = newErrorHandler(o.log)
-	e.Any("/healthz", methods{http.MethodGet: alive}.serve)
-	e.Any("/readyz", methods{http.MethodGet: o.ready}.serve)
-	e.Any("/metrics", methods{http.MethodGet: echo.WrapHandler(promhttp.HandlerFor(o.metrics, promhttp.HandlerOpts{}))}.serve)
+	e.GET("/healthz", alive)
+	e.GET("/readyz", o.ready)
+	e.GET("/metrics", echo.WrapHandler(promhttp.HandlerFor(o.metrics, promhttp.HandlerOpts{})))
 	return e
 }
 

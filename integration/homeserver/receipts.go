@@ -24,8 +24,8 @@ func newReceipts(rooms *roomRoutes, outbox *outbox) *receipts { return &receipts
 
 // Register implements [handlers.RouteGroup].
 func (r *receipts) Register(g *echo.Group, _ handlers.Dialect, auth ...echo.MiddlewareFunc) {
-	g.Any("/rooms/:roomId/receipt/:receiptType/:eventId", methods{http.MethodPost: r.post}.serve, auth...)
-	g.Any("/rooms/:roomId/read_markers", methods{http.MethodPost: r.markers}.serve, auth...)
+	g.POST("/rooms/:roomId/receipt/:receiptType/:eventId", r.post, auth...)
+	g.POST("/rooms/:roomId/read_markers", r.markers, auth...)
 }
 
 const fullyRead = "m.fully_read"
@@ -44,7 +44,7 @@ func (r *receipts) post(c echo.Context) error {
 	var request struct {
 		Thread json.RawMessage `json:"thread_id"`
 	}
-	if _, err := readObject(c, maxBodyBytes, &request); err != nil {
+	if _, err := readObject(c, &request); err != nil {
 		return err
 	}
 	room, e, err := r.rooms.eventOf(c)
@@ -129,7 +129,7 @@ func (r *receipts) markers(c echo.Context) error {
 		Read      string `json:"m.read"`
 		Private   string `json:"m.read.private"`
 	}
-	if _, err := readObject(c, maxBodyBytes, &request); err != nil {
+	if _, err := readObject(c, &request); err != nil {
 		return err
 	}
 	ctx, user := c.Request().Context(), callerOf(c).User

@@ -111,7 +111,7 @@ func TestSyncWithFilter(t *testing.T) {
 		FilterID string `json:"filter_id"`
 	}
 	d.object("POST", filterPath, "demo-alice", excluding, &stored)
-	d.expect("GET", v3+"/sync?filter="+stored.FilterID, "demo-bob", "", 400, "")
+	d.expect("GET", v3+"/sync?filter=nope", "demo-bob", "", 400, "")
 	first := d.sync("demo-alice", "filter="+url.QueryEscape(excluding)+longPoll)
 	if _, delivered := first.rules("room"); delivered {
 		t.Error("the first sync delivers an excluded type")
@@ -247,7 +247,7 @@ func TestSyncWaitsLongerThanOtherRequestsMay(t *testing.T) {
 	t.Parallel()
 	store, waker := startStore(t), newWaker()
 	users := sessions.New(store, "localhost", waker.wake)
-	syncs := newSyncs(quiet{}, startRooms(t), noUnread{}, users, newFilters(store), waker, zap.NewNop())
+	syncs := newSyncs(quiet{}, startRooms(t), noUnread{}, users, waker, zap.NewNop())
 	server := httptest.NewUnstartedServer(routerOf([]handlers.RouteGroup{syncs}, users, zap.NewNop()))
 	server.Config.ReadTimeout, server.Config.WriteTimeout = littleTime, littleTime
 	server.Start()

@@ -1,5 +1,5 @@
-// Package sessions stores the demo host's users in Redis: their passwords, devices, access
-// tokens and filters. It implements [module.Accounts].
+// Package sessions stores the demo host's users in Redis: their passwords, devices and
+// access tokens. It implements [module.Accounts].
 //
 // A real host has all of this already.
 package sessions
@@ -25,7 +25,6 @@ var (
 	ErrWrongPassword  = errors.New("invalid username or password")
 	ErrDeactivated    = errors.New("this account has been deactivated")
 	ErrTooManyDevices = errors.New("too many devices")
-	ErrTooManyFilters = errors.New("too many filters")
 
 	// ErrBusy means that a password waited too long for a core.
 	ErrBusy = errors.New("too many passwords are being checked")
@@ -328,7 +327,7 @@ func (s *Sessions) Deactivate(ctx context.Context, user mxid.UserID) error {
 			return err
 		}
 		_, err := client.TxPipelined(ctx, func(pipe redis.Pipeliner) error {
-			pipe.Del(ctx, s.key(accountHash, user), s.key(devicesHash, user), s.key(filtersHash, user))
+			pipe.Del(ctx, s.key(accountHash, user), s.key(devicesHash, user))
 			return pipe.HSet(ctx, s.key(accountHash, user), deactivatedField, time.Now().UnixMilli()).Err()
 		})
 		return err
