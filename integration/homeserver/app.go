@@ -40,7 +40,6 @@ func homeserver(cfg config, log *zap.Logger, stdout io.Writer) fx.Option {
 			newRoomRoutes,
 			fx.Annotate(newMetrics, fx.As(fx.Self()), fx.As(new(prometheus.Registerer))),
 			func(cfg config) *limits { return newLimits(int(cfg.userRate), int(cfg.passwordRate)) },
-			func(cfg config) wellKnown { return wellKnown{cfg.baseURL} },
 			func(cfg config, client redis.UniversalClient) *sessions.Store {
 				return sessions.NewStore(client, cfg.module.Redis.KeyPrefix, cfg.module.Redis.OperationTimeout)
 			},

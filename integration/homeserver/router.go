@@ -11,7 +11,7 @@ import (
 // newRouter returns the homeserver's router: the route groups of the module and the host, which need a token, and the
 // endpoints that need none. An unknown path is 404 with any token or none.
 func newRouter(
-	groups []handlers.RouteGroup, auth echo.MiddlewareFunc, login *login, known wellKnown, limits *limits, drain *drain,
+	groups []handlers.RouteGroup, auth echo.MiddlewareFunc, login *login, limits *limits, drain *drain,
 	guard *guard, push *pushfx.Push, log *zap.Logger,
 ) *echo.Echo {
 	e := echo.New()
@@ -20,7 +20,6 @@ func newRouter(
 
 	e.GET("/", page, limits.addresses)
 	e.GET("/healthz", alive)
-	e.GET("/.well-known/matrix/client", known.get, limits.addresses)
 	e.GET("/_matrix/client/versions", versions(push.UnstableFeatures()), limits.addresses)
 
 	for dialect, prefix := range []string{handlers.V3: "/_matrix/client/v3", handlers.R0: "/_matrix/client/r0"} {

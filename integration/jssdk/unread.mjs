@@ -71,8 +71,8 @@ const client = sdk.createClient({
 	fetchFn,
 	logger: silent,
 	userId: userId(ALICE),
-	deviceId: "UNREAD",
-	accessToken: `demo-${ALICE}/UNREAD`,
+	deviceId: "DEMO",
+	accessToken: `demo-${ALICE}`,
 	store: new sdk.MemoryStore(),
 });
 
