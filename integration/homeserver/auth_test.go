@@ -40,7 +40,7 @@ func TestEveryPrefixNeedsAToken(t *testing.T) {
 	for _, prefix := range []string{"/_matrix/client/v3", "/_matrix/client/r0"} {
 		for _, path := range []string{
 			"/pushrules/", "/pushrules/global/", "/pushers", "/account/whoami", "/capabilities",
-			"/user/@alice:localhost/account_data/m.push_rules", "/sync", "/joined_rooms",
+			"/user/@alice:localhost/account_data/m.push_rules", "/sync",
 		} {
 			d.expect("GET", prefix+path, "", "", 401, `{"errcode":"M_MISSING_TOKEN","error":"Missing access token."}`)
 			d.expect("GET", prefix+path, "x", "", 401, `{"errcode":"M_UNKNOWN_TOKEN","error":"Unknown access token."}`)

@@ -33,17 +33,8 @@ func newRoomRoutes(cfg config, host module.HostService, rooms *rooms.Store, outb
 
 // Register implements [handlers.RouteGroup].
 func (r *roomRoutes) Register(g *echo.Group, _ handlers.Dialect, auth ...echo.MiddlewareFunc) {
-	g.GET("/joined_rooms", r.joined, auth...)
 	g.POST("/rooms/:roomId/upgrade", r.upgrade, auth...)
 	g.PUT("/rooms/:roomId/redact/:eventId/:txnId", r.redact, auth...)
-}
-
-func (r *roomRoutes) joined(c echo.Context) error {
-	list, err := r.rooms.Joined(c.Request().Context(), callerOf(c).User)
-	if err != nil {
-		return err
-	}
-	return c.JSON(http.StatusOK, map[string][]string{"joined_rooms": list})
 }
 
 // eventOf returns the room and the event in the path. It returns an error for a user outside the room.

@@ -85,10 +85,7 @@ func parseSync(query url.Values) (r syncRequest, err error) {
 	if r.wait, err = parseTimeout(query.Get("timeout")); err != nil {
 		return r, err
 	}
-	full, err := parseFullState(query.Get("full_state"))
-	if err != nil {
-		return r, err
-	}
+	full := query.Get("full_state") == "true"
 	if full {
 		r.since, r.stream = 0, ""
 	}
@@ -111,16 +108,6 @@ func parseTimeout(text string) (time.Duration, error) {
 		return 0, badRequest("M_INVALID_PARAM", "The timeout must be milliseconds.")
 	}
 	return time.Duration(min(millis, maxSyncWait.Milliseconds())) * time.Millisecond, nil
-}
-
-func parseFullState(text string) (bool, error) {
-	switch text {
-	case "true":
-		return true, nil
-	case "false", "":
-		return false, nil
-	}
-	return false, badRequest("M_INVALID_PARAM", "The full_state must be true or false.")
 }
 
 const syncTokenPrefix = "s"
