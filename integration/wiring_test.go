@@ -8,7 +8,6 @@ import (
 	"runtime"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -25,6 +24,7 @@ import (
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pusher"
 	"github.com/pushfx/pushfx/module/pushrule"
+	"github.com/pushfx/pushfx/module/storetest"
 )
 
 const alice = "@alice:example.org"
@@ -48,49 +48,9 @@ func TestTheModuleIsCompleteWithClientAndLogger(t *testing.T) {
 	}
 }
 
-type memoryRules struct {
-	module.RuleStore
-	mu    sync.Mutex
-	rules map[mxid.UserID]module.Content
-}
+type memoryRules struct{ module.RuleStore }
 
-func newMemoryRules() *memoryRules { return &memoryRules{rules: map[mxid.UserID]module.Content{}} }
-
-func (m *memoryRules) Load(_ context.Context, user mxid.UserID) (module.Content, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.rules[user], nil
-}
-
-func (m *memoryRules) Update(
-	_ context.Context, user mxid.UserID, edit func(*pushrule.Ruleset, bool) error,
-) (module.Content, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	content := m.rules[user]
-	if err := edit(&content.Rules, content.Found()); err != nil {
-		return module.Content{}, err
-	}
-	content.Version++
-	m.rules[user] = content
-	return content, nil
-}
-
-func (m *memoryRules) Versions(_ context.Context, users []mxid.UserID) map[mxid.UserID]module.Result[int64] {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	versions := make(map[mxid.UserID]module.Result[int64], len(users))
-	for _, user := range users {
-		versions[user] = module.Result[int64]{Value: m.rules[user].Version}
-	}
-	return versions
-}
-
-func (m *memoryRules) Watch(ctx context.Context, watching func(), _ func(module.Change)) error {
-	watching()
-	<-ctx.Done()
-	return ctx.Err()
-}
+func newMemoryRules() *memoryRules { return &memoryRules{storetest.NewMemory().Rules()} }
 
 type noPushers struct{ module.PusherStore }
 

@@ -24,8 +24,12 @@ type ImportMode string
 
 // The modes.
 const (
-	StoreImport  ImportMode = "store"
-	DryRunImport ImportMode = "dry run" // stores nothing and returns the result of an import
+	StoreImport ImportMode = "store"
+
+	// DryRunImport stores nothing. The result names what no client may set. It does not
+	// predict other refusals of pushers: over a limit, a taken pushkey, a device that is
+	// gone, an address that is not confirmed.
+	DryRunImport ImportMode = "dry run"
 )
 
 // ImportOutcome is the outcome for the rules or the pushers.
@@ -34,7 +38,7 @@ type ImportOutcome string
 // The outcomes.
 const (
 	Imported        ImportOutcome = "imported"
-	AlreadyThere    ImportOutcome = "already there"     // stored data exists and stays
+	AlreadyThere    ImportOutcome = "already there"     // rules are stored and stay; the user has all of the pushers
 	NothingToImport ImportOutcome = "nothing to import" // no pushers
 )
 
@@ -58,7 +62,7 @@ type ImportedRules struct {
 // ImportedPushers is the result for the pushers.
 type ImportedPushers struct {
 	Outcome ImportOutcome
-	Stored  int // number of stored pushers
+	Stored  int // number of added pushers
 	Refused []RefusedPusher
 }
 

@@ -266,18 +266,17 @@ type HostService interface {
 	// of the host.
 	RefreshDefaults(ctx context.Context, user mxid.UserID) error
 
-	// Import stores a user's pushers and rules from a server without the module: first
-	// the pushers, if none are stored, then the rules, if none are stored. Each of the two
-	// is stored as a whole or not at all. The result names what Import refused: rules that
-	// no client may put or over a limit, pushers that break the policy, pushers whose
-	// device is gone, and pushers whose pushkey another user has taken since. Other users'
-	// pushers stay. A second import restores pushers that the user has removed since the
-	// first.
+	// Import stores a user's pushers and rules from a server without the module. It sets
+	// each pusher that the user does not have, and then stores all rules at once, if none
+	// are stored. The result names what Import refused: rules that no client may put or
+	// over a limit, pushers that break the policy or a limit, pushers whose device is gone,
+	// and pushers whose pushkey another user has taken since. Other users' pushers stay. A
+	// second import restores pushers that the user has removed since the first.
 	//
 	// Two errors mean that nothing stays stored: [ErrLoggedOut] for a deactivated user,
 	// with [Accounts], and [pushrule.Unreadable] for rules that cannot be read as a whole.
-	// After [Unavailable] the pushers may be stored without the rules. See also
-	// [ImportSource].
+	// After [Unavailable] some pushers may be stored, without the rules; a repetition adds
+	// the rest. See also [ImportSource].
 	Import(ctx context.Context, user mxid.UserID, from Import, how ImportMode) (ImportResult, error)
 
 	// ForgetUser removes a deactivated user's rules, pushers, claims to pushkeys and unread
@@ -433,8 +432,9 @@ type Session struct {
 
 // ImportSource provides users of a server without the module. It is optional. With it,
 // the first use of any method imports a user without rules, as by [HostService.Import],
-// before any defaults are stored. It is not asked about users with rules, and for a read
-// of pushers not about users with pushers. All hosts of the same users need it.
+// before any defaults are stored. Rules are stored last, so the next use completes an
+// import that ended early. It is not asked about users with rules. All hosts of the same
+// users need it.
 type ImportSource interface {
 	// Load returns a user's data; found is false for an unknown or forgotten user. After
 	// an error the request gets [fault.Unavailable], and no defaults are stored. Load may

@@ -50,14 +50,6 @@ func (x *Index) Load(ctx context.Context, key pusher.Digest) (pusher.Claims, err
 	return now.Value, err
 }
 
-// LoadAfter calls do and then loads the claims to a pushkey. On a single server, the
-// load is sent in the pipeline of the last command of do, without a round trip of its
-// own. For this, do must use its context and a store on the same client.
-func (x *Index) LoadAfter(ctx context.Context, key pusher.Digest, do func(context.Context) error) (pusher.Claims, error) {
-	now, err := x.claims.LoadAfter(ctx, stored.Keys{}.Claims(key), do)
-	return now.Value, err
-}
-
 // Update replaces the claims to a pushkey; see [module.PushkeyIndex].
 func (x *Index) Update(ctx context.Context, key pusher.Digest, edit func(*pusher.Claims) error) (pusher.Claims, error) {
 	now, err := x.claims.Update(ctx, stored.Keys{}.Claims(key), edit)

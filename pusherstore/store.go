@@ -48,12 +48,6 @@ func (s *Store) Load(ctx context.Context, user mxid.UserID) (pusher.List, error)
 	return now.Value, err
 }
 
-// Cached returns the cached pushers of a user, if any. They may be stale.
-func (s *Store) Cached(user mxid.UserID) (pusher.List, bool) {
-	now, found := s.hashes.Cached(user)
-	return now.Value, found
-}
-
 // LoadMany returns the stored pushers of many users, with one round trip to each node
 // for every 500 users; see [module.PusherStore].
 func (s *Store) LoadMany(ctx context.Context, users []mxid.UserID) map[mxid.UserID]module.Result[pusher.List] {

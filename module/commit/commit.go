@@ -158,8 +158,16 @@ type change[V, R any] struct {
 	key     string
 	edit    func(*V) error
 	pending []pendingWrite
+	guess   *guess[V, R]
 	now     Snapshot[V, R] // after the change
 	editErr error
+}
+
+// guess is an edit of the cached snapshot that needs no write. It counts if the snapshot
+// is still stored.
+type guess[V, R any] struct {
+	of     Snapshot[V, R]
+	result prepared[V]
 }
 
 // commit repeats attempts until one takes effect or fails for good. Only ctx limits
@@ -188,8 +196,8 @@ func (c *Committer[V, R]) commit(ctx context.Context, ch *change[V, R]) error {
 	}
 }
 
-// writeCached tries to replace the cached snapshot without a read. It ignores a refusal
-// by the edit and an unchanged value, because the cached value may be stale.
+// writeCached tries to replace the cached snapshot without a read. It keeps a refusal by
+// the edit and an unchanged value as a guess, because the cached value may be stale.
 func (c *Committer[V, R]) writeCached(ctx context.Context, ch *change[V, R]) (done bool, err error) {
 	if c.access.Cached == nil {
 		return false, nil
@@ -199,7 +207,11 @@ func (c *Committer[V, R]) writeCached(ctx context.Context, ch *change[V, R]) (do
 		return false, nil
 	}
 	next, err := c.prepare(snapshot, ch)
-	if err != nil || !next.needsWrite {
+	if err != nil {
+		return false, nil
+	}
+	if !next.needsWrite {
+		ch.guess = &guess[V, R]{snapshot, next}
 		return false, nil
 	}
 	done, err = c.write(ctx, snapshot, next, ch)
@@ -264,6 +276,9 @@ func (c *Committer[V, R]) prepare(s Snapshot[V, R], ch *change[V, R]) (p prepare
 		return p, ErrOutcomeUnknown
 	}
 	ch.pending = slices.DeleteFunc(ch.pending, func(w pendingWrite) bool { return !w.base.Equal(s.Revision) })
+	if g := ch.guess; g != nil && c.isStill(g.of, s) {
+		return g.result, nil // the edit gives the same result again
+	}
 	p.value = s.Value
 	if p.editErr = ch.edit(&p.value); p.editErr != nil {
 		return p, nil
@@ -271,6 +286,12 @@ func (c *Committer[V, R]) prepare(s Snapshot[V, R], ch *change[V, R]) (p prepare
 	p.same = c.access.Same(s, p.value)
 	p.needsWrite = c.mode == Confirmed || !p.same
 	return p, nil
+}
+
+// isStill reports whether a cached snapshot and a snapshot that was just read are equal.
+// An edit by hand may keep the revision.
+func (c *Committer[V, R]) isStill(cached, read Snapshot[V, R]) bool {
+	return cached.Found == read.Found && cached.Revision.Equal(read.Revision) && c.access.Same(read, cached.Value)
 }
 
 // NextRevision returns the revision for a write that the caller makes without the

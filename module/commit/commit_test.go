@@ -161,6 +161,39 @@ func TestUnchangedValueIsWrittenOnlyToConfirmIt(t *testing.T) {
 	}
 }
 
+func TestAnEditWithoutEffectRunsAgainOnlyIfTheCacheWasStale(t *testing.T) {
+	for name, test := range map[string]struct {
+		cached string
+		edit   func(*words) error
+		runs   int
+		want   error
+		stored string
+	}{
+		"refused":                       {"a", add("a"), 1, errThere, "a"},
+		"unchanged":                     {"a", func(*words) error { return nil }, 1, nil, "a"},
+		"refused by a stale value":      {"b", remove("a"), 2, nil, ""},
+		"refused by a hand edit before": {"", remove("a"), 2, nil, ""}, // the revision is the same
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := &store{value: words{"a"}}
+			s.revision = s.revision.Next(1, stored.Write{Writer: "OTHER", Attempt: 1})
+			cached := s.snapshot()
+			if cached.Value.list = test.cached; test.cached == "b" {
+				cached.Revision = stored.Revision{Version: 1}
+			}
+			a, runs := access(s.read), 0
+			a.Cached = func(string) (Snapshot[words, *store], bool) { return cached, true }
+			_, err := New(a, Written).Commit(t.Context(), key, func(w *words) error {
+				runs++
+				return test.edit(w)
+			})
+			if err != test.want || runs != test.runs || s.value.list != test.stored {
+				t.Errorf("got %v after %d runs, stored is %q", err, runs, s.value.list)
+			}
+		})
+	}
+}
+
 func alwaysLost(attempts *int) *Committer[words, *store] {
 	return New(access(func(context.Context, string) (Snapshot[words, *store], error) {
 		*attempts++

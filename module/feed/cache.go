@@ -49,7 +49,8 @@ func (e *entry[V]) use(now time.Time) {
 
 // mark remembers the entry of a user when a read of the store began.
 type mark[V any] struct {
-	at    int // index of the user in the read
+	at    int // index in the look-up
+	user  mxid.UserID
 	entry *entry[V]
 	watch int
 	began time.Time
@@ -58,33 +59,41 @@ type mark[V any] struct {
 // step bounds the users that are looked up under one lock.
 const step = 1024
 
-// get calls found for each user with a current value; found reports whether the value can
-// be used. It returns marks of the other users, for a read and [cache.keep]. For many users it
-// uses all cores, since a look-up in a large map mostly waits for memory.
-func (c *cache[V]) get(users []mxid.UserID, found func(at int, v V) bool) []mark[V] {
-	now := time.Now()
-	if len(users) <= step {
-		return c.mark(users, c.look(users, 0, now, found), now)
-	}
-	missing := make([][]int, (len(users)+step-1)/step)
-	var looking sync.WaitGroup
-	for i := range missing {
-		first := i * step
-		looking.Go(func() { missing[i] = c.look(users[first:min(first+step, len(users))], first, now, found) })
-	}
-	looking.Wait()
-	return c.mark(users, slices.Concat(missing...), now)
+// lookup is a search for the values of users, which have the indexes 0 to n-1.
+type lookup[V any] struct {
+	n     int
+	user  func(at int) (user mxid.UserID, wanted bool)
+	found func(at int, v V) (usable bool) // called for each current value
 }
 
-// look returns the indexes of users without a usable value. First is the index of the
-// first user.
-func (c *cache[V]) look(users []mxid.UserID, first int, now time.Time, found func(int, V) bool) (missing []int) {
+// get returns marks of the wanted users without a usable value, for a read and [cache.keep]. For
+// many users it uses all cores, since a look-up in a large map mostly waits for memory.
+func (c *cache[V]) get(l lookup[V]) []mark[V] {
+	now := time.Now()
+	if l.n <= step {
+		return c.mark(l, c.look(l, 0, now), now)
+	}
+	missing := make([][]int, (l.n+step-1)/step)
+	var looking sync.WaitGroup
+	for i := range missing {
+		looking.Go(func() { missing[i] = c.look(l, i*step, now) })
+	}
+	looking.Wait()
+	return c.mark(l, slices.Concat(missing...), now)
+}
+
+// look looks at the users of a step. It returns the indexes of those without a usable value.
+func (c *cache[V]) look(l lookup[V], first int, now time.Time) (missing []int) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
-	for i, user := range users {
+	for at := first; at < min(first+step, l.n); at++ {
+		user, wanted := l.user(at)
+		if !wanted {
+			continue
+		}
 		e := c.users[user]
-		if e == nil || !c.isCurrent(e, now) || !found(first+i, e.value) {
-			missing = append(missing, first+i)
+		if e == nil || !c.isCurrent(e, now) || !l.found(at, e.value) {
+			missing = append(missing, at)
 			continue
 		}
 		e.use(now)
@@ -96,17 +105,18 @@ func (c *cache[V]) isCurrent(e *entry[V], now time.Time) bool {
 	return !e.isMark() && c.watch != 0 && e.watch == c.watch && (c.maxAge == nil || now.Sub(e.read) < c.maxAge(e.value))
 }
 
-func (c *cache[V]) mark(users []mxid.UserID, missing []int, now time.Time) []mark[V] {
+func (c *cache[V]) mark(l lookup[V], missing []int, now time.Time) []mark[V] {
 	marks := make([]mark[V], 0, len(missing))
 	for some := range slices.Chunk(missing, step) {
 		c.mu.Lock()
 		for _, at := range some {
-			e := c.users[users[at]]
+			user, _ := l.user(at)
+			e := c.users[user]
 			if e == nil && c.watch != 0 {
 				e = &entry[V]{}
-				c.put(users[at], e, now)
+				c.put(user, e, now)
 			}
-			marks = append(marks, mark[V]{at, e, c.watch, now})
+			marks = append(marks, mark[V]{at, user, e, c.watch, now})
 		}
 		c.mu.Unlock()
 	}
@@ -115,13 +125,13 @@ func (c *cache[V]) mark(users []mxid.UserID, missing []int, now time.Time) []mar
 
 // keep fills the entry of a mark with what was read, unless it was dropped or filled since. It
 // reports whether it did.
-func (c *cache[V]) keep(user mxid.UserID, m mark[V], v V) bool {
+func (c *cache[V]) keep(m mark[V], v V) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if m.entry == nil || c.users[user] != m.entry {
+	if m.entry == nil || c.users[m.user] != m.entry {
 		return false
 	}
-	c.put(user, &entry[V]{value: v, read: m.began, watch: m.watch}, m.began)
+	c.put(m.user, &entry[V]{value: v, read: m.began, watch: m.watch}, m.began)
 	return true
 }
 

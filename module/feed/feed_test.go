@@ -113,11 +113,12 @@ func (s *shared) Load(ctx context.Context, user mxid.UserID) (module.Content, er
 func (s *shared) LoadMany(ctx context.Context, users []mxid.UserID) map[mxid.UserID]module.Result[module.Content] {
 	s.Lock()
 	s.asked++
+	away := s.away
 	s.Unlock()
 	contents, err := s.load(ctx, users)
 	all := map[mxid.UserID]module.Result[module.Content]{}
 	for user, content := range contents {
-		if user == s.away {
+		if user == away {
 			content, err = module.Content{}, errDown
 		}
 		all[user] = module.Result[module.Content]{Value: content, Err: err}

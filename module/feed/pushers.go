@@ -28,18 +28,20 @@ func (f *Feed) Pushers(
 ) []module.Result[pusher.List] {
 	f.wantPushers()
 	lists := make([]module.Result[pusher.List], len(users))
-	missing := f.pushers.get(users, func(i int, list pusher.List) bool {
-		lists[i].Value = list
-		return true
+	missing := f.pushers.get(lookup[pusher.List]{
+		n:    len(users),
+		user: func(i int) (mxid.UserID, bool) { return users[i], true },
+		found: func(i int, list pusher.List) bool {
+			lists[i].Value = list
+			return true
+		},
 	})
-	failed := loadMissing(ctx, users, missing, load, func(m mark[pusher.List], list pusher.List) {
+	failed := loadMissing(ctx, missing, load, func(m mark[pusher.List], list pusher.List) {
 		lists[m.at].Value = list
-		f.pushers.keep(users[m.at], m, list)
+		f.pushers.keep(m, list)
 	})
-	if len(failed) > 0 {
-		for _, m := range missing {
-			lists[m.at].Err = failed[users[m.at]]
-		}
+	for _, m := range missing {
+		lists[m.at].Err = failed[m.user]
 	}
 	return lists
 }

@@ -27,39 +27,42 @@ var errNoResult = errors.New("no result for a user")
 func (f *Feed) Rules(
 	ctx context.Context, members []match.Member, load func(context.Context, []mxid.UserID) map[mxid.UserID]module.Result[module.Content],
 ) (hits int, failed map[mxid.UserID]error) {
-	users, at := make([]mxid.UserID, 0, len(members)), make([]int, 0, len(members))
-	for i, m := range members {
-		if m.Rules == nil {
-			users, at = append(users, m.User), append(at, i)
+	wanted := 0
+	for i := range members {
+		if members[i].Rules == nil {
+			wanted++
 		}
 	}
-	missing := f.rules.get(users, func(i int, r userRules) bool {
-		if r.compiled == nil {
-			return false
-		}
-		members[at[i]].Rules = r.compiled.Rules()
-		return members[at[i]].Rules != nil
+	missing := f.rules.get(lookup[userRules]{
+		n:    len(members),
+		user: func(i int) (mxid.UserID, bool) { return members[i].User, members[i].Rules == nil },
+		found: func(i int, r userRules) bool {
+			if r.compiled != nil {
+				members[i].Rules = r.compiled.Rules()
+			}
+			return members[i].Rules != nil
+		},
 	})
-	failed = loadMissing(ctx, users, missing, load, func(m mark[userRules], c module.Content) {
-		entry, rules := f.compiled.Entry(users[m.at], c.Rules)
-		members[at[m.at]].Rules = rules
-		f.keepRules(users[m.at], m, userRules{c.Version, entry})
+	failed = loadMissing(ctx, missing, load, func(m mark[userRules], c module.Content) {
+		entry, rules := f.compiled.Entry(m.user, c.Rules)
+		members[m.at].Rules = rules
+		f.keepRules(m, userRules{c.Version, entry})
 	})
-	return len(users) - len(missing), failed
+	return wanted - len(missing), failed
 }
 
 // keepRules keeps rules that were read. If another version was kept, the message of the
 // change is lost, or on its way.
-func (f *Feed) keepRules(user mxid.UserID, m mark[userRules], read userRules) {
-	if f.rules.keep(user, m, read) && !m.entry.isMark() && m.entry.value.version != read.version {
-		f.missed(user, read.version)
+func (f *Feed) keepRules(m mark[userRules], read userRules) {
+	if f.rules.keep(m, read) && !m.entry.isMark() && m.entry.value.version != read.version {
+		f.missed(m.user, read.version)
 	}
 }
 
 // loadMissing reads the missing users from the store, and calls use for each result. It
 // returns the errors.
 func loadMissing[S, V any](
-	ctx context.Context, users []mxid.UserID, missing []mark[V],
+	ctx context.Context, missing []mark[V],
 	load func(context.Context, []mxid.UserID) map[mxid.UserID]module.Result[S], use func(mark[V], S),
 ) (failed map[mxid.UserID]error) {
 	if len(missing) == 0 {
@@ -67,17 +70,17 @@ func loadMissing[S, V any](
 	}
 	toLoad := make([]mxid.UserID, len(missing))
 	for i, m := range missing {
-		toLoad[i] = users[m.at]
+		toLoad[i] = m.user
 	}
 	loaded := load(ctx, toLoad)
 	failed = map[mxid.UserID]error{}
-	for i, m := range missing {
-		result, found := loaded[toLoad[i]]
+	for _, m := range missing {
+		result, found := loaded[m.user]
 		switch {
 		case !found:
-			failed[toLoad[i]] = module.Unavailable(errNoResult)
+			failed[m.user] = module.Unavailable(errNoResult)
 		case result.Err != nil:
-			failed[toLoad[i]] = result.Err
+			failed[m.user] = result.Err
 		default:
 			use(m, result.Value)
 		}

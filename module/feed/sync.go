@@ -24,7 +24,11 @@ func (s *syncService) Since(ctx context.Context, user mxid.UserID, since int64) 
 	// The sync waits before the rules are read, so that no change is missed.
 	waiting := s.feed.syncs.add(ctx, user, since)
 	update := module.SyncUpdate{Token: since, Changed: waiting.changed}
-	missing := s.feed.rules.get([]mxid.UserID{user}, func(_ int, r userRules) bool { return since != 0 && r.version == since })
+	missing := s.feed.rules.get(lookup[userRules]{
+		n:     1,
+		user:  func(int) (mxid.UserID, bool) { return user, true },
+		found: func(_ int, r userRules) bool { return since != 0 && r.version == since },
+	})
 	if len(missing) == 0 { // the sync has the current rules
 		return update, nil
 	}
@@ -35,7 +39,7 @@ func (s *syncService) Since(ctx context.Context, user mxid.UserID, since int64) 
 		}
 		return update, err
 	}
-	s.feed.keepRules(user, missing[0], userRules{version: content.Version})
+	s.feed.keepRules(missing[0], userRules{version: content.Version})
 	if content.Version != since {
 		update.Content, update.New, update.Token = content, true, content.Version
 	}

@@ -19,6 +19,11 @@ type Others string
 const (
 	RemoveOthers Others = "remove" // "append": false, the specification's default
 	KeepOthers   Others = "keep"   // "append": true
+
+	// Imported is for a pusher from another server. Its claim precedes the claims of other
+	// users, so it never removes their pushers. It is refused if another user has taken the
+	// key, keeps its SetAt, and does not replace a pusher that the user has.
+	Imported Others = "imported"
 )
 
 // Claim returns a claim with the given number. With [RemoveOthers], the claim also

@@ -118,7 +118,6 @@ type sent struct {
 // Do sends commands of one kind and returns the error of each. Until ctx ends, it sends
 // a failed command again if that can help, for example after the slot has moved.
 func (p *Pipelines) Do(ctx context.Context, k Kind, commands ...*Command) []error {
-	rider := p.carryRider(ctx, commands)
 	all, open := make([]sent, len(commands)), make([]*sent, len(commands))
 	for i, c := range commands {
 		all[i].Command = c
@@ -140,7 +139,7 @@ func (p *Pipelines) Do(ctx context.Context, k Kind, commands ...*Command) []erro
 	}
 	errs := make([]error, len(all))
 	for i := range all {
-		errs[i] = p.finish(&all[i], rider)
+		errs[i] = p.finish(&all[i])
 	}
 	return errs
 }
@@ -174,11 +173,8 @@ func (p *Pipelines) Elsewhere(ctx context.Context, commands ...*Command) []error
 }
 
 // finish returns the error of a command.
-func (p *Pipelines) finish(s *sent, rider *Rider) error {
+func (p *Pipelines) finish(s *sent) error {
 	if s.left != nil {
-		if rider != nil {
-			rider.lost = true
-		}
 		p.reload()
 		return s.left
 	}

@@ -476,7 +476,7 @@ func (f farewell) end(t *testing.T, gone *string) request {
 // owners returns the final owners of the pushkey. If alice has taken it, no other user
 // owns it.
 func (f farewell) owners(answer error) []mxid.UserID {
-	before := scenario{before: f.before}.owners()[0]
+	before := scenario{before: f.before}.holdings()[0].users()
 	switch {
 	case f.stays:
 		return []mxid.UserID{alice}

@@ -12,10 +12,10 @@ import (
 	"github.com/pushfx/pushfx/module/pushrule"
 )
 
-// importer stores a user's pushers first, then the rules, so a user with rules has been
-// imported completely, and removed pushers do not come back. The importer's own
-// services use the plain stores. The stores of all other services import a user at
-// first use, if the host has an [module.ImportSource].
+// importer sets a user's pushers first, then stores the rules. Rules mark the end of the
+// import: removed pushers of a user with rules do not come back at a first use. The
+// importer's own services use the plain stores. The stores of all other services import
+// a user at first use, if the host has an [module.ImportSource].
 type importer struct {
 	rules    *ruleService
 	pushers  *pusherService

@@ -29,6 +29,10 @@ func (i *importer) firstUse(ctx context.Context, user mxid.UserID) (present bool
 	if err != nil || !found {
 		return false, err
 	}
+	// Another host may have imported the user meanwhile.
+	if stored, err = i.rules.store.Load(ctx, user); err != nil || stored.Found() {
+		return stored.Found(), err
+	}
 	result, err := i.runLoaded(ctx, stored, user, from, module.StoreImport)
 	if result.Refused() > 0 {
 		i.observer.Report(observe.ImportIncomplete, &ImportRefused{user, result})
@@ -114,17 +118,18 @@ func (i *importer) firstUses(ctx context.Context, users []mxid.UserID) (imported
 }
 
 // importMissing imports the users that have no rules; see firstUses. It remembers users
-// with rules, so it asks the store about each of them only once. A deactivated user
-// does not count as failed.
-func (i *importer) importMissing(ctx context.Context, users []mxid.UserID) (imported []mxid.UserID, failed map[mxid.UserID]error) {
+// with rules, so it asks the store about each of them only once. Neither a deactivated
+// user counts as failed, nor one whose rules are unreadable.
+func (i *importer) importMissing(ctx context.Context, users []mxid.UserID) (failed map[mxid.UserID]error) {
 	users = i.present.unknown(users)
 	if len(users) == 0 {
-		return nil, nil
+		return nil
 	}
 	unversioned := map[mxid.UserID]error{}
 	var without []mxid.UserID
 	for user, version := range i.rules.store.Versions(ctx, users) {
 		switch {
+		case fault.KindOf(version.Err) == fault.Database:
 		case version.Err != nil:
 			unversioned[user] = version.Err
 		case version.Value != 0:
@@ -133,10 +138,10 @@ func (i *importer) importMissing(ctx context.Context, users []mxid.UserID) (impo
 			without = append(without, user)
 		}
 	}
-	imported, failed = i.firstUses(ctx, without)
+	_, failed = i.firstUses(ctx, without)
 	maps.DeleteFunc(failed, func(_ mxid.UserID, err error) bool { return errors.Is(err, module.ErrLoggedOut) })
 	maps.Copy(failed, unversioned)
-	return imported, failed
+	return failed
 }
 
 // presentUsers remembers users that have rules.

@@ -4,12 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
-	"testing/synctest"
-	"time"
 
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/fault"
@@ -23,120 +21,6 @@ import (
 )
 
 var errDown = errors.New("the source is down")
-
-// holding has the users with a pusher of the pushkey. The value is true for a user that
-// took it from others.
-type holding map[mxid.UserID]bool
-
-func (a act) on(before holding) holding {
-	h := maps.Clone(before)
-	switch a.verb {
-	case takes:
-		h = holding{a.user: true}
-	case appends:
-		h[a.user] = before[a.user]
-	case deletes:
-		delete(h, a.user)
-	case imports:
-		_, has := h[a.user]
-		taken := slices.Contains(slices.Collect(maps.Values(h)), true)
-		if !has && !taken {
-			h[a.user] = false
-		}
-	}
-	return h
-}
-
-// orders adds to all the possible holders after acts in any order. Acts that died may
-// count or not.
-func (h holding) orders(all map[string]bool, script []act, runs []*running, left []int) {
-	if len(left) == 0 {
-		all[fmt.Sprint(slices.Sorted(maps.Keys(h)))] = true
-	}
-	for at, i := range left {
-		rest := slices.Delete(slices.Clone(left), at, at+1)
-		script[i].on(h).orders(all, script, runs, rest)
-		if runs[i].died {
-			h.orders(all, script, runs, rest)
-		}
-	}
-}
-
-// playImport is play for scenarios with imported users.
-func (s scenario) playImport(t *testing.T, choose func(int) int, kills int) (played bool) {
-	t.Helper()
-	m := newMemory()
-	m.do(t, s.before...)
-	time.Sleep(time.Hour)
-	runs, played := play(t.Context(), m, choose, kills, func() { m.wantNamed(t) }, requests(s.script)...)
-	if !played {
-		return false
-	}
-	before := holding{}
-	for _, a := range s.before {
-		before = a.on(before)
-	}
-	var died []mxid.UserID
-	var left []int
-	for i, run := range runs {
-		left = append(left, i)
-		if run.died {
-			died = append(died, s.script[i].user)
-		} else if run.err != nil {
-			t.Errorf("%v: error %v", s.script[i], run.err)
-		}
-	}
-	allowed := map[string]bool{}
-	before.orders(allowed, s.script, runs, left)
-	if got := fmt.Sprint(m.owners(thePushkey)); len(died) == 0 && !allowed[got] {
-		t.Errorf("owned by %v, want one of %v", got, allowed)
-	}
-	m.reconcileAll(t)
-	if got := fmt.Sprint(m.owners(thePushkey)); !allowed[got] {
-		t.Errorf("owned by %v after the reconciliation, want one of %v", got, allowed)
-	}
-	m.wantCleanIndex(t, died)
-	return true
-}
-
-var importScenarios = []scenario{
-	{nil, []act{{alice, imports}, {bob, imports}}},
-	{nil, []act{{alice, imports}, {alice, imports}}},
-	{nil, []act{{alice, imports}, {bob, takes}}},
-	{nil, []act{{alice, imports}, {bob, appends}}},
-	{nil, []act{{alice, imports}, {alice, takes}}},
-	{takenBy(carol), []act{{alice, imports}}},
-	{takenBy(carol), []act{{alice, imports}, {carol, takes}}},
-	{takenBy(carol), []act{{alice, imports}, {carol, deletes}}},
-	{takenBy(carol), []act{{alice, imports}, {bob, takes}}},
-	{[]act{{carol, imports}}, []act{{alice, imports}, {carol, takes}}},
-	{[]act{{carol, appends}, {carol, takes}}, []act{{alice, imports}, {bob, imports}}},
-	{[]act{{carol, imports}, {carol, takes}}, []act{{alice, imports}}},
-	{[]act{{carol, imports}, {bob, imports}}, []act{{alice, takes}, {bob, deletes}}},
-	{[]act{{carol, imports}, {bob, imports}}, []act{{alice, appends}, {bob, takes}}},
-}
-
-// The users act in every order of the steps, and one may die at any step.
-func TestAnImportedPusherLosesItsPushkeyToAnyLaterClaim(t *testing.T) {
-	t.Parallel()
-	for _, s := range importScenarios {
-		for kills := range 2 {
-			if kills > 0 && len(s.before) > 0 && s.before[0].verb == imports {
-				continue // too many orders, all covered by other scripts
-			}
-			t.Run(fmt.Sprintf("%v, %d die", s, kills), func(t *testing.T) {
-				t.Parallel()
-				synctest.Test(t, func(t *testing.T) {
-					exhaust(func(choose func(int) int) {
-						if !t.Failed() {
-							s.playImport(t, choose, kills)
-						}
-					})
-				})
-			})
-		}
-	}
-}
 
 const contentOf = `{"global":{"room":[{"rule_id":"!old:example.org","default":true,"enabled":true,"actions":[]}]}}`
 
@@ -378,25 +262,59 @@ func TestForgetUserKeepsTheRulesUntilTheSourceHasForgotten(t *testing.T) {
 	}
 }
 
-type blind struct{ ruleCaller }
+// blind finds no versions, or fails.
+type blind struct {
+	ruleCaller
+	err error
+}
 
 func (b blind) Versions(_ context.Context, users []mxid.UserID) map[mxid.UserID]module.Result[int64] {
 	all := map[mxid.UserID]module.Result[int64]{}
 	for _, user := range users {
-		all[user] = module.Result[int64]{}
+		all[user] = module.Result[int64]{Err: b.err}
 	}
 	return all
 }
 
 func TestAUserWithRulesIsNotImportedByABulkRead(t *testing.T) {
 	t.Parallel()
+	for _, failed := range []error{nil, pushrule.Unreadable(errDown)} {
+		h := newTenancy(t, alicesImport)
+		h.rules.set(found(pushrule.ServerDefault(alice)))
+		c := h.m.caller()
+		s := service.New(module.Stores{Rules: blind{ruleCaller{h.rules, c}, failed}, Pushers: c, Pushkeys: c.index()}, h.feed,
+			service.Options{Limits: pushrule.DefaultLimits(), Policy: pusher.DefaultPolicy(), ImportSource: h.former})
+		if list, err := s.Pushers().List(t.Context(), alice); err != nil || list.Len() != 0 || h.former.asked != 0 {
+			t.Errorf("versions %v: got %d pushers, %v; the source was asked %d times", failed, list.Len(), err, h.former.asked)
+		}
+	}
+}
+
+type slowSource struct {
+	module.ImportSource
+	meanwhile func()
+}
+
+func (s slowSource) Load(ctx context.Context, user mxid.UserID) (module.Import, bool, error) {
+	from, found, err := s.ImportSource.Load(ctx, user)
+	s.meanwhile()
+	return from, found, err
+}
+
+func TestAPusherRemovedWhileTheSourceAnswersDoesNotComeBack(t *testing.T) {
+	t.Parallel()
 	h := newTenancy(t, alicesImport)
-	h.rules.set(found(pushrule.ServerDefault(alice)))
-	c := h.m.caller()
-	s := service.New(module.Stores{Rules: blind{ruleCaller{h.rules, c}}, Pushers: c, Pushkeys: c.index()}, h.feed,
-		service.Options{Limits: pushrule.DefaultLimits(), Policy: pusher.DefaultPolicy(), ImportSource: h.former})
-	if list, err := s.Pushers().List(t.Context(), alice); err != nil || list.Len() != 0 || h.former.asked != 0 {
-		t.Errorf("got %d pushers, %v; the source was asked %d times", list.Len(), err, h.former.asked)
+	slow := slowSource{h.former, sync.OnceFunc(func() {
+		if err := h.alone().Pushers().Delete(t.Context(), alice, ownPusher("second", pusher.HTTP, "").Key); err != nil {
+			t.Error(err)
+		}
+		if _, err := h.alone().Rules().Content(t.Context(), alice); err != nil {
+			t.Error(err)
+		}
+	})}
+	list, err := h.serviceWith(h.m.caller(), nil, slow).Pushers().List(t.Context(), alice)
+	if err != nil || list.Len() != 1 || !slices.Equal(h.m.held(alice), []string{"first"}) {
+		t.Errorf("stored are %q, %v", h.m.held(alice), err)
 	}
 }
 
@@ -487,6 +405,9 @@ func TestAnImportRacesWithOtherCalls(t *testing.T) {
 		put           bool
 		kills         int
 	}{
+		"an import and a client that sets": {imported, func(ctx context.Context, s *service.Service) error {
+			return s.Pushers().Set(ctx, alice, pusherOf("de"), pusher.RemoveOthers)
+		}, false, 0},
 		"two imports":                        {imported, imported, false, 0},
 		"two imports, one of which dies":     {imported, imported, false, 1},
 		"an import and a first use":          {imported, func(ctx context.Context, s *service.Service) error { return errOf(s.Pushers().List(ctx, alice)) }, false, 0},
@@ -525,6 +446,9 @@ func TestAnImportRacesWithOtherCalls(t *testing.T) {
 				if !slices.Contains(claims.Owners(), pusher.Owner{User: alice, Claim: p.Claim.Number}) {
 					t.Errorf("the pusher has claim %d, and the index %v", p.Claim.Number, claims.Owners())
 				}
+				if strings.HasSuffix(name, "sets") != (p.Lang == "de") {
+					t.Errorf("stored is the pusher %q", p.Lang)
+				}
 				if test.kills == 0 && len(claims.Owners()) != 1 {
 					t.Errorf("claims are left: %v", claims.Owners())
 				}
@@ -541,7 +465,7 @@ func TestImportRefusesPushersByName(t *testing.T) {
 	old := ownPusher("old", pusher.HTTP, "PHONE")
 	old.SetAt = 17
 	policy := policyWithMail()
-	policy.MaxPushers, policy.MaxSharers = 6, 2 // pushers whose pushkey is refused later count, too
+	policy.MaxPushers, policy.MaxSharers = 3, 2
 	h := newTenancy(t, module.Import{})
 	for _, user := range []mxid.UserID{bob, carol} {
 		h.m.set(t, user, ownPusher("crowded", pusher.HTTP, "PHONE"))
@@ -549,24 +473,26 @@ func TestImportRefusesPushersByName(t *testing.T) {
 	h.m.do(t, act{bob, takes})
 	l := &ledger{gone: []module.Session{{User: alice, Device: "GONE"}}}
 	from := module.Import{Pushers: []pusher.Pusher{
-		old, bad, pusherOf("en"), mail, old, ownPusher("gone", pusher.HTTP, "GONE"), ownPusher("crowded", pusher.HTTP, "PHONE"), ownPusher("fifth", pusher.HTTP, "PHONE"),
+		old, bad, pusherOf("en"), mail, old, ownPusher("gone", pusher.HTTP, "GONE"), ownPusher("crowded", pusher.HTTP, "PHONE"), ownPusher("third", pusher.HTTP, "PHONE"),
+		ownPusher("fourth", pusher.HTTP, "PHONE"),
 	}}
 	s := service.New(module.Stores{Rules: h.rules, Pushers: h.m, Pushkeys: h.m.index()}, h.feed,
 		service.Options{Limits: pushrule.DefaultLimits(), Policy: policy, Accounts: l})
 	rehearsed, err := s.Host(s.Rules()).Import(t.Context(), alice, from, module.DryRunImport)
+	if got := rehearsed.Pushers; len(got.Refused) != 2 || got.Refused[0].Key != bad.Digest() || !errors.Is(got.Refused[1].Err, pusher.ErrTwice) || got.Stored != 7 {
+		t.Errorf("the dry run reported %+v", got)
+	}
 	if err != nil || h.m.held(alice) != nil || h.rules.content().Found() || len(h.m.Claims) != 2 {
 		t.Fatalf("a dry run has changed something: %v, %q", err, h.m.held(alice))
 	}
 	done, err := s.Host(s.Rules()).Import(t.Context(), alice, from, module.StoreImport)
-	if err != nil || fmt.Sprint(done) != fmt.Sprint(rehearsed) {
-		t.Errorf("got %v, %v; the dry run reported %v", done, err, rehearsed)
-	}
-	if got := h.m.held(alice); !slices.Equal(got, []string{"old", "mail", "fifth"}) || done.Pushers.Stored != 3 {
+	if got := h.m.held(alice); err != nil || !slices.Equal(got, []string{"old", "mail", "third"}) || done.Pushers.Stored != 3 {
 		t.Errorf("stored are %q: %+v", got, done.Pushers)
 	}
 	want := map[pusher.Digest]error{
 		bad.Digest(): nil, old.Digest(): pusher.ErrTwice, thePushkey.Digest(): pusher.ErrTaken,
 		ownPusher("gone", pusher.HTTP, "").Digest(): module.ErrLoggedOut, ownPusher("crowded", pusher.HTTP, "").Digest(): nil,
+		ownPusher("fourth", pusher.HTTP, "").Digest(): nil,
 	}
 	for _, refused := range done.Pushers.Refused {
 		if err, is := want[refused.Key]; !is || err != nil && !errors.Is(refused.Err, err) || refused.AppID != "app" {
@@ -588,16 +514,21 @@ func TestImportRefusesPushersByName(t *testing.T) {
 
 func TestImportStoresOnlyMissingParts(t *testing.T) {
 	t.Parallel()
+	one, both := alicesImport.Pushers[:1], alicesImport.Pushers
 	for name, test := range map[string]struct {
-		rules, pushers bool // stored before
-		from           module.Import
-		want           module.ImportResult
+		rules   bool            // stored before
+		pushers []pusher.Pusher // stored before
+		from    module.Import
+		want    module.ImportedPushers
+		held    []string
 	}{
-		"nothing there":     {false, false, alicesImport, module.ImportResult{Rules: module.ImportedRules{Outcome: module.Imported, Own: 1}, Pushers: module.ImportedPushers{Outcome: module.Imported, Stored: 2}}},
-		"rules there":       {true, false, alicesImport, module.ImportResult{Rules: module.ImportedRules{Outcome: module.AlreadyThere}, Pushers: module.ImportedPushers{Outcome: module.Imported, Stored: 2}}},
-		"pushers there":     {false, true, alicesImport, module.ImportResult{Rules: module.ImportedRules{Outcome: module.Imported, Own: 1}, Pushers: module.ImportedPushers{Outcome: module.AlreadyThere}}},
-		"both there":        {true, true, alicesImport, module.ImportResult{Rules: module.ImportedRules{Outcome: module.AlreadyThere}, Pushers: module.ImportedPushers{Outcome: module.AlreadyThere}}},
-		"nothing to import": {false, false, module.Import{}, module.ImportResult{Rules: module.ImportedRules{Outcome: module.Imported}, Pushers: module.ImportedPushers{Outcome: module.NothingToImport}}},
+		"nothing there":       {false, nil, alicesImport, module.ImportedPushers{Outcome: module.Imported, Stored: 2}, []string{"second", "first"}},
+		"rules there":         {true, nil, alicesImport, module.ImportedPushers{Outcome: module.Imported, Stored: 2}, []string{"second", "first"}},
+		"others there":        {false, []pusher.Pusher{pusherOf("en")}, alicesImport, module.ImportedPushers{Outcome: module.Imported, Stored: 2}, []string{"key", "second", "first"}},
+		"rules and one":       {true, one, alicesImport, module.ImportedPushers{Outcome: module.Imported, Stored: 1}, []string{"second", "first"}},
+		"everything there":    {true, both, alicesImport, module.ImportedPushers{Outcome: module.AlreadyThere}, []string{"second", "first"}},
+		"nothing to import":   {false, nil, module.Import{}, module.ImportedPushers{Outcome: module.NothingToImport}, nil},
+		"rules but no import": {true, one, module.Import{}, module.ImportedPushers{Outcome: module.NothingToImport}, []string{"second"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -605,24 +536,55 @@ func TestImportStoresOnlyMissingParts(t *testing.T) {
 			if test.rules {
 				h.rules.set(found(pushrule.ServerDefault(alice)))
 			}
-			if test.pushers {
-				h.m.set(t, alice, pusherOf("en"))
+			h.m.set(t, alice, test.pushers...)
+			stored, want := h.m.Lists[alice], module.ImportResult{Pushers: test.want}
+			if want.Rules.Outcome = module.AlreadyThere; !test.rules {
+				want.Rules.Outcome, want.Rules.Own = module.Imported, strings.Count(test.from.Rules, "!old:example.org")
 			}
-			rules, held := text(h.rules.content().Rules), h.m.held(alice)
+			rules := text(h.rules.content().Rules)
 			for _, mode := range []module.ImportMode{module.DryRunImport, module.StoreImport} {
 				got, err := h.host().Import(t.Context(), alice, test.from, mode)
-				if err != nil || fmt.Sprint(got) != fmt.Sprint(test.want) {
-					t.Errorf("%s: got %+v, %v, want %+v", mode, got, err, test.want)
+				if err != nil || fmt.Sprint(got) != fmt.Sprint(want) {
+					t.Errorf("%s: got %+v, %v, want %+v", mode, got, err, want)
 				}
 			}
-			if test.rules != (rules == text(h.rules.content().Rules)) || test.pushers && !slices.Equal(held, h.m.held(alice)) {
+			if test.rules != (rules == text(h.rules.content().Rules)) || !slices.Equal(h.m.held(alice), test.held) {
 				t.Errorf("stored are %s and %q", text(h.rules.content().Rules), h.m.held(alice))
 			}
+			for i, p := range stored.All() {
+				if list := h.m.Lists[alice]; !list.All()[i].Equal(p) {
+					t.Errorf("the stored pusher has changed to %+v", list.All()[i])
+				}
+			}
 			commits := h.rules.commits()
-			if got, err := h.host().Import(t.Context(), alice, test.from, module.StoreImport); err != nil || got.Rules.Outcome != module.AlreadyThere || h.rules.commits() != commits {
+			if got, err := h.host().Import(t.Context(), alice, test.from, module.StoreImport); err != nil || got.Rules.Outcome != module.AlreadyThere || got.Pushers.Stored != 0 || h.rules.commits() != commits {
 				t.Errorf("again: got %+v, %v", got, err)
 			}
 		})
+	}
+}
+
+// Pushers are stored one by one. If the host dies at any step, the next use of any host
+// stores the others before it answers.
+func TestAnImportThatDiedGoesOnAtTheNextUse(t *testing.T) {
+	t.Parallel()
+	list := func(ctx context.Context, s *service.Service) (pusher.List, error) {
+		return s.Pushers().List(ctx, alice)
+	}
+	many := func(ctx context.Context, s *service.Service) (pusher.List, error) {
+		result := s.Host(s.Rules()).Pushers(ctx, []mxid.UserID{alice})[alice]
+		return result.Value, result.Err
+	}
+	for name, read := range map[string]func(context.Context, *service.Service) (pusher.List, error){"one user": list, "many users": many} {
+		for turns, died := 0, true; died; turns++ {
+			h := newTenancy(t, alicesImport)
+			_, failed := h.service(h.m.caller().until(turns), nil).Rules().Content(t.Context(), alice)
+			died = failed != nil
+			got, err := read(t.Context(), h.alone())
+			if err != nil || got.Len() != 2 || !slices.Equal(h.m.held(alice), []string{"second", "first"}) || !h.has("!old:example.org") {
+				t.Errorf("%s, after %d turns: stored are %q, %v", name, turns, h.m.held(alice), err)
+			}
+		}
 	}
 }
 

@@ -71,9 +71,8 @@ func (s importingRules) Update(ctx context.Context, user mxid.UserID, edit func(
 	return s.RuleStore.Update(ctx, user, edit)
 }
 
-// importingPushers imports users without rules before it changes their pushers, and
-// before it returns an empty list. A user whom [module.Accounts] report as deactivated is not
-// imported and has no pushers.
+// importingPushers imports users without rules before it reads or changes their pushers.
+// A user whom [module.Accounts] report as deactivated is not imported and has no pushers.
 //
 // [module.PusherService.Set] reads the claims to a pushkey before the user's pushers, so the
 // import may add another claim of the user in between. That is harmless, because Set
@@ -84,55 +83,35 @@ type importingPushers struct {
 }
 
 func (s importingPushers) Load(ctx context.Context, user mxid.UserID) (pusher.List, error) {
-	list, err := s.PusherStore.Load(ctx, user)
-	if err != nil || list.Len() > 0 {
-		return list, err
-	}
-	if imported, err := s.importMissing(ctx, user); err != nil || !imported {
-		return list, err
+	if err := s.importMissing(ctx, user); err != nil {
+		return pusher.List{}, err
 	}
 	return s.PusherStore.Load(ctx, user)
 }
 
-// Cached never finds an empty list, because the user may not be imported yet.
-func (s importingPushers) Cached(user mxid.UserID) (pusher.List, bool) {
-	list, found := cachedPushers(s.PusherStore, user)
-	return list, found && list.Len() > 0
-}
-
 func (s importingPushers) LoadMany(ctx context.Context, users []mxid.UserID) map[mxid.UserID]module.Result[pusher.List] {
+	failed := s.imports.importMissing(ctx, users)
 	all := s.PusherStore.LoadMany(ctx, users)
-	var none []mxid.UserID
-	for user, loaded := range all {
-		if loaded.Err == nil && loaded.Value.Len() == 0 {
-			none = append(none, user)
-		}
-	}
-	imported, failed := s.imports.importMissing(ctx, none)
 	for user, err := range failed {
 		all[user] = module.Result[pusher.List]{Err: err}
-	}
-	if len(imported) > 0 {
-		maps.Copy(all, s.PusherStore.LoadMany(ctx, imported))
 	}
 	return all
 }
 
 func (s importingPushers) Update(ctx context.Context, user mxid.UserID, edit func(*pusher.List) error) error {
-	if _, err := s.importMissing(ctx, user); err != nil {
+	if err := s.importMissing(ctx, user); err != nil {
 		return err
 	}
 	return s.PusherStore.Update(ctx, user, edit)
 }
 
 func (s importingPushers) UpdatePusher(ctx context.Context, user mxid.UserID, key pusher.Key, edit func(*pusher.List) error) error {
-	if _, err := s.importMissing(ctx, user); err != nil {
+	if err := s.importMissing(ctx, user); err != nil {
 		return err
 	}
 	return s.PusherStore.UpdatePusher(ctx, user, key, edit)
 }
 
-func (s importingPushers) importMissing(ctx context.Context, user mxid.UserID) (imported bool, err error) {
-	users, failed := s.imports.importMissing(ctx, []mxid.UserID{user})
-	return len(users) > 0, failed[user]
+func (s importingPushers) importMissing(ctx context.Context, user mxid.UserID) error {
+	return s.imports.importMissing(ctx, []mxid.UserID{user})[user]
 }

@@ -15,31 +15,12 @@ import (
 type memory struct {
 	*storetest.Memory
 	module.PusherStore
-	caches map[mxid.UserID]*hostCache // of each user's host; nil without caches
-}
-
-// hostCache has what a host last read or wrote of its user's pushers.
-type hostCache struct {
-	list     pusher.List
-	hasWhole bool // list is cached
 }
 
 func newMemory() *memory {
 	m := storetest.NewMemory()
 	return &memory{Memory: m, PusherStore: m.Pushers()}
 }
-
-// newCachedMemory returns a memory where each user has a host that caches.
-func newCachedMemory() *memory {
-	m := newMemory()
-	m.caches = map[mxid.UserID]*hostCache{}
-	for _, user := range []mxid.UserID{alice, bob, carol, dave} {
-		m.caches[user] = &hostCache{}
-	}
-	return m
-}
-
-func memories() []func() *memory { return []func() *memory{newMemory, newCachedMemory} }
 
 func (m *memory) index() module.PushkeyIndex { return m.Pushkeys() }
 

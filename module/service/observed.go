@@ -94,10 +94,6 @@ func (s observedPushers) Load(ctx context.Context, user mxid.UserID) (pusher.Lis
 	return list, err
 }
 
-func (s observedPushers) Cached(user mxid.UserID) (pusher.List, bool) {
-	return cachedPushers(s.store, user)
-}
-
 func (s observedPushers) LoadMany(ctx context.Context, users []mxid.UserID) map[mxid.UserID]module.Result[pusher.List] {
 	ctx, end := s.o.Begin(ctx, s.o.loadMany)
 	all := s.store.LoadMany(ctx, users)
@@ -141,20 +137,6 @@ type observedPushkeys struct {
 func (s observedPushkeys) Load(ctx context.Context, key pusher.Digest) (pusher.Claims, error) {
 	ctx, end := s.o.Begin(ctx, s.o.load)
 	claims, err := s.PushkeyIndex.Load(ctx, key)
-	end(observe.Outcome{Err: err})
-	return claims, err
-}
-
-// LoadAfter is observed as a load. The time of do does not count.
-func (s observedPushkeys) LoadAfter(ctx context.Context, key pusher.Digest, do func(context.Context) error) (pusher.Claims, error) {
-	end := func(observe.Outcome) {}
-	claims, err := loadClaimsAfter(ctx, s.PushkeyIndex, key, func(ctx context.Context) error {
-		if err := do(ctx); err != nil {
-			return err
-		}
-		_, end = s.o.Begin(ctx, s.o.load)
-		return nil
-	})
 	end(observe.Outcome{Err: err})
 	return claims, err
 }

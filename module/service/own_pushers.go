@@ -29,8 +29,3 @@ func (s ownPushers) Delete(ctx context.Context, user mxid.UserID) error {
 	defer s.changes.PushersChanged(user)
 	return s.PusherStore.Delete(ctx, user)
 }
-
-// Cached implements cachingStore.
-func (s ownPushers) Cached(user mxid.UserID) (pusher.List, bool) {
-	return cachedPushers(s.PusherStore, user)
-}

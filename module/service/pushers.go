@@ -30,13 +30,15 @@ func (s *pusherService) Set(ctx context.Context, user mxid.UserID, p pusher.Push
 	if err := s.policy.Check(p); err != nil {
 		return err
 	}
-	if p.Kind == pusher.Email { // the address may belong to several users
-		others = pusher.KeepOthers
+	if p.Kind == pusher.Email {
+		if others == pusher.RemoveOthers { // the address may belong to several users
+			others = pusher.KeepOthers
+		}
 		if err := s.confirmAddress(ctx, user, p); err != nil {
 			return err
 		}
 	}
-	if list, found := cachedPushers(s.store, user); found && s.isNew(list, p, others) {
+	if others == pusher.Imported { // keeps a pusher that the user has
 		return s.claim(ctx, user, p, others, s.add)
 	}
 	claims, err := s.pushkeys.Pushkeys.Load(ctx, p.Digest())
@@ -45,11 +47,7 @@ func (s *pusherService) Set(ctx context.Context, user mxid.UserID, p pusher.Push
 	}
 	own, rival := claims.Last(user)
 	if own == 0 {
-		list, err := s.store.Load(ctx, user)
-		if err != nil {
-			return err
-		}
-		if err := s.checkGrowth(list, p, others); err != nil {
+		if err := s.checkGrowth(ctx, user, p, others); err != nil {
 			return err
 		}
 		return s.claim(ctx, user, p, others, s.add)
@@ -82,16 +80,13 @@ func (s *pusherService) confirmAddress(ctx context.Context, user mxid.UserID, p 
 	return nil
 }
 
-// isNew reports whether a pusher is new and within the limits, according to a list that
-// may be stale: storing the pusher checks both again.
-func (s *pusherService) isNew(list pusher.List, p pusher.Pusher, others pusher.Others) bool {
-	_, found := list.Pusher(p.Key)
-	return !found && s.checkGrowth(list, p, others) == nil
-}
-
 // checkGrowth refuses a new pusher over a limit before anything is written. Storing
 // checks the limits again.
-func (s *pusherService) checkGrowth(list pusher.List, p pusher.Pusher, others pusher.Others) error {
+func (s *pusherService) checkGrowth(ctx context.Context, user mxid.UserID, p pusher.Pusher, others pusher.Others) error {
+	list, err := s.store.Load(ctx, user)
+	if err != nil {
+		return err
+	}
 	before := list.Size()
 	p.SetAt = s.pushkeys.now().UnixMicro()
 	p.Claim = others.Claim(p.SetAt) // counts in the pusher's size; the final claim has as many digits
@@ -143,9 +138,9 @@ func renewed(held, p pusher.Pusher, at int64) pusher.Pusher {
 	return p
 }
 
-// setter stores the pusher that edit sets for a key. It refuses a pusher over the
-// user's limits.
-type setter func(ctx context.Context, user mxid.UserID, key pusher.Key, edit func(*pusher.List)) error
+// storing stores the pusher that edit sets for a key. It refuses a pusher over the user's
+// limits.
+type storing func(ctx context.Context, user mxid.UserID, key pusher.Key, edit func(*pusher.List)) error
 
 // replace sets a pusher that probably exists. For the limits it reads only the size of
 // the user's other pushers. If the pusher is new, add sets it.
@@ -184,30 +179,26 @@ func (s *pusherService) withinLimits(edit func(*pusher.List)) func(*pusher.List)
 //
 // With [pusher.KeepOthers] no pusher is removed. Reconciliation is needed only if
 // another user has claimed the key since: that user's request may not have seen this
-// pusher.
-func (s *pusherService) claim(ctx context.Context, user mxid.UserID, p pusher.Pusher, others pusher.Others, set setter) error {
-	number, shared, err := s.pushkeys.claim(ctx, user, p.Digest(), others, s.policy)
+// pusher. The claim of an imported pusher precedes the other users' claims, so such a
+// request may have ended long ago.
+func (s *pusherService) claim(ctx context.Context, user mxid.UserID, p pusher.Pusher, others pusher.Others, store storing) error {
+	number, pending, err := s.pushkeys.claim(ctx, user, p.Key, others, s.policy)
 	if err != nil {
 		return err
 	}
-	takes := others == pusher.RemoveOthers
-	if shared && takes {
-		if err := s.pushkeys.Pushkeys.MarkPending(ctx, module.PendingPushkey{Key: p.Digest(), Claim: number}); err != nil {
-			return err
-		}
-	}
 	p.Claim = others.Claim(number)
-	claims, err := loadClaimsAfter(ctx, s.pushkeys.Pushkeys, p.Digest(), func(ctx context.Context) error {
-		return s.put(ctx, user, p, set)
-	})
-	if err != nil {
+	if err := s.put(ctx, user, p, others, store); err != nil {
 		return err
 	}
 	if err := s.checkLoggedIn(ctx, user, p); err != nil {
 		return err
 	}
+	claims, err := s.pushkeys.Pushkeys.Load(ctx, p.Digest())
+	if err != nil {
+		return err
+	}
 	_, rival := claims.Last(user)
-	if rival > number || takes && (shared || rival != 0) {
+	if pending || rival > number || rival != 0 && others == pusher.RemoveOthers {
 		return s.pushkeys.reconcile(ctx, p.Key, claims, number, pusher.Owner{User: user, Claim: p.Claim.Removes})
 	}
 	return nil
@@ -215,14 +206,22 @@ func (s *pusherService) claim(ctx context.Context, user mxid.UserID, p pusher.Pu
 
 // put stores a pusher. It joins the claim with the claim of the replaced pusher, because
 // a concurrent request of the user may have claimed since, and releases the unused claim.
-func (s *pusherService) put(ctx context.Context, user mxid.UserID, p pusher.Pusher, set setter) error {
+func (s *pusherService) put(ctx context.Context, user mxid.UserID, p pusher.Pusher, others pusher.Others, store storing) error {
 	var spare int64
 	at := s.pushkeys.now().UnixMicro()
-	err := set(ctx, user, p.Key, func(list *pusher.List) {
-		held, _ := list.Pusher(p.Key)
-		p := renewed(held, p, at)
-		p.Claim, spare = p.Claim.Join(held.Claim)
-		list.Set(p)
+	err := store(ctx, user, p.Key, func(list *pusher.List) {
+		held, found := list.Pusher(p.Key)
+		next := p
+		switch {
+		case others != pusher.Imported:
+			next = renewed(held, p, at)
+		case found:
+			next = held // newer than the import
+		case p.SetAt <= 0 || p.SetAt > at:
+			next.SetAt = at
+		}
+		next.Claim, spare = p.Claim.Join(held.Claim)
+		list.Set(next)
 	})
 	switch {
 	case err == nil:

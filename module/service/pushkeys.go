@@ -29,42 +29,20 @@ func (k pushkeys) now() time.Time {
 	return k.Now()
 }
 
-// followingIndex is a [module.PushkeyIndex] that can load claims in the round trip of the
-// preceding command; see pusherstore.Index.LoadAfter.
-type followingIndex interface {
-	LoadAfter(ctx context.Context, key pusher.Digest, do func(context.Context) error) (pusher.Claims, error)
-}
-
-// cachingStore is a [module.PusherStore] with a cache; see pusherstore.Store.Cached.
-type cachingStore interface {
-	Cached(user mxid.UserID) (list pusher.List, found bool)
-}
-
-func cachedPushers(store module.PusherStore, user mxid.UserID) (list pusher.List, found bool) {
-	if caching, ok := store.(cachingStore); ok {
-		return caching.Cached(user)
-	}
-	return pusher.List{}, false
-}
-
-func loadClaimsAfter(ctx context.Context, index module.PushkeyIndex, key pusher.Digest, do func(context.Context) error) (pusher.Claims, error) {
-	if following, ok := index.(followingIndex); ok {
-		return following.LoadAfter(ctx, key, do)
-	}
-	if err := do(ctx); err != nil {
-		return pusher.Claims{}, err
-	}
-	return index.Load(ctx, key)
-}
-
-// claim adds a user's claim to a key. Shared reports whether other users claim it.
+// claim adds a user's claim to a key. Pending reports that it has marked the key as
+// pending, because other users claim it and one of the claims may remove a pusher. It
+// refuses an imported pusher of a key that another user has taken.
 func (k pushkeys) claim(
-	ctx context.Context, user mxid.UserID, key pusher.Digest, others pusher.Others, policy pusher.Policy,
-) (number int64, shared bool, err error) {
+	ctx context.Context, user mxid.UserID, key pusher.Key, others pusher.Others, policy pusher.Policy,
+) (number int64, pending bool, err error) {
 	at := k.now().UnixMicro()
-	claims, err := k.Pushkeys.Update(ctx, key, func(c *pusher.Claims) error {
+	claims, err := k.Pushkeys.Update(ctx, key.Digest(), func(c *pusher.Claims) error {
 		before := len(c.Users())
-		number = c.Add(user, at)
+		if others == pusher.Imported {
+			number = c.AddFirst(user)
+		} else {
+			number = c.Add(user, at)
+		}
 		if others == pusher.RemoveOthers {
 			return nil // the other users lose the key
 		}
@@ -73,8 +51,28 @@ func (k pushkeys) claim(
 	if err != nil {
 		return 0, false, err
 	}
-	_, rival := claims.Last(user)
-	return number, rival != 0, nil
+	if _, rival := claims.Last(user); rival == 0 || others == pusher.KeepOthers {
+		return number, false, nil
+	}
+	if others == pusher.Imported {
+		if err := k.checkNotTaken(ctx, user, key, claims); err != nil {
+			k.release(ctx, key.Digest(), pusher.Owner{User: user, Claim: number})
+			return 0, false, err
+		}
+	}
+	return number, true, k.Pushkeys.MarkPending(ctx, module.PendingPushkey{Key: key.Digest(), Claim: claims.Newest()})
+}
+
+// checkNotTaken refuses a key that another user has taken. Sharing a key, by "append" or
+// by import, does not take it.
+func (k pushkeys) checkNotTaken(ctx context.Context, user mxid.UserID, key pusher.Key, claims pusher.Claims) error {
+	held, err := k.held(ctx, key, claims)
+	for other, p := range held {
+		if other != user && p.Claim.Removes != 0 {
+			return pusher.ErrTaken
+		}
+	}
+	return err
 }
 
 // drop removes a claim from the index. A claim with number 0 does not exist.
@@ -92,9 +90,9 @@ func (k pushkeys) release(ctx context.Context, key pusher.Digest, claim pusher.O
 }
 
 // reconcile removes the pushers of users who have lost the key according to the claims,
-// and then clears the pending mark as conclude does. Taker, if any, is a user that
-// takes the key: its claim removes other pushers even if taker's own pusher is gone by
-// now.
+// and then clears the pending mark as conclude does. A request that takes the key names its
+// user and claim as taker: the claim removes other pushers even if the user's own pusher is
+// gone by now. Other callers pass the zero Owner.
 func (k pushkeys) reconcile(ctx context.Context, key pusher.Key, claims pusher.Claims, last int64, taker pusher.Owner) error {
 	held, err := k.held(ctx, key, claims)
 	if err != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"iter"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -46,8 +47,7 @@ func (t turn) commutes(u turn, isChecked bool) bool {
 // fail it.
 type caller struct {
 	*memory
-	wait  func(turn) error
-	cache *hostCache // nil for none
+	wait func(turn) error
 }
 
 func take[V any](c caller, t turn, do func() (V, error)) (V, error) {
@@ -65,23 +65,8 @@ func takeAlone(c caller, t turn, do func() error) error {
 
 func (c caller) Load(ctx context.Context, user mxid.UserID) (pusher.List, error) {
 	return take(c, turn{string(user), false}, func() (pusher.List, error) {
-		list, err := c.memory.Load(ctx, user)
-		c.remember(user, list, err == nil)
-		return list, err
+		return c.memory.Load(ctx, user)
 	})
-}
-
-func (c caller) remember(user mxid.UserID, list pusher.List, isWhole bool) {
-	if c.cache != nil && c.cache == c.caches[user] {
-		c.cache.list, c.cache.hasWhole = list, isWhole
-	}
-}
-
-func (c caller) Cached(user mxid.UserID) (list pusher.List, found bool) {
-	if c.cache == nil || c.cache != c.caches[user] {
-		return list, false
-	}
-	return c.cache.list, c.cache.hasWhole
 }
 
 func (c caller) LoadMany(ctx context.Context, users []mxid.UserID) map[mxid.UserID]module.Result[pusher.List] {
@@ -103,22 +88,12 @@ func (c caller) LoadPusher(ctx context.Context, key pusher.Key, users []mxid.Use
 
 func (c caller) UpdatePusher(ctx context.Context, user mxid.UserID, key pusher.Key, edit func(*pusher.List) error) error {
 	return takeAlone(c, turn{string(user), true}, func() error {
-		c.remember(user, pusher.List{}, false)
 		return c.memory.UpdatePusher(ctx, user, key, edit)
 	})
 }
 
 func (c caller) Update(ctx context.Context, user mxid.UserID, edit func(*pusher.List) error) error {
-	return takeAlone(c, turn{string(user), true}, func() error {
-		var now pusher.List
-		err := c.memory.Update(ctx, user, func(list *pusher.List) error {
-			err := edit(list)
-			now = *list
-			return err
-		})
-		c.remember(user, now, err == nil)
-		return err
-	})
+	return takeAlone(c, turn{string(user), true}, func() error { return c.memory.Update(ctx, user, edit) })
 }
 
 func (c caller) Delete(ctx context.Context, user mxid.UserID) error {
@@ -341,7 +316,6 @@ func clockOf(user mxid.UserID) func() time.Time {
 
 func (a act) request(i int) request {
 	return func(ctx context.Context, c caller) error {
-		c.cache = c.caches[a.user]
 		stores := module.Stores{Pushers: c, Pushkeys: c.index(), Now: clockOf(a.user)}
 		services := service.New(stores, nil, usual()).Pushers()
 		switch a.verb {
@@ -378,21 +352,37 @@ func requests(script []act) (all []request) {
 	return all
 }
 
-func (a act) after(owners []mxid.UserID) []mxid.UserID {
-	var next []mxid.UserID
-	if a.verb == reconciles || a.verb == falters {
-		return owners
-	}
-	for _, owner := range owners {
-		if owner != a.user && !a.takes() {
-			next = append(next, owner)
+// holding has the users with a pusher of the pushkey. The value is true for a user that
+// took it from others.
+type holding map[mxid.UserID]bool
+
+func (h holding) users() []mxid.UserID { return slices.Sorted(maps.Keys(h)) }
+
+func (a act) on(before holding) holding {
+	h := maps.Clone(before)
+	switch a.verb {
+	case takes, takesByPhone:
+		h = holding{a.user: true}
+	case appends:
+		h[a.user] = before[a.user]
+	case deletes, logsOut:
+		delete(h, a.user)
+	case imports:
+		_, has := h[a.user]
+		taken := slices.Contains(slices.Collect(maps.Values(h)), true)
+		if !has && !taken {
+			h[a.user] = false
 		}
 	}
-	if a.sets() {
-		next = append(next, a.user)
+	return h
+}
+
+func (a act) after(owners []mxid.UserID) []mxid.UserID {
+	h := holding{}
+	for _, owner := range owners {
+		h[owner] = false
 	}
-	slices.Sort(next)
-	return next
+	return a.on(h).users()
 }
 
 func (m *memory) caller() caller { return caller{memory: m, wait: func(turn) error { return nil }} }
@@ -560,13 +550,11 @@ func TestReconciliationLeavesOneOwnerAfterAnyDeath(t *testing.T) {
 	for _, script := range scripts(3, takes, appends, deletes) {
 		t.Run(fmt.Sprint(script), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				for _, newMemory := range memories() {
-					exhaust(func(choose func(int) int) {
-						if !t.Failed() {
-							playScript(t, newMemory(), script, choose)
-						}
-					})
-				}
+				exhaust(func(choose func(int) int) {
+					if !t.Failed() {
+						playScript(t, newMemory(), script, choose)
+					}
+				})
 			})
 		})
 	}
@@ -574,13 +562,12 @@ func TestReconciliationLeavesOneOwnerAfterAnyDeath(t *testing.T) {
 
 func TestWithoutDeathsNothingIsPending(t *testing.T) {
 	t.Parallel()
-	for _, script := range scripts(3, takes, appends, deletes) {
-		m := newMemory()
-		var want []mxid.UserID
+	for _, script := range scripts(3, takes, appends, deletes, imports) {
+		m, held := newMemory(), holding{}
 		for i, a := range script {
 			m.do(t, a)
-			want = a.after(want)
-			claims := m.Claims[thePushkey.Digest()]
+			held = a.on(held)
+			want, claims := held.users(), m.Claims[thePushkey.Digest()]
 			if got := m.owners(thePushkey); !slices.Equal(got, want) || !slices.Equal(m.claimants(), want) {
 				t.Errorf("%v: owned by %v, the index names %v, want %v", script[:i+1], got, m.claimants(), want)
 			}
@@ -630,17 +617,17 @@ func playScript(t *testing.T, m *memory, script []act, choose func(int) int) {
 
 // outcomes adds to all the possible owners after concurrent acts. Acts that died may
 // count or not.
-func outcomes(all map[string]bool, owners []mxid.UserID, script []act, runs []*running) {
-	var order func(owners []mxid.UserID, left []int)
-	order = func(owners []mxid.UserID, left []int) {
+func outcomes(all map[string]bool, before holding, script []act, runs []*running) {
+	var order func(now holding, left []int)
+	order = func(now holding, left []int) {
 		if len(left) == 0 {
-			all[fmt.Sprint(owners)] = true
+			all[fmt.Sprint(now.users())] = true
 		}
 		for at, i := range left {
 			rest := slices.Delete(slices.Clone(left), at, at+1)
-			order(script[i].after(owners), rest)
+			order(script[i].on(now), rest)
 			if runs[i].died {
-				order(owners, rest)
+				order(now, rest)
 			}
 		}
 	}
@@ -648,7 +635,7 @@ func outcomes(all map[string]bool, owners []mxid.UserID, script []act, runs []*r
 	for i := range script {
 		left = append(left, i)
 	}
-	order(owners, left)
+	order(before, left)
 }
 
 // scenario is a set of concurrent acts after a sequence of earlier acts.
@@ -656,16 +643,16 @@ type scenario struct{ before, script []act }
 
 func (s scenario) String() string { return fmt.Sprint(s.script, " after ", s.before) }
 
-// owners returns the possible owners before the script: if two users took the pushkey in
-// sequence and the second died, either may own it.
-func (s scenario) owners() (all [][]mxid.UserID) {
-	all = [][]mxid.UserID{nil}
+// holdings returns the possible holders before the script: if two users took the pushkey
+// in sequence and the second died, either may own it.
+func (s scenario) holdings() (all []holding) {
+	all = []holding{{}}
 	for _, a := range s.before {
-		for i, owners := range all {
+		for i, before := range all {
 			if a.verb == dies {
-				all = append(all, act{a.user, takes}.after(owners))
+				all = append(all, act{a.user, takes}.on(before))
 			} else {
-				all[i] = a.after(owners)
+				all[i] = a.on(before)
 			}
 		}
 	}
@@ -681,8 +668,8 @@ func (s scenario) play(t *testing.T, m *memory, choose func(int) int, kills int)
 		return false
 	}
 	allowed := map[string]bool{}
-	for _, owners := range s.owners() {
-		outcomes(allowed, owners, s.script, runs)
+	for _, before := range s.holdings() {
+		outcomes(allowed, before, s.script, runs)
 	}
 	var died []mxid.UserID
 	for i, run := range runs {
@@ -713,13 +700,11 @@ func (s scenario) playAll(t *testing.T, kills int) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		played := 0
-		for _, newMemory := range memories() {
-			exhaust(func(choose func(int) int) {
-				if !t.Failed() && s.play(t, newMemory(), choose, kills) {
-					played++
-				}
-			})
-		}
+		exhaust(func(choose func(int) int) {
+			if !t.Failed() && s.play(t, newMemory(), choose, kills) {
+				played++
+			}
+		})
 		t.Logf("%d orders", played)
 	})
 }
@@ -756,6 +741,23 @@ var largeScenarios = []scenario{
 	{takenBy(carol), []act{{alice, takes}, {alice, appends}}},
 }
 
+var importScenarios = []scenario{
+	{nil, []act{{alice, imports}, {bob, imports}}},
+	{nil, []act{{alice, imports}, {alice, imports}}},
+	{nil, []act{{alice, imports}, {bob, takes}}},
+	{nil, []act{{alice, imports}, {bob, appends}}},
+	{nil, []act{{alice, imports}, {alice, takes}}},
+	{takenBy(carol), []act{{alice, imports}}},
+	{takenBy(carol), []act{{alice, imports}, {carol, takes}}},
+	{takenBy(carol), []act{{alice, imports}, {carol, deletes}}},
+	{takenBy(carol), []act{{alice, imports}, {bob, takes}}},
+	{[]act{{carol, imports}}, []act{{alice, imports}, {carol, takes}}},
+	{[]act{{carol, appends}, {carol, takes}}, []act{{alice, imports}, {bob, imports}}},
+	{[]act{{carol, imports}, {carol, takes}}, []act{{alice, imports}}},
+	{[]act{{carol, imports}, {bob, imports}}, []act{{alice, takes}, {bob, deletes}}},
+	{[]act{{carol, imports}, {bob, imports}}, []act{{alice, appends}, {bob, takes}}},
+}
+
 func TestInEveryOrderTheLastClaimGetsThePushkey(t *testing.T) {
 	t.Parallel()
 	for _, s := range slices.Concat(smallScenarios, largeScenarios) {
@@ -776,6 +778,18 @@ func TestAnyConcurrentRequestMayDie(t *testing.T) {
 	}
 }
 
+func TestAnImportedPusherLosesItsPushkeyToAnyLaterClaim(t *testing.T) {
+	t.Parallel()
+	for _, s := range importScenarios {
+		for kills := range 2 {
+			t.Run(fmt.Sprintf("%v, %d die", s, kills), func(t *testing.T) {
+				t.Parallel()
+				s.playAll(t, kills)
+			})
+		}
+	}
+}
+
 // These scenarios have too many orders for playAll.
 func TestManyConcurrentUsers(t *testing.T) {
 	t.Parallel()
@@ -792,6 +806,8 @@ func TestManyConcurrentUsers(t *testing.T) {
 		{[]act{{alice, takes}, {bob, appends}}, []act{{alice, takes}, {bob, appends}, {bob, deletes}}},
 		{[]act{{alice, takes}, {bob, appends}}, []act{{alice, appends}, {bob, appends}, {carol, takes}}},
 		{[]act{{alice, takes}, {bob, dies}}, []act{{alice, takes}, {bob, appends}, {carol, reconciles}}},
+		{nil, []act{{alice, imports}, {bob, imports}, {carol, takes}}},
+		{takenBy(dave), []act{{alice, imports}, {bob, takes}, {dave, deletes}}},
 	}
 	for _, s := range slices.Concat(largeScenarios, crowds) {
 		for kills := range 3 {
@@ -800,7 +816,7 @@ func TestManyConcurrentUsers(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					for seed := range uint64(orders) {
 						random := rand.New(rand.NewPCG(seed, uint64(kills)))
-						m := memories()[seed%2]()
+						m := newMemory()
 						if s.play(t, m, random.IntN, kills); t.Failed() {
 							t.Fatalf("seed %d", seed)
 						}
@@ -865,7 +881,7 @@ func TestAPusherOverALimitLeavesNoClaim(t *testing.T) {
 				if err := services.Set(t.Context(), dave, another, pusher.RemoveOthers); err != nil {
 					t.Fatal(err)
 				}
-				want := scenario{before: test.before}.owners()[0]
+				want := scenario{before: test.before}.holdings()[0].users()
 				others := map[string]pusher.Others{takes: pusher.RemoveOthers, appends: pusher.KeepOthers}[test.request.verb]
 				err := services.Set(t.Context(), test.request.user, pusherOf("de"), others)
 				if !test.refused {

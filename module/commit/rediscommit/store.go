@@ -91,38 +91,6 @@ func (s *Store[V, R]) Load(ctx context.Context, key string) (commit.Snapshot[V, 
 	return s.load(ctx, s.cfg.KeyPrefix+key)
 }
 
-// LoadAfter calls do and then loads a key. Except on a cluster, the load is sent in the
-// pipeline of the last command of do, without a round trip of its own. For this, do
-// must use its context. Errors: those of do and of Load.
-func (s *Store[V, R]) LoadAfter(ctx context.Context, key string, do func(context.Context) error) (commit.Snapshot[V, R], error) {
-	full := s.cfg.KeyPrefix + key
-	cached, found := s.cache.get(s.codec.redisKey(full), full)
-	whole := read[commit.Snapshot[V, R]]{query: s.codec.Read, key: full}
-	var current read[bool]
-	riding, rider := s.pipelines.WithRider(ctx, func() *redisclient.Command {
-		if !found {
-			return whole.command()
-		}
-		current = read[bool]{query: s.codec.Current(cached), key: full}
-		return current.command()
-	})
-	if err := do(riding); err != nil {
-		return commit.Snapshot[V, R]{}, err
-	}
-	switch replied, err := rider.Replied(); {
-	case replied && found: // the reply says whether the cached snapshot is still stored
-		if same, err := current.result(err); err == nil && same {
-			return cached, nil
-		}
-	case replied: // the reply is the whole value
-		if now, err := whole.result(err); err == nil {
-			s.countWhole(full, now)
-			return now, nil
-		}
-	}
-	return s.Load(ctx, key)
-}
-
 // Update changes the value of a key and returns the new snapshot; see
 // [commit.Committer.Commit]. Errors: the error of edit, and those of Load.
 func (s *Store[V, R]) Update(ctx context.Context, key string, edit func(*V) error) (commit.Snapshot[V, R], error) {

@@ -135,12 +135,6 @@ func (u *Users[V, R]) ForgetBefore(user mxid.UserID, version int64) {
 	u.store.cache.forgetBefore(u.store.codec.redisKey(u.store.cfg.KeyPrefix+u.key(user)), version)
 }
 
-// Cached returns the cached value of a user, if any. It may be stale.
-func (u *Users[V, R]) Cached(user mxid.UserID) (commit.Snapshot[V, R], bool) {
-	key := u.store.cfg.KeyPrefix + u.key(user)
-	return u.store.cache.get(u.store.codec.redisKey(key), key)
-}
-
 // Remove removes the value of a user, even if it is unreadable. Errors:
 // [module.Unavailable].
 func (u *Users[V, R]) Remove(ctx context.Context, user mxid.UserID) error {
