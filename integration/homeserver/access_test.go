@@ -39,11 +39,6 @@ func TestTheACLOfThePageIsEnoughForTheDemoHost(t *testing.T) {
 	d := startDemo(t, "-redis-mode", "standalone", "-redis", "redis://pushfx:hush@"+server.Addr())
 	token, other := d.login("alice", "demo", "PHONE").AccessToken, d.login("alice", "demo", "").AccessToken
 	d.useAsNewUser(token)
-	var filter struct {
-		ID string `json:"filter_id"`
-	}
-	d.object("POST", filterPath, token, `{"room":{}}`, &filter)
-	d.expect("GET", filterPath+"/"+filter.ID, token, "", 200, "")
 	d.setPusherHere(token, "phone", "")
 	d.expect("POST", sendPath, "demo-bob", `{"event_id":"$one","room_id":"!r:localhost","members":["@alice:localhost"],`+
 		`"type":"m.room.message","content":{"body":"Hello"}}`, 200, "")

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 
 	"github.com/labstack/echo/v4"
@@ -13,7 +14,7 @@ import (
 )
 
 // account serves logout, password change and deactivation. It ends a session before it calls the module, so that a
-// concurrent request of the session cannot set a pusher afterwards.
+// concurrent request of the session cannot set a pusher afterwards. See [forgetting] for deactivation.
 type account struct {
 	sessions *sessions.Sessions
 	limits   *limits
@@ -28,12 +29,12 @@ func newAccount(sessions *sessions.Sessions, limits *limits, host module.HostSer
 
 // Register implements [handlers.RouteGroup].
 func (a *account) Register(g *echo.Group, _ handlers.Dialect, auth ...echo.MiddlewareFunc) {
-	g.Any("/account/whoami", methods{http.MethodGet: whoami}.serve, auth...)
-	g.Any("/capabilities", methods{http.MethodGet: capabilities}.serve, auth...)
-	g.Any("/logout", methods{http.MethodPost: a.logout}.serve, auth...)
-	g.Any("/logout/all", methods{http.MethodPost: a.logoutAll}.serve, auth...)
-	g.Any("/account/password", methods{http.MethodPost: a.changePassword}.serve, auth...)
-	g.Any("/account/deactivate", methods{http.MethodPost: a.deactivate}.serve, auth...)
+	g.GET("/account/whoami", whoami, auth...)
+	g.GET("/capabilities", capabilities, auth...)
+	g.POST("/logout", a.logout, auth...)
+	g.POST("/logout/all", a.logoutAll, auth...)
+	g.POST("/account/password", a.changePassword, auth...)
+	g.POST("/account/deactivate", a.deactivate, auth...)
 }
 
 var emptyObject = struct{}{}
@@ -64,7 +65,7 @@ type passwordRequest struct {
 
 func (a *account) changePassword(c echo.Context) error {
 	var request passwordRequest
-	if _, err := readObject(c, maxBodyBytes, &request); err != nil {
+	if _, err := readObject(c, &request); err != nil {
 		return err
 	}
 	if done, err := a.authenticated(c, request.Auth); err != nil || !done {
@@ -75,6 +76,8 @@ func (a *account) changePassword(c echo.Context) error {
 		return missing("new_password")
 	case *request.NewPassword == "":
 		return badRequest("M_WEAK_PASSWORD", "The password is empty.")
+	case len(*request.NewPassword) > sessions.MaxPasswordBytes:
+		return badRequest("M_INVALID_PARAM", fmt.Sprintf("The password has more than %d bytes.", sessions.MaxPasswordBytes))
 	}
 	ctx, who := toTheEnd(c)
 	if err := a.setPassword(ctx, who, request); err != nil {
@@ -98,17 +101,16 @@ func (a *account) deactivate(c echo.Context) error {
 	var request struct {
 		Auth *passwordLogin `json:"auth"`
 	}
-	if _, err := readObject(c, maxBodyBytes, &request); err != nil {
+	if _, err := readObject(c, &request); err != nil {
 		return err
 	}
 	if done, err := a.authenticated(c, request.Auth); err != nil || !done {
 		return err
 	}
 	ctx, who := toTheEnd(c)
-	if err := a.sessions.Deactivate(ctx, who.User); err != nil {
+	if err := a.forget.deactivate(ctx, who.User); err != nil {
 		return err
 	}
-	logFailed(a.log, "deactivation", who.User, a.forget.user(ctx, who.User))
 	return c.JSON(http.StatusOK, map[string]string{"id_server_unbind_result": "no-support"})
 }
 
@@ -128,17 +130,7 @@ func whoami(c echo.Context) error {
 	})
 }
 
+// capabilities says that users can do all that a client assumes by default.
 func capabilities(c echo.Context) error {
-	type capability struct {
-		Enabled bool `json:"enabled"`
-	}
-	return c.JSON(http.StatusOK, map[string]any{
-		"capabilities": map[string]capability{
-			"m.change_password": {true},
-			"m.set_displayname": {false},
-			"m.set_avatar_url":  {false},
-			"m.3pid_changes":    {false},
-			"m.get_login_token": {false},
-		},
-	})
+	return c.JSON(http.StatusOK, map[string]any{"capabilities": emptyObject})
 }

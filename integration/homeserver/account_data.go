@@ -12,8 +12,7 @@ import (
 	"github.com/pushfx/pushfx/module/mxid"
 )
 
-// accountData serves the list of ignored users, and m.fully_read of rooms. It refuses to store other types of account
-// data.
+// accountData serves the list of ignored users. It refuses to store other types of account data.
 type accountData struct {
 	store *sessions.Store
 	rooms *rooms.Store
@@ -26,7 +25,8 @@ func newAccountData(store *sessions.Store, rooms *rooms.Store, waker *waker) *ac
 
 // Register implements [handlers.RouteGroup].
 func (a *accountData) Register(g *echo.Group, _ handlers.Dialect, auth ...echo.MiddlewareFunc) {
-	g.Any("/user/:userId/account_data/"+sessions.IgnoredType, methods{http.MethodGet: a.getIgnored, http.MethodPut: a.putIgnored}.serve, auth...)
+	g.GET("/user/:userId/account_data/"+sessions.IgnoredType, a.getIgnored, auth...)
+	g.PUT("/user/:userId/account_data/"+sessions.IgnoredType, a.putIgnored, auth...)
 	g.Any("/user/:userId/account_data/:type", a.other, auth...)
 	g.Any("/user/:userId/rooms/:roomId/account_data/:type", a.other, auth...)
 }
@@ -52,7 +52,7 @@ func (a *accountData) putIgnored(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	body, err := readObject(c, maxBodyBytes, new(sessions.Ignored))
+	body, err := readObject(c, new(sessions.Ignored))
 	if err != nil {
 		return err
 	}
@@ -75,8 +75,7 @@ func (a *accountData) other(c echo.Context) error {
 	if err != nil {
 		return echo.ErrNotFound
 	}
-	user, err := owner(c)
-	if err != nil {
+	if _, err := owner(c); err != nil {
 		return err
 	}
 	switch changes := c.Request().Method != http.MethodGet; {
@@ -88,32 +87,8 @@ func (a *accountData) other(c echo.Context) error {
 		}
 	case changes:
 		return echo.ErrNotFound
-	case kind == fullyRead && c.Param("roomId") != "":
-		return a.getFullyRead(c, user)
 	}
 	return notFound("Account data not found.")
-}
-
-func (a *accountData) getFullyRead(c echo.Context, user mxid.UserID) error {
-	room, err := pathParam(c, "roomId")
-	if err != nil {
-		return err
-	}
-	all, err := a.rooms.Receipts(c.Request().Context(), user)
-	if err != nil {
-		return err
-	}
-	for _, r := range all[room] {
-		if r.Kind == fullyRead {
-			return c.JSON(http.StatusOK, fullyReadContent{r.Event})
-		}
-	}
-	return notFound("Account data not found.")
-}
-
-// fullyReadContent is the content of m.fully_read.
-type fullyReadContent struct {
-	Event string `json:"event_id"`
 }
 
 func notFound(text string) error {

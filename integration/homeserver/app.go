@@ -25,7 +25,6 @@ func homeserver(cfg config, log *zap.Logger, stdout io.Writer) fx.Option {
 			newRedis,
 			newServers,
 			newLogin,
-			newFilters,
 			newAuth,
 			newExplainer,
 			newPusherStates,
@@ -41,7 +40,6 @@ func homeserver(cfg config, log *zap.Logger, stdout io.Writer) fx.Option {
 			newRoomRoutes,
 			fx.Annotate(newMetrics, fx.As(fx.Self()), fx.As(new(prometheus.Registerer))),
 			func(cfg config) *limits { return newLimits(int(cfg.userRate), int(cfg.passwordRate)) },
-			func(cfg config) wellKnown { return wellKnown{cfg.baseURL} },
 			func(cfg config, client redis.UniversalClient) *sessions.Store {
 				return sessions.NewStore(client, cfg.module.Redis.KeyPrefix, cfg.module.Redis.OperationTimeout)
 			},
@@ -57,7 +55,7 @@ func homeserver(cfg config, log *zap.Logger, stdout io.Writer) fx.Option {
 			pushfx.AsRouteGroup(func(r *roomRoutes) *roomRoutes { return r }),
 			pushfx.AsRouteGroup(newReceipts),
 			pushfx.AsRouteGroup(newSyncs),
-			pushfx.AsRouteGroup(func(f *filters) *filters { return f }),
+			pushfx.AsRouteGroup(func() filters { return filters{} }),
 		),
 		pushfx.Module,
 		pushfx.Delivery,

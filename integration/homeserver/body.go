@@ -15,25 +15,18 @@ import (
 // maxBodyBytes limits the request bodies of the host's own endpoints.
 const maxBodyBytes = 64 << 10
 
-// readBody reads the body of a request. It unwraps echo's response: net/http closes the connection after a body that is
-// too large only if it gets its own response.
-func readBody(c echo.Context, limit int64) ([]byte, error) {
-	body, err := io.ReadAll(http.MaxBytesReader(c.Response().Writer, c.Request().Body, limit))
+var errTooLarge = &matrixError{status: http.StatusRequestEntityTooLarge, errcode: "M_TOO_LARGE", text: "Request body too large."}
+
+// readObject decodes a request body, which must be a JSON object, and also returns its bytes. It unwraps echo's
+// response: net/http closes the connection after a body that is too large only if it gets its own response.
+func readObject(c echo.Context, into any) ([]byte, error) {
+	body, err := io.ReadAll(http.MaxBytesReader(c.Response().Writer, c.Request().Body, maxBodyBytes))
 	var tooLarge *http.MaxBytesError
 	switch {
 	case errors.As(err, &tooLarge):
-		return nil, &matrixError{status: http.StatusRequestEntityTooLarge, errcode: "M_TOO_LARGE", text: "Request body too large."}
+		return nil, errTooLarge
 	case err != nil:
 		return nil, badRequest("M_NOT_JSON", "The request body did not arrive whole.")
-	}
-	return body, nil
-}
-
-// readObject decodes a request body, which must be a JSON object, and also returns its bytes.
-func readObject(c echo.Context, limit int64, into any) ([]byte, error) {
-	body, err := readBody(c, limit)
-	if err != nil {
-		return nil, err
 	}
 	return body, parseObject(body, into)
 }

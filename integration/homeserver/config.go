@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
-	"net/url"
 	"os"
 	"regexp"
 	"strings"
@@ -25,7 +24,6 @@ type config struct {
 	listen       string           // host:port; port 0 takes a free port
 	operators    string           // host:port; empty: not served
 	serverName   string           // the domain of the user ids
-	baseURL      string           // URL of the host for clients; empty: the address of the connection
 	userRate     uint             // requests per second; 0: unlimited
 	passwordRate uint             // passwords per second; 0: unlimited
 	connections  uint             // clients' connections at a time; 0: unlimited
@@ -49,14 +47,11 @@ func newFlags(values *flagValues) *flag.FlagSet {
 	flags := flag.NewFlagSet("homeserver", flag.ContinueOnError)
 	flags.SetOutput(io.Discard)
 	flags.StringVar(&values.listen, "listen", "127.0.0.1:8008",
-		"`HOST:PORT` to listen on; port 0 takes a free port")
+		"`HOST:PORT` to listen on; port 0 takes a free port. The page at / and the paths below\n/_demo answer to addresses, to localhost, and to this HOST")
 	flags.StringVar(&values.operators, "operators", "",
 		"`HOST:PORT` for /metrics and /readyz, which clients must not reach; without this\nflag the host does not serve them")
 	flags.StringVar(&values.serverName, "server-name", "localhost",
 		"`NAME` of the server, the domain of its user ids")
-	flags.StringVar(&values.baseURL, "base-url", "",
-		"`URL` of the host for clients, shown in /.well-known/matrix/client; without this\nflag, the address that the client connects to. "+
-			"The page at / and the paths below\n/_demo answer to addresses, to localhost, and to the names in -listen and -base-url")
 	flags.UintVar(&values.userRate, "user-rate", 20,
 		"largest number of `REQUESTS` per second from a user, and from an address without a\nvalid token; a burst may have twice as many; 0 means unlimited")
 	flags.UintVar(&values.passwordRate, "password-rate", 1,
@@ -94,7 +89,7 @@ func writeUsage(w io.Writer) {
 	flags.SetOutput(w)
 	fmt.Fprint(w, "A small Matrix homeserver with push rules and pushers, to try and to copy from.\n"+
 		"Everyone who can reach it can act as any user: each user's password is demo until\n"+
-		"the user changes it, and the tokens demo-NAME and demo-NAME/DEVICE need no login.\n"+
+		"the user changes it, and the token demo-NAME needs no login.\n"+
 		"So can web pages in a browser on this machine, because Matrix lets them.\n\n"+
 		"Usage: homeserver [flags]\n\n")
 	flags.PrintDefaults()
@@ -120,9 +115,6 @@ func (v flagValues) read() (c config, err error) {
 	}
 	if v.operators != "" && !redisurl.ValidAddress(v.operators) {
 		return config{}, fmt.Errorf("-operators is %q, want HOST:PORT", v.operators)
-	}
-	if !validBaseURL(v.baseURL) {
-		return config{}, fmt.Errorf("-base-url is %q, want https://HOST or http://HOST", v.baseURL)
 	}
 	if !serverName.MatchString(v.serverName) {
 		return config{}, fmt.Errorf("-server-name is %q, want a host name or address, with or without a port", v.serverName)
@@ -198,11 +190,6 @@ func parsePrefixes(text string) (all []netip.Prefix, err error) {
 		all = append(all, prefix)
 	}
 	return all, nil
-}
-
-func validBaseURL(text string) bool {
-	u, err := url.Parse(text)
-	return text == "" || err == nil && (u.Scheme == "https" || u.Scheme == "http") && u.Host != "" && u.User == nil
 }
 
 // serverName matches valid server names. The specification's grammar is stricter.

@@ -1,31 +1,10 @@
 package main
 
 import (
-	"net"
 	"net/http"
 
 	"github.com/labstack/echo/v4"
 )
-
-type wellKnown struct{ baseURL string }
-
-// get serves GET /.well-known/matrix/client. Without a base URL, it returns the local address
-// of the connection. It never repeats the client's Host header, because a cache could serve a
-// forged one to other clients.
-func (w wellKnown) get(c echo.Context) error {
-	type homeserver struct {
-		BaseURL string `json:"base_url"`
-	}
-	base := w.baseURL
-	if base == "" {
-		arrived, found := c.Request().Context().Value(http.LocalAddrContextKey).(net.Addr)
-		if !found {
-			return echo.ErrNotFound
-		}
-		base = "http://" + arrived.String()
-	}
-	return c.JSON(http.StatusOK, map[string]homeserver{"m.homeserver": {base}})
-}
 
 // alive serves GET /healthz. It does not ask Redis, because a failure of Redis must not
 // restart the host.

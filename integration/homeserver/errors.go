@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"math"
@@ -27,6 +28,10 @@ type matrixError struct {
 }
 
 func (e *matrixError) Error() string { return e.errcode + ": " + e.text }
+
+func clientIsGone(c echo.Context) bool {
+	return errors.Is(c.Request().Context().Err(), context.Canceled)
+}
 
 // newErrorHandler returns the host's error handler. It answers errors of handlers and
 // middleware in the Matrix form, and logs server errors once. The module's endpoints answer
@@ -76,12 +81,6 @@ func refusalOf(err error) (refused *matrixError, found bool) {
 		return &matrixError{status: 403, errcode: "M_FORBIDDEN", text: "Invalid username or password."}, true
 	case errors.Is(err, sessions.ErrDeactivated):
 		return &matrixError{status: 403, errcode: "M_USER_DEACTIVATED", text: "This account has been deactivated."}, true
-	case errors.Is(err, sessions.ErrTooManyDevices):
-		return &matrixError{status: 403, errcode: "M_FORBIDDEN", text: "Too many devices: log one of them out."}, true
-	case errors.Is(err, sessions.ErrTooManyFilters):
-		return &matrixError{status: 400, errcode: "M_INVALID_PARAM", text: "Too many filters."}, true
-	case errors.Is(err, sessions.ErrBusy):
-		return tooMany(time.Second), true
 	}
 	return nil, false
 }

@@ -73,7 +73,7 @@ func (r *explainRequest) facts(user mxid.UserID) match.Facts {
 
 func (x *explainer) explain(c echo.Context) error {
 	var request explainRequest
-	if _, err := readObject(c, maxBodyBytes, &request); err != nil {
+	if _, err := readObject(c, &request); err != nil {
 		return err
 	}
 	ctx := c.Request().Context()

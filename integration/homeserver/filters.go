@@ -1,11 +1,7 @@
 package main
 
 import (
-	"bytes"
-	"context"
-	"crypto/sha256"
 	"encoding/base64"
-	"encoding/json"
 	"net/http"
 	"regexp"
 	"slices"
@@ -14,14 +10,10 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/pushfx/pushfx/handlers"
-	"github.com/pushfx/pushfx/integration/homeserver/sessions"
-	"github.com/pushfx/pushfx/module/mxid"
 )
 
-const (
-	maxFilterBytes = 16 << 10
-	filterIDBytes  = 12 // bytes of the hash in an id
-)
+// maxFilterBytes limits a filter, whose id must fit in the address of a sync.
+const maxFilterBytes = 16 << 10
 
 // filter has the members of a filter that this host obeys (Matrix specification, "Filtering").
 type filter struct {
@@ -56,72 +48,50 @@ func matchesType(pattern, eventType string) bool {
 	return regexp.MustCompile(expression).MatchString(eventType)
 }
 
-type filters struct{ store *sessions.Store }
-
-func newFilters(store *sessions.Store) *filters { return &filters{store} }
+// filters serves filters without storing them: the id of a filter is its encoded text.
+type filters struct{}
 
 // Register implements [handlers.RouteGroup].
-func (f *filters) Register(g *echo.Group, _ handlers.Dialect, auth ...echo.MiddlewareFunc) {
-	g.Any("/user/:userId/filter", methods{http.MethodPost: f.post}.serve, auth...)
-	g.Any("/user/:userId/filter/:filterId", methods{http.MethodGet: f.get}.serve, auth...)
+func (f filters) Register(g *echo.Group, _ handlers.Dialect, auth ...echo.MiddlewareFunc) {
+	g.POST("/user/:userId/filter", f.post, auth...)
+	g.GET("/user/:userId/filter/:filterId", f.get, auth...)
 }
 
-// post serves POST /user/{userId}/filter. Equal filters have equal ids.
-func (f *filters) post(c echo.Context) error {
-	user, err := owner(c)
+func (filters) post(c echo.Context) error {
+	if _, err := owner(c); err != nil {
+		return err
+	}
+	body, err := readObject(c, new(filter))
 	if err != nil {
 		return err
 	}
-	body, err := readObject(c, maxFilterBytes, new(filter))
-	if err != nil {
-		return err
+	if len(body) > maxFilterBytes {
+		return errTooLarge
 	}
-	var text bytes.Buffer
-	if err := json.Compact(&text, body); err != nil {
-		return err
-	}
-	sum := sha256.Sum256(text.Bytes())
-	id := base64.RawURLEncoding.EncodeToString(sum[:filterIDBytes])
-	if err := f.store.AddFilter(c.Request().Context(), user, id, text.Bytes()); err != nil {
-		return err
-	}
-	return c.JSON(http.StatusOK, map[string]string{"filter_id": id})
+	return c.JSON(http.StatusOK, map[string]string{"filter_id": base64.RawURLEncoding.EncodeToString(body)})
 }
 
-func (f *filters) get(c echo.Context) error {
-	user, err := owner(c)
-	if err != nil {
+func (filters) get(c echo.Context) error {
+	if _, err := owner(c); err != nil {
 		return err
 	}
-	id, err := pathParam(c, "filterId")
-	if err != nil {
-		return err
-	}
-	text, found, err := f.store.Filter(c.Request().Context(), user, id)
-	switch {
-	case err != nil:
-		return err
-	case !found:
+	text, err := base64.RawURLEncoding.DecodeString(c.Param("filterId"))
+	if err != nil || parseObject(text, new(filter)) != nil {
 		return notFound("Filter not found.")
 	}
 	return c.JSONBlob(http.StatusOK, text)
 }
 
-// named returns the filter of a sync, which the client names by id or gives as JSON. The default allows all types.
-func (f *filters) named(ctx context.Context, user mxid.UserID, name string) (named filter, err error) {
+// readFilter returns the filter of a sync, which the client names by id or gives as JSON. The default allows all types.
+func readFilter(name string) (f filter, err error) {
 	if name == "" {
 		return filter{}, nil
 	}
 	text := []byte(name)
 	if !strings.HasPrefix(name, "{") {
-		var found bool
-		text, found, err = f.store.Filter(ctx, user, name)
-		switch {
-		case err != nil:
-			return filter{}, err
-		case !found:
+		if text, err = base64.RawURLEncoding.DecodeString(name); err != nil {
 			return filter{}, badRequest("M_INVALID_PARAM", "There is no such filter.")
 		}
 	}
-	return named, parseObject(text, &named)
+	return f, parseObject(text, &f)
 }

@@ -16,8 +16,8 @@ import (
 
 const forgetEvery = time.Minute
 
-// forgetting removes what the module stores for deactivated users. It repeats failed calls, also calls of hosts that
-// died.
+// forgetting deactivates users and removes what the module stores for them. It repeats failed removals, also those of
+// other hosts.
 type forgetting struct {
 	sessions *sessions.Sessions
 	host     module.HostService
@@ -28,28 +28,44 @@ func newForgetting(sessions *sessions.Sessions, host module.HostService, log *za
 	return &forgetting{sessions, host, log}
 }
 
-func (f *forgetting) user(ctx context.Context, user mxid.UserID) error {
+// deactivate removes the user's data before it ends the account: if the host dies in between, the client can repeat the
+// request. It removes data again afterwards, because another device may have stored some meanwhile. A removal that fails
+// puts the user on the list of users to forget.
+func (f *forgetting) deactivate(ctx context.Context, user mxid.UserID) error {
 	if err := f.host.ForgetUser(ctx, user); err != nil {
+		logFailed(f.log, "deactivation", user, err)
+		if err := f.sessions.ForgetLater(ctx, user); err != nil {
+			return err
+		}
+	}
+	if err := f.sessions.Deactivate(ctx, user); err != nil {
 		return err
 	}
-	return f.sessions.Forgotten(ctx, user)
+	if err := f.host.ForgetUser(ctx, user); err != nil {
+		logFailed(f.log, "deactivation", user, errors.Join(err, f.sessions.ForgetLater(ctx, user)))
+	}
+	return nil
 }
 
-// all removes the stored data of every deactivated user that still has some.
-func (f *forgetting) all(ctx context.Context) error {
+// listed removes the stored data of every listed user.
+func (f *forgetting) listed(ctx context.Context) error {
 	users, err := f.sessions.ToForget(ctx)
 	for _, user := range users {
-		err = errors.Join(err, f.user(ctx, user))
+		again := f.host.ForgetUser(ctx, user)
+		if again == nil {
+			again = f.sessions.Forgotten(ctx, user)
+		}
+		err = errors.Join(err, again)
 	}
 	return err
 }
 
-// run calls all at once and then every minute.
+// run calls listed at once and then every minute.
 func (f *forgetting) run(ctx context.Context) {
 	every := time.NewTicker(forgetEvery)
 	defer every.Stop()
 	for {
-		if err := f.all(ctx); err != nil && ctx.Err() == nil {
+		if err := f.listed(ctx); err != nil && ctx.Err() == nil {
 			f.log.Warn("deactivated users wait to be forgotten", zap.String("error", fault.Details(err)))
 		}
 		select {

@@ -104,7 +104,7 @@ func (g *gateway) setStatus(c echo.Context) error {
 	var request struct {
 		Status int `json:"status"`
 	}
-	if _, err := readObject(c, maxBodyBytes, &request); err != nil {
+	if _, err := readObject(c, &request); err != nil {
 		return err
 	}
 	if request.Status < 200 || request.Status > 599 {

@@ -16,15 +16,11 @@ import (
 // which lets pages of any origin call them (Matrix specification, "Web Browser Clients").
 type guard struct {
 	listen  string // the host name in -listen
-	baseURL *url.URL
+	origins *http.CrossOriginProtection
 }
 
 func newGuard(cfg config) *guard {
-	base, err := url.Parse(cfg.baseURL)
-	if err != nil {
-		base = new(url.URL) // parseFlags has checked it
-	}
-	return &guard{(&url.URL{Host: cfg.listen}).Hostname(), base}
+	return &guard{(&url.URL{Host: cfg.listen}).Hostname(), http.NewCrossOriginProtection()}
 }
 
 func isDemoPath(path string) bool {
@@ -47,10 +43,10 @@ func (g *guard) check(r *http.Request) error {
 		return nil
 	case !g.hasName(r.Host):
 		return &matrixError{status: http.StatusForbidden, errcode: "M_FORBIDDEN",
-			text: "The demo does not know this host name. Use an IP address, or start it with -base-url."}
+			text: "The demo does not know this host name. Use an IP address, or the name in -listen."}
 	case path == "/":
 		return nil // links from other sites may lead to the page
-	case g.isForeign(r):
+	case g.origins.Check(r) != nil:
 		return &matrixError{status: http.StatusForbidden, errcode: "M_FORBIDDEN", text: "Pages of other sites cannot use the demo's endpoints."}
 	case r.URL.Query().Has("access_token"):
 		return badRequest("M_INVALID_PARAM", "Send the token in the Authorization header: addresses are logged.")
@@ -69,20 +65,5 @@ func (g *guard) hasName(host string) bool {
 	if _, err := netip.ParseAddr(name); err == nil || name == "localhost" || strings.HasSuffix(name, ".localhost") {
 		return true
 	}
-	return strings.EqualFold(name, g.listen) || strings.EqualFold(name, g.baseURL.Hostname())
-}
-
-// isForeign reports whether a browser sends the request for a page of another origin. Behind a proxy, the browser's
-// address may differ from the Host header; the base URL is that address.
-func (g *guard) isForeign(r *http.Request) bool {
-	if site := r.Header.Get("Sec-Fetch-Site"); site != "" && site != "same-origin" && site != "none" {
-		return true
-	}
-	for _, text := range r.Header.Values("Origin") {
-		origin, err := url.Parse(text)
-		if err != nil || origin.Host == "" || !strings.EqualFold(origin.Host, r.Host) && !strings.EqualFold(origin.Host, g.baseURL.Host) {
-			return true
-		}
-	}
-	return false
+	return strings.EqualFold(name, g.listen)
 }

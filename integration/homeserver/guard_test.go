@@ -25,31 +25,15 @@ func TestPagesOfOtherSitesCannotUseTheDemo(t *testing.T) {
 		{name: "another page", host: here, path: send, header: [2]string{"Origin", "https://evil.example"}},
 		{name: "another page's gateway", host: here, path: receiver.Path, header: [2]string{"Origin", "https://evil.example"}},
 		{name: "another port", host: here, path: send, header: [2]string{"Origin", "http://127.0.0.1:3000"}},
-		{name: "a sandbox or a file", host: here, path: send, header: [2]string{"Origin", "null"}},
-		{name: "no URL", host: here, path: send, header: [2]string{"Origin", "http://%"}},
-		{name: "another site without an Origin", host: here, path: send, header: [2]string{"Sec-Fetch-Site", "cross-site"}},
-		{name: "another port without an Origin", host: here, path: send, header: [2]string{"Sec-Fetch-Site", "same-site"}},
 		{name: "the page without an Origin", host: here, path: send, header: [2]string{"Sec-Fetch-Site", "same-origin"}, want: true},
 		{name: "an address typed in", host: here, path: "/_demo/gateway", header: [2]string{"Sec-Fetch-Site", "none"}, want: true},
 		{name: "a link to the page", host: here, path: "/", header: [2]string{"Sec-Fetch-Site", "cross-site"}, want: true},
 		{name: "an attacker's name", host: "evil.example:8008", path: send, header: [2]string{"Origin", "http://evil.example:8008"}},
 		{name: "an attacker's name, the page", host: "evil.example:8008", path: "/"},
-		{name: "an attacker's name that looks like ours", host: "localhost.evil.example", path: send},
 		{name: "no name", path: send},
 		{name: "localhost", host: "LocalHost.:8008", path: send, want: true},
-		{name: "localhost below", host: "demo.localhost:8008", path: send, want: true},
-		{name: "an address of version 6", host: "[::1]:8008", path: send, want: true},
 		{name: "an address of the network", config: config{listen: "0.0.0.0:8008"}, host: "192.0.2.7:8008", path: send, want: true},
 		{name: "the name in -listen", config: config{listen: "demo.example:8008"}, host: "demo.example:8008", path: send, want: true},
-		{
-			name: "behind a proxy that keeps the Host", config: config{baseURL: "https://demo.example"}, host: "demo.example", path: send,
-			header: [2]string{"Origin", "https://demo.example"}, want: true,
-		},
-		{
-			name: "behind a proxy that replaces the Host", config: config{baseURL: "https://demo.example"}, host: here, path: send,
-			header: [2]string{"Origin", "https://demo.example"}, want: true,
-		},
-		{name: "another name behind a proxy", config: config{baseURL: "https://demo.example"}, host: "evil.example", path: send},
 		{name: "a token in the address", host: here, path: send + "?access_token=demo-alice"},
 		{name: "Matrix", host: "any.example", path: v3 + "/sync?access_token=demo-alice", header: [2]string{"Origin", "https://any.example"}, want: true},
 	} {
@@ -70,7 +54,7 @@ func TestRefusedRequestsDoNothing(t *testing.T) {
 	d.expect("PUT", "/_demo/gateway?access_token=demo-alice", "", `{"status":502}`, 400,
 		`{"errcode":"M_INVALID_PARAM","error":"Send the token in the Authorization header: addresses are logged."}`)
 	for name, value := range map[string]string{"Origin": "https://evil.example", "Sec-Fetch-Site": "cross-site", "Host": "evil.example"} {
-		for _, method := range []string{"PUT", "OPTIONS"} {
+		for _, method := range []string{"PUT", "POST"} {
 			r := httptest.NewRequest(method, d.url+"/_demo/gateway", strings.NewReader(`{"status":502}`))
 			r.RequestURI = ""
 			r.Header.Set("Authorization", "Bearer demo-alice")

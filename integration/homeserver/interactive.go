@@ -10,19 +10,22 @@ import (
 )
 
 // authenticated checks the caller's password (Matrix specification, "User-Interactive Authentication API"). It answers
-// a request without a password with the challenge, and done is false. The only stage needs one request, so the host
-// stores no authentication session and accepts any session name.
+// a request without a password, or with a wrong one, with the challenge, and done is false. The only stage needs one
+// request, so the host stores no authentication session and accepts any session name.
 func (a *account) authenticated(c echo.Context, auth *passwordLogin) (done bool, err error) {
-	if auth == nil || auth.Type == "" { // the client asks for the state of its session
-		return false, c.JSON(http.StatusUnauthorized, challenge())
+	answer := map[string]any{
+		"flows":   []map[string][]string{{"stages": {passwordType}}},
+		"params":  emptyObject,
+		"session": rand.Text(),
 	}
-	err = a.checkCaller(c, auth)
-	refused, isRefusal := refusalOf(err)
-	if !isRefusal || refused.status == http.StatusTooManyRequests || refused.status == http.StatusBadRequest && auth.Type == passwordType {
-		return err == nil, err
+	if auth != nil && auth.Type != "" { // otherwise the client asks for the state of its session
+		err := a.checkCaller(c, auth)
+		refused, isRefusal := refusalOf(err)
+		if !isRefusal || refused.status == http.StatusTooManyRequests {
+			return err == nil, err
+		}
+		answer["errcode"], answer["error"] = refused.errcode, refused.text
 	}
-	answer := challenge()
-	answer["errcode"], answer["error"] = refused.errcode, refused.text
 	return false, c.JSON(http.StatusUnauthorized, answer)
 }
 
@@ -39,15 +42,4 @@ func (a *account) checkCaller(c echo.Context, auth *passwordLogin) error {
 		return err
 	}
 	return a.sessions.CheckPassword(ctx, user, *auth.Password)
-}
-
-func challenge() map[string]any {
-	type flow struct {
-		Stages []string `json:"stages"`
-	}
-	return map[string]any{
-		"flows":   []flow{{[]string{passwordType}}},
-		"params":  map[string]any{},
-		"session": rand.Text(),
-	}
 }

@@ -44,7 +44,7 @@ func (d *demo) untilLimited(method, path, token, body string) {
 func TestRequestRateLimit(t *testing.T) {
 	t.Parallel()
 	for path, token := range map[string]string{
-		rulesPath: "demo-mallory", whoamiPath: "", v3 + "/sync": "nobody", v3 + "/login": "", "/nowhere": "",
+		rulesPath: "demo-mallory", whoamiPath: "", v3 + "/sync": "nobody", v3 + "/login": "",
 	} {
 		d := startDemo(t, "-user-rate", "2")
 		d.untilLimited("GET", path, token, "")

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"net/http"
@@ -48,7 +49,7 @@ type loginRequest struct {
 // the default push rules; other hosts do this at registration.
 func (l *login) post(c echo.Context) error {
 	var request loginRequest
-	if _, err := readObject(c, maxBodyBytes, &request); err != nil {
+	if _, err := readObject(c, &request); err != nil {
 		return err
 	}
 	user, err := request.userOf(l.sessions)
@@ -93,25 +94,20 @@ func logFailed(log *zap.Logger, at string, user mxid.UserID, err error) {
 	}
 }
 
+// passwordLogin is defined in the Matrix specification, "Login".
 type passwordLogin struct {
-	Type       string          `json:"type"`
-	Identifier *userIdentifier `json:"identifier"`
-	User       string          `json:"user"` // deprecated form of identifier
-	Password   *string         `json:"password"`
-}
-
-// userIdentifier is defined in the Matrix specification, "Identifier types".
-type userIdentifier struct {
-	Type string `json:"type"`
-	User string `json:"user"`
+	Type       string `json:"type"`
+	Identifier struct {
+		Type string `json:"type"`
+		User string `json:"user"`
+	} `json:"identifier"`
+	User     string  `json:"user"` // deprecated form of identifier
+	Password *string `json:"password"`
 }
 
 // userOf returns the user of a login, or an error that names the missing field.
 func (l passwordLogin) userOf(users *sessions.Sessions) (mxid.UserID, error) {
-	name := l.User
-	if l.Identifier != nil {
-		name = l.Identifier.User
-	}
+	name := cmp.Or(l.Identifier.User, l.User)
 	switch {
 	case l.Type == "":
 		return "", missing("type")
@@ -119,30 +115,14 @@ func (l passwordLogin) userOf(users *sessions.Sessions) (mxid.UserID, error) {
 		return "", badRequest("M_UNKNOWN", "Bad login type.")
 	case l.Password == nil:
 		return "", missing("password")
-	case l.Identifier != nil:
-		if err := l.Identifier.check(); err != nil {
-			return "", err
-		}
-	case l.User == "":
-		return "", missing("identifier")
+	case l.Identifier.Type != "" && l.Identifier.Type != "m.id.user":
+		return "", sessions.ErrWrongPassword // users have no third-party ids here
+	case name == "":
+		return "", missing("identifier.user")
 	}
 	user, valid := users.User(name)
 	if !valid {
 		return "", sessions.ErrWrongPassword // as for any unknown user
 	}
 	return user, nil
-}
-
-func (i userIdentifier) check() error {
-	switch {
-	case i.Type == "":
-		return missing("identifier.type")
-	case i.Type == "m.id.thirdparty" || i.Type == "m.id.phone":
-		return sessions.ErrWrongPassword // users have no third-party ids here
-	case i.Type != "m.id.user":
-		return badRequest("M_UNKNOWN", "Unknown identifier type.")
-	case i.User == "":
-		return missing("identifier.user")
-	}
-	return nil
 }

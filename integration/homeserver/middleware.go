@@ -1,59 +1,27 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"maps"
 	"net/http"
-	"strings"
-	"time"
 
 	"github.com/labstack/echo/v4"
 	"github.com/labstack/echo/v4/middleware"
 	"go.uber.org/zap"
 )
 
-// statusGone is the status in the log if a client closed its connection before the answer, as in the logs of nginx. The
-// server has not failed.
-const statusGone = 499
-
-func clientIsGone(c echo.Context) bool {
-	return errors.Is(c.Request().Context().Err(), context.Canceled)
-}
-
 // logRequests logs requests at debug level. It logs the route, because path and query may
-// contain tokens and rule ids. It logs the path only if no route matches.
+// contain tokens and rule ids.
 func logRequests(log *zap.Logger) echo.MiddlewareFunc {
-	return func(next echo.HandlerFunc) echo.HandlerFunc {
-		return func(c echo.Context) error {
-			start := time.Now()
-			if err := next(c); err != nil {
-				c.Error(err) // the error handler answers now, so that the status is known
-			}
-			status := c.Response().Status
-			if status >= http.StatusInternalServerError && clientIsGone(c) {
-				status = statusGone
-			}
-			if entry := log.Check(zap.DebugLevel, "request"); entry != nil {
-				fields := []zap.Field{
-					zap.String("method", c.Request().Method),
-					zap.String("route", c.Path()),
-					zap.Int("status", status),
-					zap.Duration("latency", time.Since(start)),
-				}
-				if strings.HasSuffix(c.Path(), "*") { // no route matches
-					fields = append(fields, zap.String("path", beginning(c.Request().URL.Path)))
-				}
-				entry.Write(fields...)
-			}
+	return middleware.RequestLoggerWithConfig(middleware.RequestLoggerConfig{
+		HandleError: true, // so that the status is known
+		LogMethod:   true, LogRoutePath: true, LogStatus: true, LogLatency: true,
+		LogValuesFunc: func(_ echo.Context, v middleware.RequestLoggerValues) error {
+			log.Debug("request", zap.String("method", v.Method), zap.String("route", v.RoutePath),
+				zap.Int("status", v.Status), zap.Duration("latency", v.Latency))
 			return nil
-		}
-	}
-}
-
-func beginning(path string) string {
-	const enough = 200
-	return path[:min(len(path), enough)]
+		},
+	})
 }
 
 // allowBrowsers adds the headers that let web clients of any origin read answers, and answers

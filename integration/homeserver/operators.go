@@ -30,9 +30,9 @@ func newOperators(metrics *prometheus.Registry, health module.Health, drain *dra
 func (o *operators) router() *echo.Echo {
 	e := echo.New()
 	e.HTTPErrorHandler = newErrorHandler(o.log)
-	e.Any("/healthz", methods{http.MethodGet: alive}.serve)
-	e.Any("/readyz", methods{http.MethodGet: o.ready}.serve)
-	e.Any("/metrics", methods{http.MethodGet: echo.WrapHandler(promhttp.HandlerFor(o.metrics, promhttp.HandlerOpts{}))}.serve)
+	e.GET("/healthz", alive)
+	e.GET("/readyz", o.ready)
+	e.GET("/metrics", echo.WrapHandler(promhttp.HandlerFor(o.metrics, promhttp.HandlerOpts{})))
 	return e
 }
 
@@ -43,24 +43,10 @@ func newMetrics(client redis.UniversalClient) *prometheus.Registry {
 	metrics.MustRegister(
 		collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
-		poolMetric("redis_pool_connections", "Connections to Redis, idle ones included.", prometheus.GaugeValue,
-			client, func(s *redis.PoolStats) uint32 { return s.TotalConns }),
-		poolMetric("redis_pool_idle_connections", "Idle connections to Redis.", prometheus.GaugeValue,
-			client, func(s *redis.PoolStats) uint32 { return s.IdleConns }),
-		poolMetric("redis_pool_timeouts_total", "Commands that got no connection to Redis in time.", prometheus.CounterValue,
-			client, func(s *redis.PoolStats) uint32 { return s.Timeouts }),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "redis_pool_connections", Help: "Connections to Redis, idle ones included."},
+			func() float64 { return float64(client.PoolStats().TotalConns) }),
 	)
 	return metrics
-}
-
-func poolMetric(
-	name, help string, kind prometheus.ValueType, client redis.UniversalClient, value func(*redis.PoolStats) uint32,
-) prometheus.Collector {
-	read := func() float64 { return float64(value(client.PoolStats())) }
-	if kind == prometheus.CounterValue {
-		return prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: help}, read)
-	}
-	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, read)
 }
 
 // ready serves GET /readyz. It answers 200 if the host can serve users and is not stopping.

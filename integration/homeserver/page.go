@@ -51,10 +51,10 @@ func mountDemo(
 	e *echo.Echo, auth echo.MiddlewareFunc, x *explainer, s *sending, p *pusherStates, g *gateway, listening *servers,
 ) {
 	stream := func(c echo.Context) error { return g.stream(c, listening.clients.url()+receiver.Path) }
-	e.Any("/_demo/explain", methods{http.MethodPost: x.explain}.serve, auth)
-	e.Any("/_demo/send", methods{http.MethodPost: s.send}.serve, auth)
-	e.Any("/_demo/pushers", methods{http.MethodGet: p.get}.serve, auth)
-	e.Any("/_demo/gateway", methods{http.MethodPut: g.setStatus}.serve, auth)
-	e.Any("/_demo/notifications", methods{http.MethodGet: stream}.serve, auth)
+	e.POST("/_demo/explain", x.explain, auth)
+	e.POST("/_demo/send", s.send, auth)
+	e.GET("/_demo/pushers", p.get, auth)
+	e.PUT("/_demo/gateway", g.setStatus, auth)
+	e.GET("/_demo/notifications", stream, auth)
 	e.Any(receiver.Path, echo.WrapHandler(g.receiver))
 }

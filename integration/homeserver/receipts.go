@@ -24,15 +24,15 @@ func newReceipts(rooms *roomRoutes, outbox *outbox) *receipts { return &receipts
 
 // Register implements [handlers.RouteGroup].
 func (r *receipts) Register(g *echo.Group, _ handlers.Dialect, auth ...echo.MiddlewareFunc) {
-	g.Any("/rooms/:roomId/receipt/:receiptType/:eventId", methods{http.MethodPost: r.post}.serve, auth...)
-	g.Any("/rooms/:roomId/read_markers", methods{http.MethodPost: r.markers}.serve, auth...)
+	g.POST("/rooms/:roomId/receipt/:receiptType/:eventId", r.post, auth...)
+	g.POST("/rooms/:roomId/read_markers", r.markers, auth...)
 }
 
 const fullyRead = "m.fully_read"
 
 // post serves POST /rooms/{roomId}/receipt/{receiptType}/{eventId} (Matrix specification,
-// "Receipts"). A public and a private receipt have the same effect on the counts; m.fully_read
-// has none.
+// "Receipts"). A public and a private receipt have the same effect on the counts. The host
+// accepts m.fully_read and ignores it, because it has no effect on the counts.
 func (r *receipts) post(c echo.Context) error {
 	kind, err := pathParam(c, "receiptType")
 	if err != nil {
@@ -44,7 +44,7 @@ func (r *receipts) post(c echo.Context) error {
 	var request struct {
 		Thread json.RawMessage `json:"thread_id"`
 	}
-	if _, err := readObject(c, maxBodyBytes, &request); err != nil {
+	if _, err := readObject(c, &request); err != nil {
 		return err
 	}
 	room, e, err := r.rooms.eventOf(c)
@@ -61,17 +61,7 @@ func (r *receipts) post(c echo.Context) error {
 		}
 	}
 	ctx, user := c.Request().Context(), callerOf(c).User
-	if kind == fullyRead {
-		err := r.rooms.rooms.SetReceipt(ctx, user, room, e, fullyRead, module.AllThreads)
-		if err == nil {
-			err = r.fullyReadChanged(ctx, user, room)
-		}
-		if err != nil {
-			return err
-		}
-		return c.JSON(http.StatusOK, emptyObject)
-	}
-	if thread == e.ID { // the root of a thread is in the main timeline
+	if kind == fullyRead || thread == e.ID { // the root of a thread is in the main timeline
 		return c.JSON(http.StatusOK, emptyObject)
 	}
 	if err := r.rooms.rooms.SetReceipt(ctx, user, room, e, kind, thread); err != nil {
@@ -81,15 +71,6 @@ func (r *receipts) post(c echo.Context) error {
 		return err
 	}
 	return c.JSON(http.StatusOK, emptyObject)
-}
-
-// fullyReadChanged tells the user's syncs to deliver m.fully_read as account data of the room.
-func (r *receipts) fullyReadChanged(ctx context.Context, user mxid.UserID, room string) error {
-	if err := r.rooms.rooms.Changed(ctx, room, user); err != nil {
-		return err
-	}
-	r.outbox.waker.wake(user)
-	return nil
 }
 
 // threadIn returns the thread_id of a receipt, which must be text that is not empty.
@@ -125,16 +106,15 @@ func (r *receipts) markers(c echo.Context) error {
 		return err
 	}
 	var request struct {
-		FullyRead string `json:"m.fully_read"`
-		Read      string `json:"m.read"`
-		Private   string `json:"m.read.private"`
+		Read    string `json:"m.read"`
+		Private string `json:"m.read.private"`
 	}
-	if _, err := readObject(c, maxBodyBytes, &request); err != nil {
+	if _, err := readObject(c, &request); err != nil {
 		return err
 	}
 	ctx, user := c.Request().Context(), callerOf(c).User
 	var furthest int64
-	for kind, id := range map[string]string{fullyRead: request.FullyRead, "m.read": request.Read, "m.read.private": request.Private} {
+	for kind, id := range map[string]string{"m.read": request.Read, "m.read.private": request.Private} {
 		if id == "" {
 			continue
 		}
@@ -142,21 +122,15 @@ func (r *receipts) markers(c echo.Context) error {
 		if err != nil {
 			return err
 		}
-		if kind != fullyRead {
-			furthest = max(furthest, e.Position)
-		}
 		if err := r.rooms.rooms.SetReceipt(ctx, user, room, e, kind, module.AllThreads); err != nil {
 			return err
 		}
+		furthest = max(furthest, e.Position)
 	}
-	switch {
-	case furthest > 0:
-		err = r.outbox.read(ctx, user, room, module.AllThreads, furthest)
-	case request.FullyRead != "":
-		err = r.fullyReadChanged(ctx, user, room)
-	}
-	if err != nil {
-		return err
+	if furthest > 0 {
+		if err := r.outbox.read(ctx, user, room, module.AllThreads, furthest); err != nil {
+			return err
+		}
 	}
 	return c.JSON(http.StatusOK, emptyObject)
 }

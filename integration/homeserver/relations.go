@@ -14,7 +14,7 @@ import (
 func mountRelations(e *echo.Echo, r *roomRoutes, auth echo.MiddlewareFunc) {
 	const path = "/_matrix/client/v1/rooms/:roomId/relations/:eventId"
 	for _, more := range []string{"", "/:relType", "/:relType/:eventType"} {
-		e.Any(path+more, methods{http.MethodGet: r.relations}.serve, auth)
+		e.GET(path+more, r.relations, auth)
 	}
 }
 

@@ -33,17 +33,8 @@ func newRoomRoutes(cfg config, host module.HostService, rooms *rooms.Store, outb
 
 // Register implements [handlers.RouteGroup].
 func (r *roomRoutes) Register(g *echo.Group, _ handlers.Dialect, auth ...echo.MiddlewareFunc) {
-	g.Any("/joined_rooms", methods{http.MethodGet: r.joined}.serve, auth...)
-	g.Any("/rooms/:roomId/upgrade", methods{http.MethodPost: r.upgrade}.serve, auth...)
-	g.Any("/rooms/:roomId/redact/:eventId/:txnId", methods{http.MethodPut: r.redact}.serve, auth...)
-}
-
-func (r *roomRoutes) joined(c echo.Context) error {
-	list, err := r.rooms.Joined(c.Request().Context(), callerOf(c).User)
-	if err != nil {
-		return err
-	}
-	return c.JSON(http.StatusOK, map[string][]string{"joined_rooms": list})
+	g.POST("/rooms/:roomId/upgrade", r.upgrade, auth...)
+	g.PUT("/rooms/:roomId/redact/:eventId/:txnId", r.redact, auth...)
 }
 
 // eventOf returns the room and the event in the path. It returns an error for a user outside the room.
@@ -90,7 +81,7 @@ func (r *roomRoutes) redact(c echo.Context) error {
 	var request struct {
 		Reason string `json:"reason"`
 	}
-	if _, err := readObject(c, maxBodyBytes, &request); err != nil {
+	if _, err := readObject(c, &request); err != nil {
 		return err
 	}
 	ctx, user := c.Request().Context(), callerOf(c).User
@@ -123,7 +114,7 @@ func (r *roomRoutes) upgrade(c echo.Context) error {
 	var request struct {
 		NewVersion string `json:"new_version"`
 	}
-	if _, err := readObject(c, maxBodyBytes, &request); err != nil {
+	if _, err := readObject(c, &request); err != nil {
 		return err
 	}
 	if request.NewVersion == "" {

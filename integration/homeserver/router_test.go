@@ -58,7 +58,7 @@ func request(t *testing.T, parts failing, path string) (*httptest.ResponseRecord
 
 func routerOf(groups []handlers.RouteGroup, users *sessions.Sessions, log *zap.Logger) *echo.Echo {
 	limits := newLimits(0, 0)
-	return newRouter(groups, newAuth(users, limits), newLogin(users, limits, nil, log), wellKnown{}, limits, newDrain(config{}), newGuard(config{}), &pushfx.Push{}, log)
+	return newRouter(groups, newAuth(users, limits), newLogin(users, limits, nil, log), limits, newDrain(config{}), newGuard(config{}), &pushfx.Push{}, log)
 }
 
 func startStore(t *testing.T) *sessions.Store {

@@ -136,7 +136,7 @@ func (r *sendRequest) change() rooms.Change {
 // event_id, the first event stays. After a 503, the event may have been stored.
 func (s *sending) send(c echo.Context) error {
 	var request sendRequest
-	if _, err := readObject(c, maxBodyBytes, &request); err != nil {
+	if _, err := readObject(c, &request); err != nil {
 		return err
 	}
 	if err := request.check(); err != nil {

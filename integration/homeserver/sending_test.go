@@ -49,29 +49,6 @@ func TestSentEventsArePrinted(t *testing.T) {
 	}
 }
 
-// A pusher belongs to the device in the token, which needs no login; a logout or a new password removes the pusher.
-func TestAPusherOfATokenWithADeviceIsServed(t *testing.T) {
-	t.Parallel()
-	d := startDemo(t)
-	d.setPusherHere("demo-alice/PHONE", "phone", "")
-	d.setPusherHere("demo-alice/WATCH", "watch", "")
-	d.login("alice", "demo", "TABLET") // keeps the pushers of logged-in devices
-	d.send("demo-bob", "$1", "")
-	poll(t, "both notifications are printed", func() bool { return strings.Count(d.stdout.String(), "event $1 ") == 2 })
-	pushers := func() int {
-		return strings.Count(d.do("GET", v3+"/pushers", "demo-alice", "").body, `"pushkey"`)
-	}
-	d.expect("POST", v3+"/logout", "demo-alice/WATCH", "", 200, "")
-	if got := pushers(); got != 1 {
-		t.Errorf("%d pushers after the logout of a device, want 1", got)
-	}
-	d.expect("GET", whoamiPath, "demo-alice/PHONE", "", 200, `{"device_id":"PHONE","is_guest":false,"user_id":"@alice:localhost"}`)
-	d.expect("POST", v3+"/logout/all", "demo-alice/PHONE", "", 200, "")
-	if got := pushers(); got != 0 {
-		t.Errorf("%d pushers after the logout of all devices, want none", got)
-	}
-}
-
 func TestUsersThatIgnoreTheSenderAreNotNotified(t *testing.T) {
 	t.Parallel()
 	d := startDemo(t)

@@ -16,10 +16,9 @@ func TestStoredSessionsTellNoSecrets(t *testing.T) {
 	if got := d.changePassword(token, "alice", "demo", "new-s3cret", ""); got.status != 200 {
 		t.Fatalf("got %d %s", got.status, got.body)
 	}
-	d.expect("POST", v3+"/user/@alice:localhost/filter", token, "{}", 200, "")
 	d.expect("GET", v3+"/sync?access_token="+token, "", "", 200, "")
 	texts := []string{d.stderr.String()}
-	for _, name := range []string{"account", "devices", "filters"} {
+	for _, name := range []string{"account", "devices"} {
 		fields, err := server.Client(t).HGetAll(t.Context(), "hs1:demo:"+name+":{@alice:localhost}").Result()
 		if err != nil || len(fields) == 0 {
 			t.Errorf("%s: got %v, %v", name, fields, err)

@@ -28,21 +28,20 @@ type syncs struct {
 	rooms    *rooms.Store
 	unread   module.UnreadService
 	sessions *sessions.Sessions
-	filters  *filters
 	waker    *waker
 	log      *zap.Logger
 }
 
 func newSyncs(
 	rules module.SyncService, rooms *rooms.Store, unread module.UnreadService, sessions *sessions.Sessions,
-	filters *filters, waker *waker, log *zap.Logger,
+	waker *waker, log *zap.Logger,
 ) *syncs {
-	return &syncs{rules, rooms, unread, sessions, filters, waker, log}
+	return &syncs{rules, rooms, unread, sessions, waker, log}
 }
 
 // Register implements [handlers.RouteGroup].
 func (s *syncs) Register(g *echo.Group, _ handlers.Dialect, auth ...echo.MiddlewareFunc) {
-	g.Any("/sync", methods{http.MethodGet: s.get}.serve, auth...)
+	g.GET("/sync", s.get, auth...)
 }
 
 // get serves GET /sync (Matrix specification, "Syncing"). A first sync gets all rules and rooms at once. A later sync
@@ -51,7 +50,7 @@ func (s *syncs) Register(g *echo.Group, _ handlers.Dialect, auth ...echo.Middlew
 func (s *syncs) get(c echo.Context) error {
 	ctx := c.Request().Context()
 	who := sessions.CallerFrom(ctx)
-	request, err := s.parse(ctx, who, c.QueryParams())
+	request, err := parseSync(c.QueryParams())
 	if err != nil {
 		return err
 	}
@@ -78,7 +77,7 @@ type syncRequest struct {
 	threads bool          // whether the filter asks for counts by thread
 }
 
-func (s *syncs) parse(ctx context.Context, who sessions.Caller, query url.Values) (r syncRequest, err error) {
+func parseSync(query url.Values) (r syncRequest, err error) {
 	token := query.Get("since")
 	if r.since, r.stream, err = tokenIn(token); err != nil {
 		return r, err
@@ -86,17 +85,14 @@ func (s *syncs) parse(ctx context.Context, who sessions.Caller, query url.Values
 	if r.wait, err = parseTimeout(query.Get("timeout")); err != nil {
 		return r, err
 	}
-	full, err := parseFullState(query.Get("full_state"))
-	if err != nil {
-		return r, err
-	}
+	full := query.Get("full_state") == "true"
 	if full {
 		r.since, r.stream = 0, ""
 	}
 	if full || token == "" {
 		r.wait = 0
 	}
-	filter, err := s.filters.named(ctx, who.User, query.Get("filter"))
+	filter, err := readFilter(query.Get("filter"))
 	r.deliver, r.ignored = filter.allows(module.AccountDataType), filter.allows(sessions.IgnoredType)
 	r.limit = filter.timelineLimit()
 	r.threads = filter.Room.Timeline.Threads
@@ -112,16 +108,6 @@ func parseTimeout(text string) (time.Duration, error) {
 		return 0, badRequest("M_INVALID_PARAM", "The timeout must be milliseconds.")
 	}
 	return time.Duration(min(millis, maxSyncWait.Milliseconds())) * time.Millisecond, nil
-}
-
-func parseFullState(text string) (bool, error) {
-	switch text {
-	case "true":
-		return true, nil
-	case "false", "":
-		return false, nil
-	}
-	return false, badRequest("M_INVALID_PARAM", "The full_state must be true or false.")
 }
 
 const syncTokenPrefix = "s"

@@ -31,13 +31,12 @@ func newRoomsBatch() roomsBatch {
 func (b *roomsBatch) isEmpty() bool { return len(b.Join)+len(b.Leave) == 0 && b.ignored == "" }
 
 type roomBatch struct {
-	Timeline    timeline                  `json:"timeline"`
-	Ephemeral   *events[receiptEvent]     `json:"ephemeral,omitempty"`    // the user's own receipts
-	AccountData *events[accountDataEvent] `json:"account_data,omitempty"` // m.fully_read
-	State       events[json.RawMessage]   `json:"state"`
-	Summary     *roomSummary              `json:"summary,omitempty"`
-	Unread      *threadUnread             `json:"unread_notifications,omitempty"`
-	Threads     map[string]threadUnread   `json:"unread_thread_notifications,omitempty"` // by the event id of the root
+	Timeline  timeline                `json:"timeline"`
+	Ephemeral *events[receiptEvent]   `json:"ephemeral,omitempty"` // the user's own receipts
+	State     events[json.RawMessage] `json:"state"`
+	Summary   *roomSummary            `json:"summary,omitempty"`
+	Unread    *threadUnread           `json:"unread_notifications,omitempty"`
+	Threads   map[string]threadUnread `json:"unread_thread_notifications,omitempty"` // by the event id of the root
 }
 
 type threadUnread struct {
@@ -115,7 +114,7 @@ type receiptContent struct {
 	Thread string `json:"thread_id,omitempty"`
 }
 
-// addReceipts adds the user's own receipts and m.fully_read to the rooms. The host does not deliver other users' receipts.
+// addReceipts adds the user's own receipts to the rooms. The host does not deliver other users' receipts.
 func (s *syncs) addReceipts(ctx context.Context, user mxid.UserID, joined map[string]*roomBatch) error {
 	if len(joined) == 0 {
 		return nil
@@ -127,14 +126,6 @@ func (s *syncs) addReceipts(ctx context.Context, user mxid.UserID, joined map[st
 	for room, one := range joined {
 		one.Ephemeral = &events[receiptEvent]{[]receiptEvent{}}
 		for _, r := range all[room] {
-			if r.Kind == fullyRead {
-				content, err := json.Marshal(fullyReadContent{r.Event})
-				if err != nil {
-					return err
-				}
-				one.AccountData = &events[accountDataEvent]{[]accountDataEvent{{fullyRead, content}}}
-				continue
-			}
 			one.Ephemeral.Events = append(one.Ephemeral.Events, receiptEvent{"m.receipt", map[string]map[string]map[mxid.UserID]receiptContent{
 				r.Event: {r.Kind: {user: {r.Time.UnixMilli(), r.Thread}}},
 			}})

@@ -71,8 +71,8 @@ const client = sdk.createClient({
 	fetchFn,
 	logger: silent,
 	userId: userId(ALICE),
-	deviceId: "UNREAD",
-	accessToken: `demo-${ALICE}/UNREAD`,
+	deviceId: "DEMO",
+	accessToken: `demo-${ALICE}`,
 	store: new sdk.MemoryStore(),
 });
 
@@ -162,8 +162,8 @@ await step("a threaded receipt in the main timeline", () => receipt("2", Read), 
 await step("a private one in a thread", () => receipt("4", ReadPrivate), [1, 1], [1, 1], [1, 0]);
 await step("a threaded receipt in a thread", () => receipt("5", Read), [1, 1], [0, 0], [1, 0]);
 await step("a receipt behind the others", () => receipt("1", Read, UNTHREADED), [1, 1], [0, 0], [1, 0]);
-await step("m.fully_read", () => client.setRoomReadMarkers(ROOM, "$6"), [1, 1], [0, 0], [1, 0]);
-await step("a message after it", () => send(BOB, "8"), [2, 1], [0, 0], [1, 0]);
+const fullyRead = () => client.setRoomReadMarkers(ROOM, "$6"); // has no effect
+await step("a message after m.fully_read", () => fullyRead().then(() => send(BOB, "8")), [2, 1], [0, 0], [1, 0]);
 await step("a redaction", () => client.redactEvent(ROOM, "$3"), [1, 0], [0, 0], [1, 0]);
 await step("a redaction in a thread", () => client.redactEvent(ROOM, "$6"), [1, 0], [0, 0], [0, 0]);
 await step("a thread again", () => send(BOB, "9", { ...mention, ...inThread("2") }), [1, 0], [0, 0], [1, 1]);

@@ -18,7 +18,7 @@ const maxReceipts = 2000
 
 // Receipt says that a user has read up to an event.
 type Receipt struct {
-	Kind   string // m.read, m.read.private or m.fully_read
+	Kind   string // m.read or m.read.private
 	Thread string // empty for all threads
 	Event  string
 	Time   time.Time

@@ -133,23 +133,6 @@ func (s *Store) all(ctx context.Context, user mxid.UserID) (changes Changes, err
 	return changes, err
 }
 
-// Joined returns the rooms that a user has joined.
-func (s *Store) Joined(ctx context.Context, user mxid.UserID) ([]string, error) {
-	changes, err := s.Since(ctx, user, "")
-	joined := []string{}
-	for room := range changes.Rooms {
-		members, err := s.Members(ctx, room)
-		if err != nil {
-			return nil, err
-		}
-		if members[user] == Joined {
-			joined = append(joined, room)
-		}
-	}
-	slices.Sort(joined)
-	return joined, err
-}
-
 // Timeline returns the newest visible events of a room, or the newest of the events with the given ids. Limited tells
 // whether it left out older events.
 func (s *Store) Timeline(ctx context.Context, room string, limit int, ids ...string) (events []Event, limited bool, err error) {

@@ -11,7 +11,14 @@ import (
 // toForget is a hash whose fields are users.
 const toForget = "forget"
 
-// ToForget returns the deactivated users for whom [Sessions.Forgotten] was not called yet.
+// ForgetLater adds a user to [Sessions.ToForget].
+func (s *Sessions) ForgetLater(ctx context.Context, user mxid.UserID) error {
+	return s.do(ctx, func(ctx context.Context, client redis.UniversalClient) error {
+		return client.HSet(ctx, s.prefix+toForget, string(user), "").Err()
+	})
+}
+
+// ToForget returns the listed users that are deactivated.
 func (s *Sessions) ToForget(ctx context.Context) (users []mxid.UserID, err error) {
 	var names []string
 	var deactivated []*redis.BoolCmd

@@ -1,77 +1,36 @@
 package sessions
 
 import (
-	"context"
-	"crypto/pbkdf2"
-	"crypto/rand"
-	"crypto/sha256"
 	"crypto/subtle"
-	"encoding/json"
-	"fmt"
-	"runtime"
-	"time"
+	"errors"
+
+	"golang.org/x/crypto/bcrypt"
 )
 
-// DefaultPassword is the password of every user until they change it.
-const DefaultPassword = "demo"
-
-// The parameters of new password hashes. A stored hash contains its own parameters. A real host needs 600,000
-// iterations or more.
 const (
-	passwordIterations = 100_000
-	passwordSaltBytes  = 16
+	// DefaultPassword is the password of every user until they change it.
+	DefaultPassword = "demo"
+
+	// MaxPasswordBytes is the longest password. The hash would ignore the rest of a longer one.
+	MaxPasswordBytes = 72
 )
 
-// passwords hashes passwords. A hash occupies a core for tens of milliseconds, so at most
-// half of the cores compute hashes at a time.
-type passwords struct {
-	slots chan struct{} // semaphore with a place for each hash in progress
-	wait  time.Duration // longest wait for a slot
+func hashPassword(password string) ([]byte, error) {
+	return bcrypt.GenerateFromPassword([]byte(password), bcrypt.DefaultCost)
 }
 
-func newPasswords(wait time.Duration) *passwords {
-	return &passwords{make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2)), wait}
-}
-
-// passwordHash is a stored password: its PBKDF2 with HMAC-SHA-256.
-type passwordHash struct {
-	Iterations int    `json:"iterations"`
-	Salt       []byte `json:"salt"`
-	Key        []byte `json:"key"`
-}
-
-// hash returns the stored form of a password. Errors: [ErrBusy].
-func (p *passwords) hash(ctx context.Context, password string) (stored []byte, err error) {
-	hash := passwordHash{Iterations: passwordIterations, Salt: make([]byte, passwordSaltBytes)}
-	_, _ = rand.Read(hash.Salt) // never fails
-	if hash.Key, err = p.derive(ctx, hash, password); err != nil {
-		return nil, err
-	}
-	return json.Marshal(hash)
-}
-
-// check compares a password with the stored hash, or with the default password if no hash is stored. Errors: [ErrBusy].
-func (p *passwords) check(ctx context.Context, password, stored string) (bool, error) {
+// checkPassword compares a password with the stored hash, or with the default password if no hash is stored. Errors:
+// [ErrWrongPassword].
+func checkPassword(password, stored string) error {
 	if stored == "" {
-		return subtle.ConstantTimeCompare([]byte(password), []byte(DefaultPassword)) == 1, nil
+		if subtle.ConstantTimeCompare([]byte(password), []byte(DefaultPassword)) == 0 {
+			return ErrWrongPassword
+		}
+		return nil
 	}
-	var hash passwordHash
-	if err := json.Unmarshal([]byte(stored), &hash); err != nil {
-		return false, fmt.Errorf("stored password: %w", err)
+	err := bcrypt.CompareHashAndPassword([]byte(stored), []byte(password))
+	if errors.Is(err, bcrypt.ErrMismatchedHashAndPassword) {
+		return ErrWrongPassword
 	}
-	key, err := p.derive(ctx, hash, password)
-	return err == nil && subtle.ConstantTimeCompare(key, hash.Key) == 1, err
-}
-
-// derive waits a limited time for a slot, then computes the hash.
-func (p *passwords) derive(ctx context.Context, h passwordHash, password string) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, p.wait)
-	defer cancel()
-	select {
-	case p.slots <- struct{}{}:
-		defer func() { <-p.slots }()
-	case <-ctx.Done():
-		return nil, ErrBusy
-	}
-	return pbkdf2.Key(sha256.New, password, h.Salt, h.Iterations, sha256.Size)
+	return err
 }

@@ -1,5 +1,5 @@
-// Package sessions stores the demo host's users in Redis: their passwords, devices, access
-// tokens and filters. It implements [module.Accounts].
+// Package sessions stores the demo host's users in Redis: their passwords, devices and
+// access tokens. It implements [module.Accounts].
 //
 // A real host has all of this already.
 package sessions
@@ -22,17 +22,9 @@ import (
 
 // The errors for clients.
 var (
-	ErrWrongPassword  = errors.New("invalid username or password")
-	ErrDeactivated    = errors.New("this account has been deactivated")
-	ErrTooManyDevices = errors.New("too many devices")
-	ErrTooManyFilters = errors.New("too many filters")
-
-	// ErrBusy means that a password waited too long for a core.
-	ErrBusy = errors.New("too many passwords are being checked")
+	ErrWrongPassword = errors.New("invalid username or password")
+	ErrDeactivated   = errors.New("this account has been deactivated")
 )
-
-// MaxDevices is how many devices a user can have.
-const MaxDevices = 200
 
 // Sessions stores users with their passwords and devices. It is safe for concurrent use. Each
 // method can also return [module.Unavailable].
@@ -40,7 +32,6 @@ type Sessions struct {
 	*Store
 	serverName string
 	ended      func(mxid.UserID)
-	passwords  *passwords
 }
 
 var (
@@ -51,7 +42,7 @@ var (
 // New returns the sessions of a server's users. Ended is called after sessions of a user have
 // ended.
 func New(store *Store, serverName string, ended func(mxid.UserID)) *Sessions {
-	return &Sessions{store, serverName, ended, newPasswords(store.timeout)}
+	return &Sessions{store, serverName, ended}
 }
 
 // The fields of an account.
@@ -62,49 +53,21 @@ const (
 
 // session is a stored session.
 type session struct {
-	SecretHash string `json:"secret_sha256"` // empty: the device has no token of its own
-	CreatedTS  int64  `json:"created_ts"`    // in milliseconds since 1970
+	SecretHash string `json:"secret_sha256"`
+	CreatedTS  int64  `json:"created_ts"` // in milliseconds since 1970
 }
 
 func (s *session) isOf(secret string) bool {
 	return s != nil && subtle.ConstantTimeCompare([]byte(s.SecretHash), []byte(hashSecret(secret))) == 1
 }
 
-// Authenticate returns the caller of a token. Errors: [module.ErrLoggedOut], [ErrTooManyDevices].
+// Authenticate returns the caller of a token. Errors: [module.ErrLoggedOut].
 func (s *Sessions) Authenticate(ctx context.Context, token string) (Caller, error) {
 	who, valid := callerOf(token, s.serverName)
-	switch {
-	case !valid:
+	if !valid {
 		return Caller{}, module.ErrLoggedOut
-	case who.secret == "" && who.Device != defaultDevice:
-		return who, s.addDevice(ctx, who)
 	}
 	return who, s.Check(ctx, who)
-}
-
-// addDevice adds a device (KEYS[2]) without a token of its own to an account (KEYS[1]), unless it has the device.
-var addDevice = redis.NewScript(`
-if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 1 or redis.call('HEXISTS', KEYS[2], ARGV[2]) == 1 then
-	return 'ok'
-end
-if redis.call('HLEN', KEYS[2]) >= tonumber(ARGV[4]) then
-	return 'full'
-end
-redis.call('HSET', KEYS[2], ARGV[2], ARGV[3])
-return 'ok'
-`)
-
-// addDevice logs in the device that a token without a session names, so that the device keeps its pushers.
-func (s *Sessions) addDevice(ctx context.Context, who Caller) error {
-	text, err := json.Marshal(session{CreatedTS: time.Now().UnixMilli()})
-	if err != nil {
-		return err
-	}
-	answer, err := s.run(ctx, addDevice, who.User, []hash{accountHash, devicesHash}, deactivatedField, who.Device, text, MaxDevices)
-	if answer == "full" {
-		return ErrTooManyDevices
-	}
-	return err
 }
 
 // Check returns [module.ErrLoggedOut] if the caller's session has ended. A token without a session is always valid, so
@@ -198,17 +161,13 @@ end
 if (account[1] or '') ~= ARGV[3] then
 	return 'password changed'
 end
-if redis.call('HEXISTS', KEYS[2], ARGV[4]) == 0 and redis.call('HLEN', KEYS[2]) >= tonumber(ARGV[6]) then
-	return 'full'
-end
 redis.call('HSET', KEYS[2], ARGV[4], ARGV[5])
 return 'ok'
 `)
 
 // LogIn starts a session of a device and returns its token. The device's previous session
 // ends, but the device keeps its pushers (Matrix specification, "Relationship between access
-// tokens and devices" and "Soft logout"). Errors: [ErrWrongPassword], [ErrDeactivated],
-// [ErrTooManyDevices], [ErrBusy].
+// tokens and devices" and "Soft logout"). Errors: [ErrWrongPassword], [ErrDeactivated].
 func (s *Sessions) LogIn(ctx context.Context, user mxid.UserID, password, device string) (token string, err error) {
 	secret := rand.Text()
 	text, err := json.Marshal(session{hashSecret(secret), time.Now().UnixMilli()})
@@ -222,15 +181,13 @@ func (s *Sessions) LogIn(ctx context.Context, user mxid.UserID, password, device
 			return "", err
 		}
 		answer, err := s.run(ctx, startSession, user, []hash{accountHash, devicesHash},
-			passwordField, deactivatedField, stored, device, text, MaxDevices)
+			passwordField, deactivatedField, stored, device, text)
 		switch {
 		case err != nil:
 			s.ended(user) // the device's previous session may have ended
 			return "", err
 		case answer == "deactivated":
 			return "", ErrDeactivated
-		case answer == "full":
-			return "", ErrTooManyDevices
 		case answer == "ok":
 			s.ended(user)
 			return sessionToken(localpartOf(user), device, secret), nil
@@ -238,8 +195,7 @@ func (s *Sessions) LogIn(ctx context.Context, user mxid.UserID, password, device
 	}
 }
 
-// CheckPassword checks a user's password. Errors: [ErrWrongPassword], [ErrDeactivated],
-// [ErrBusy].
+// CheckPassword checks a user's password. Errors: [ErrWrongPassword], [ErrDeactivated].
 func (s *Sessions) CheckPassword(ctx context.Context, user mxid.UserID, password string) error {
 	_, err := s.checkPassword(ctx, user, password)
 	return err
@@ -259,16 +215,12 @@ func (s *Sessions) checkPassword(ctx context.Context, user mxid.UserID, password
 		return "", ErrDeactivated
 	}
 	stored, _ = fields[0].(string)
-	same, err := s.passwords.check(ctx, password, stored)
-	if err == nil && !same {
-		err = ErrWrongPassword
-	}
-	return stored, err
+	return stored, checkPassword(password, stored)
 }
 
-// SetPassword changes a user's password. Errors: [ErrBusy].
+// SetPassword changes a user's password.
 func (s *Sessions) SetPassword(ctx context.Context, user mxid.UserID, password string) error {
-	text, err := s.passwords.hash(ctx, password)
+	text, err := hashPassword(password)
 	if err != nil {
 		return err
 	}
@@ -291,9 +243,9 @@ return 'ok'
 `)
 
 // SetPasswordAndEndOthers changes a user's password and ends the sessions of all other devices, in one transaction: no
-// other device keeps a session that began with the old password. Errors: [ErrBusy].
+// other device keeps a session that began with the old password.
 func (s *Sessions) SetPasswordAndEndOthers(ctx context.Context, user mxid.UserID, password, device string) error {
-	text, err := s.passwords.hash(ctx, password)
+	text, err := hashPassword(password)
 	if err != nil {
 		return err
 	}
@@ -320,15 +272,11 @@ func (s *Sessions) EndAll(ctx context.Context, user mxid.UserID) error {
 	return err
 }
 
-// Deactivate ends all sessions of a user for ever and removes the user's other data. It first adds the user to
-// [Sessions.ToForget], because the client cannot repeat the request.
+// Deactivate ends all sessions of a user for ever and removes the user's other data.
 func (s *Sessions) Deactivate(ctx context.Context, user mxid.UserID) error {
 	err := s.do(ctx, func(ctx context.Context, client redis.UniversalClient) error {
-		if err := client.HSet(ctx, s.prefix+toForget, string(user), "").Err(); err != nil {
-			return err
-		}
 		_, err := client.TxPipelined(ctx, func(pipe redis.Pipeliner) error {
-			pipe.Del(ctx, s.key(accountHash, user), s.key(devicesHash, user), s.key(filtersHash, user))
+			pipe.Del(ctx, s.key(accountHash, user), s.key(devicesHash, user))
 			return pipe.HSet(ctx, s.key(accountHash, user), deactivatedField, time.Now().UnixMilli()).Err()
 		})
 		return err

@@ -31,7 +31,6 @@ type hash string
 const (
 	accountHash hash = "account" // the account, by field
 	devicesHash hash = "devices" // the sessions, by device
-	filtersHash hash = "filters" // the filters, by id
 )
 
 func (s *Store) key(name hash, user mxid.UserID) string {

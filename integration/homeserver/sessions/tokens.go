@@ -10,9 +10,9 @@ import (
 	"github.com/pushfx/pushfx/module/mxid"
 )
 
-// A token has one of two forms. Tokens with TokenPrefix are for curl: "demo-<localpart>" and
-// "demo-<localpart>/<device>" name their user, have no session, and stay valid for ever; a request logs the device in. A login returns a token of the
-// other form: "session-<localpart>/<device>/<secret>".
+// A token has one of two forms. A token with TokenPrefix is for curl: "demo-<localpart>" names
+// its user, has no session, and stays valid for ever. A login returns a token of the other form:
+// "session-<localpart>/<device>/<secret>".
 const (
 	TokenPrefix   = "demo-"
 	sessionPrefix = "session-"
@@ -43,18 +43,16 @@ func CallerFrom(ctx context.Context) Caller {
 
 // callerOf parses a token. It does not check whether the session exists.
 func callerOf(token, serverName string) (who Caller, valid bool) {
-	name, stateless := strings.CutPrefix(token, TokenPrefix)
-	if !stateless {
+	localpart, isDemo := strings.CutPrefix(token, TokenPrefix)
+	device := defaultDevice
+	if !isDemo {
 		rest, found := strings.CutPrefix(token, sessionPrefix)
 		end := strings.LastIndexByte(rest, '/')
 		if !found || end < 0 || end == len(rest)-1 {
 			return Caller{}, false
 		}
-		name, who.secret = rest[:end], rest[end+1:]
-	}
-	localpart, device, named := strings.Cut(name, "/")
-	if !named && stateless {
-		device = defaultDevice
+		localpart, device, _ = strings.Cut(rest[:end], "/")
+		who.secret = rest[end+1:]
 	}
 	user, valid := userID(localpart, serverName)
 	who.Requester = handlers.Requester{User: user, Device: device}
