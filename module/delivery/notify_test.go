@@ -192,7 +192,8 @@ func TestAPartThatDoesNotAnswerCostsItsOwnUsers(t *testing.T) {
 	})
 }
 
-// Looks and completions at a part that does not answer delay nothing of the other one.
+// Looks and completions at a part that does not answer delay nothing of the other one. Until the gate has opened again,
+// some of the first 19 events wait for that.
 func TestAPartThatDoesNotAnswerDelaysNoOther(t *testing.T) {
 	for label, isAway := range map[string]bool{"control": false, "away": true} {
 		t.Run(label, func(t *testing.T) {
@@ -217,7 +218,7 @@ func TestAPartThatDoesNotAnswerDelaysNoOther(t *testing.T) {
 				}
 				time.Sleep(10 * time.Second)
 				ages := w.ages(sentAt)
-				if len(ages) != 100 || ages[90] > 300*time.Millisecond || ages[99] > 3*time.Second {
+				if len(ages) != 100 || ages[80] > 300*time.Millisecond || ages[99] > 3*time.Second {
 					t.Errorf("%d came, the latest after %v", len(ages), ages[len(ages)-1:])
 				}
 			})
