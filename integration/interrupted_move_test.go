@@ -13,6 +13,7 @@ import (
 
 	"go.uber.org/fx"
 
+	"github.com/pushfx/pushfx/integration/operations"
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/redisclient"
@@ -182,7 +183,7 @@ func (m *interruptedMove) do(part string, holder *redistest.Server) string {
 		"SLOT SLOT", "SLOT "+strconv.Itoa(m.slot), "SETSLOT SLOT", "SETSLOT "+strconv.Itoa(m.slot), "KEY", eventKey(m.moved),
 		">>saved", ">>"+filepath.Join(m.t.TempDir(), "saved"))
 	var said []byte
-	for _, block := range shellBlocks(operatorPage(m.t, "### An interrupted move")) {
+	for _, block := range shellBlocks(operations.Part(m.t, "### An interrupted move")) {
 		if !strings.Contains(block, part) {
 			continue
 		}

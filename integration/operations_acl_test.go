@@ -19,35 +19,45 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/pushfx/pushfx"
+	"github.com/pushfx/pushfx/integration/operations"
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/commit/rediscommit"
+	"github.com/pushfx/pushfx/module/delivery/queuetest"
+	"github.com/pushfx/pushfx/module/delivery/redisqueue"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pushrule"
 	"github.com/pushfx/pushfx/module/redistest"
+	"github.com/pushfx/pushfx/module/storetest"
+	"github.com/pushfx/pushfx/module/unread/redisunread"
 	"github.com/pushfx/pushfx/rulestore"
 )
 
 // guardedServers are servers on which hosts log in as a user with few rights.
 type guardedServers struct {
-	t        *testing.T
-	admins   []*redis.Client           // one for each server
+	t *testing.T
+	operations.Guarded
 	admin    redis.UniversalClient     // for all servers
 	cluster  *redistest.ClusterServers // nil without a cluster
 	login    func(user string) redis.UniversalClient
 	database int // of the hosts; 0 in a cluster
 }
 
+func guarded(t *testing.T, servers []*redistest.Server) *guardedServers {
+	g := &guardedServers{t: t}
+	for _, server := range servers {
+		g.Guarded = append(g.Guarded, server.Client(t))
+	}
+	return g
+}
+
 // guardedSingle returns a master with a replica. Both write each change to disk at once.
 func guardedSingle(t *testing.T) *guardedServers {
 	servers := redistest.Replicated(t, 1, "--appendonly", "yes", "--appendfsync", "always")
-	g := &guardedServers{t: t, admin: servers.Master().Client(t)}
-	for _, server := range servers.Servers() {
-		g.admins = append(g.admins, server.Client(t))
-	}
-	address := servers.Master().Addr()
+	g, address := guarded(t, servers.Servers()), servers.Master().Addr()
+	g.admin = servers.Master().Client(t)
 	g.login = func(user string) redis.UniversalClient {
 		return redis.NewClient(&redis.Options{
-			Addr: address, Username: user, Password: aclPassword, DB: g.database,
+			Addr: address, Username: user, Password: operations.Password, DB: g.database,
 			DialTimeout: 2200 * time.Millisecond, ReadTimeout: 2 * time.Second, // longer than a wait for the disk
 			ContextTimeoutEnabled: true, MaintNotificationsConfig: noMaintenance(),
 		})
@@ -57,13 +67,11 @@ func guardedSingle(t *testing.T) *guardedServers {
 
 func guardedCluster(t *testing.T) *guardedServers {
 	cluster := redistest.Cluster(t, 3, 1)
-	g := &guardedServers{t: t, admin: cluster.Client(t), cluster: cluster}
-	for _, server := range cluster.Nodes() {
-		g.admins = append(g.admins, server.Client(t))
-	}
+	g := guarded(t, cluster.Nodes())
+	g.admin, g.cluster = cluster.Client(t), cluster
 	g.login = func(user string) redis.UniversalClient {
 		return redis.NewClusterClient(&redis.ClusterOptions{
-			Addrs: cluster.Addrs(), Username: user, Password: aclPassword,
+			Addrs: cluster.Addrs(), Username: user, Password: operations.Password,
 			DialTimeout: demoDialTimeout, DialerRetries: demoDialTries,
 			ReadTimeout: demoReplyLimit, WriteTimeout: demoReplyLimit, PoolTimeout: demoPoolLimit,
 			ContextTimeoutEnabled: true, ClusterStateReloadInterval: demoTopologyAge, MaintNotificationsConfig: noMaintenance(),
@@ -72,58 +80,10 @@ func guardedCluster(t *testing.T) *guardedServers {
 	return g
 }
 
-func (g *guardedServers) each(do func(*redis.Client) error) {
+// work makes a host do all of the module's work without delivery and unread counts. It returns failed steps and
+// log lines.
+func (g *guardedServers) work(client redis.UniversalClient, cfg pushfx.Config) (trouble []string) {
 	g.t.Helper()
-	for _, server := range g.admins {
-		if err := do(server); err != nil {
-			g.t.Fatalf("%s: %v", server.Options().Addr, err)
-		}
-	}
-}
-
-// apply gives a new user the rights of a line.
-func (g *guardedServers) apply(l aclLine) {
-	g.t.Helper()
-	g.each(func(server *redis.Client) error {
-		return errors.Join(server.ACLDelUser(g.t.Context(), l.user).Err(), server.Do(g.t.Context(), l.args()...).Err())
-	})
-}
-
-// reset removes all data, scripts, ACL LOG entries and statistics.
-func (g *guardedServers) reset() {
-	g.t.Helper()
-	ctx := g.t.Context()
-	g.each(func(server *redis.Client) error {
-		err := server.FlushAll(ctx).Err()
-		if redis.HasErrorPrefix(err, "READONLY") {
-			err = nil // a replica
-		}
-		return errors.Join(err, server.ScriptFlush(ctx).Err(), server.ACLLogReset(ctx).Err(), server.ConfigResetStat(ctx).Err())
-	})
-}
-
-func (g *guardedServers) denied(user string) (refusals []string) {
-	g.t.Helper()
-	g.each(func(server *redis.Client) error {
-		entries, err := server.ACLLog(g.t.Context(), 100).Result()
-		for _, entry := range entries {
-			if entry.Username == user {
-				refusals = append(refusals, fmt.Sprintf("NOPERM: %s %s", entry.Reason, entry.Object))
-			}
-		}
-		return err
-	})
-	return refusals
-}
-
-// work makes a host do all of the module's work as the user of a line. It returns failed steps, log lines and
-// refused commands.
-func (g *guardedServers) work(l aclLine, cfg pushfx.Config) (trouble []string) {
-	g.t.Helper()
-	g.apply(l)
-	g.reset()
-	client := g.login(l.user)
-	defer client.Close()
 	h := newGuardedHost(g, client, cfg)
 	for _, part := range h.chores() {
 		ctx, cancel := context.WithTimeout(g.t.Context(), stepTimeout)
@@ -142,7 +102,7 @@ func (g *guardedServers) work(l aclLine, cfg pushfx.Config) (trouble []string) {
 	for _, entry := range h.logs.All() {
 		trouble = append(trouble, fmt.Sprintf("log: %s %v", entry.Message, entry.ContextMap()))
 	}
-	return append(trouble, g.denied(l.user)...)
+	return trouble
 }
 
 // stepTimeout bounds a step that usually takes milliseconds. Some errors are retried until then.
@@ -343,6 +303,8 @@ func (h *guardedHost) forget(ctx context.Context) error {
 const (
 	singleACL     = "### ACL: a single server, or servers behind sentinels"
 	clusterACL    = "### ACL: a cluster"
+	deliveryACL   = "### ACL: more for `pushfx.Delivery`"
+	unreadACL     = "### ACL: more for `pushfx.Unread`"
 	replicasACL   = "### ACL: more for `Durability.Replicas`"
 	fileACL       = "### ACL: more for `Durability.AOF`"
 	identityACL   = "### ACL: more for a quiet ACL LOG"
@@ -352,103 +314,121 @@ const (
 	examplePrefix = "hs1:"
 )
 
-func (g *guardedServers) line() aclLine {
+// rights returns the rights below headings that the servers know. The right of identityACL keeps connections from
+// leaving entries in ACL LOG.
+func (g *guardedServers) rights(headings ...string) operations.Rights {
 	g.t.Helper()
-	if g.cluster != nil {
-		return g.quiet(aclLineBelow(g.t, clusterACL))
-	}
-	return g.quiet(aclLineBelow(g.t, singleACL))
-}
-
-// quiet adds the right that keeps connections from leaving entries in ACL LOG, if the servers know it.
-func (g *guardedServers) quiet(l aclLine) aclLine {
-	g.t.Helper()
-	if quiet := aclLineBelow(g.t, identityACL); g.knows(quiet) {
-		return l.with(quiet)
-	}
-	return l
-}
-
-func (g *guardedServers) knows(l aclLine) bool {
-	ctx := g.t.Context()
-	err := g.admins[0].Do(ctx, aclLine{"probe", l.rules}.args()...).Err()
-	g.admins[0].Do(ctx, "ACL", "DELUSER", "probe")
-	return err == nil
-}
-
-func (g *guardedServers) wantUsed(l aclLine) {
-	g.t.Helper()
-	var run strings.Builder
-	g.each(func(server *redis.Client) error {
-		stats, err := server.Info(g.t.Context(), "commandstats").Result()
-		run.WriteString(stats)
-		return err
+	headings = slices.DeleteFunc(append(headings, identityACL), func(heading string) bool {
+		return (heading == identityACL || heading == fileACL) && !g.Know(g.t, operations.RightsBelow(g.t, heading))
 	})
-	for _, rule := range l.rules {
-		command, isCommand := strings.CutPrefix(rule, "+")
-		if isCommand && !strings.Contains(run.String(), "cmdstat_"+command+":") {
-			g.t.Errorf("no step needs %s", rule)
-		}
-	}
+	return operations.RightsBelow(g.t, headings...)
 }
 
-func eachGuarded(t *testing.T, run func(*testing.T, *guardedServers)) {
-	t.Parallel()
-	redistest.Require(t)
-	for name, start := range map[string]func(*testing.T) *guardedServers{"single": guardedSingle, "cluster": guardedCluster} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			run(t, start(t))
+// A role is a part of the module's work, as a user with the rights below headings.
+type role struct {
+	name     string
+	headings []string // in addition to those of the server
+	prefix   string
+	do       func(*guardedServers, redis.UniversalClient, pushfx.Config) []string
+	config   func(*pushfx.Config)
+	refused  []string // what the page says is refused
+}
+
+var roles = []role{
+	{"the service", nil, "", (*guardedServers).work, nil, nil},
+	{"a prefix and replicas", []string{replicasACL}, examplePrefix, (*guardedServers).work, func(c *pushfx.Config) {
+		c.Redis.Durability.Replicas = 1
+	}, nil},
+	{"delivery", []string{deliveryACL}, examplePrefix, func(g *guardedServers, client redis.UniversalClient, cfg pushfx.Config) []string {
+		queuetest.Queue(g.t, func(t *testing.T) module.DeliveryQueue {
+			return must(redisqueue.New(client, cfg.Redis, rediscommit.Options{}))
 		})
+		return nil
+	}, nil, nil},
+	{"unread counts", []string{unreadACL}, examplePrefix, func(g *guardedServers, client redis.UniversalClient, cfg pushfx.Config) []string {
+		storetest.Unread(g.t, func(t *testing.T) module.UnreadStore {
+			return must(redisunread.New(client, cfg.Redis, rediscommit.Options{}))
+		})
+		return nil
+	}, nil, nil},
+}
+
+// files is a role on a single server.
+var files = role{"files and another database", []string{databaseACL, fileACL}, "", (*guardedServers).work, func(c *pushfx.Config) {
+	c.Redis.Durability = rediscommit.Durability{AOF: true, Timeout: 1500 * time.Millisecond}
+}, []string{"NOPERM: command config|get"}}
+
+func must[T any](made T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return made
+}
+
+// play plays a role. No command may be refused, and each command of the role's own lines must be needed.
+func (g *guardedServers) play(r role) {
+	g.t.Helper()
+	server := singleACL
+	if g.cluster != nil {
+		server = clusterACL
+	}
+	rights := g.rights(append([]string{server}, r.headings...)...).WithPrefix(r.prefix)
+	own := g.rights(append(r.headings, identityACL)...).Rules
+	if len(r.headings) == 0 {
+		own = rights.Rules
+	}
+	cfg := pushfx.DefaultConfig()
+	cfg.Redis.KeyPrefix = r.prefix
+	if r.config != nil {
+		r.config(&cfg)
+	}
+	g.Each(g.t, func(server *redis.Client) error {
+		if err := server.FlushAll(g.t.Context()).Err(); !redis.HasErrorPrefix(err, "READONLY") {
+			return err
+		}
+		return nil // a replica
+	})
+	g.Grant(g.t, rights)
+	client := g.login(rights.User)
+	defer client.Close()
+	trouble := append(r.do(g, client, cfg), g.Refused(g.t, rights.User)...)
+	if !slices.Equal(trouble, r.refused) {
+		g.t.Errorf("%s: got %q, want %q", r.name, trouble, r.refused)
+	}
+	if unused := g.Unused(g.t, own); len(unused) > 0 {
+		g.t.Errorf("%s: no step needs %q", r.name, unused)
 	}
 }
 
-// The test also fails for commands that no step needs.
-func TestTheACLOfThePageIsEnough(t *testing.T) {
-	eachGuarded(t, func(t *testing.T, g *guardedServers) {
-		plain, replicas := g.line(), aclLineBelow(t, replicasACL)
-		prefixed := plain.withPrefix(examplePrefix)
-		withPrefix, durable := pushfx.DefaultConfig(), pushfx.DefaultConfig()
-		withPrefix.Redis.KeyPrefix = examplePrefix
-		durable.Redis.Durability.Replicas = 1
-		for _, run := range []struct {
-			name     string
-			line     aclLine
-			cfg      pushfx.Config
-			commands aclLine // commands that it must use
-		}{
-			{"defaults", plain, pushfx.DefaultConfig(), plain},
-			{"prefix", prefixed, withPrefix, prefixed},
-			{"replicas", plain.with(replicas), durable, replicas},
-		} {
-			for _, trouble := range g.work(run.line, run.cfg) {
-				t.Errorf("%s: %s", run.name, trouble)
-			}
-			g.wantUsed(run.commands)
-		}
-	})
-}
-
-// The page names the one refusal that remains with AOF.
-func TestTheACLOfThePageIsEnoughForFilesAndAnotherDatabase(t *testing.T) {
+// The rights of the page are enough, and each is needed.
+func TestTheACLOfThePageForEachRole(t *testing.T) {
 	t.Parallel()
 	redistest.Require(t)
-	g := guardedSingle(t)
-	g.database = 1
-	options := *g.admins[0].Options()
-	options.DB = g.database
-	admin := redis.NewClient(&options)
-	defer admin.Close()
-	g.admin = admin
-	cfg, line := pushfx.DefaultConfig(), g.line().with(aclLineBelow(t, databaseACL))
-	var want []string
-	if file := aclLineBelow(t, fileACL); g.knows(file) {
-		line, want = line.with(file), []string{"NOPERM: command config|get"}
-		cfg.Redis.Durability = rediscommit.Durability{AOF: true, Timeout: 1500 * time.Millisecond}
-	}
-	if got := g.work(line, cfg); !slices.Equal(got, want) {
-		t.Errorf("got %q, want %q", got, want)
-	}
+	t.Run("single", func(t *testing.T) {
+		t.Parallel()
+		g := guardedSingle(t)
+		for _, r := range roles {
+			g.play(r)
+		}
+		g.database = 1
+		options := *g.Guarded[0].Options()
+		options.DB = g.database
+		admin := redis.NewClient(&options)
+		defer admin.Close()
+		g.admin = admin
+		r := files
+		if !g.Know(t, operations.RightsBelow(t, fileACL)) {
+			r.config, r.refused = nil, nil
+		}
+		g.play(r)
+	})
+	t.Run("cluster", func(t *testing.T) {
+		t.Parallel()
+		g := guardedCluster(t)
+		for _, r := range roles {
+			g.play(r)
+		}
+	})
 }
 
 // Hosts that are running keep their rights while an operator repeats the lines.
@@ -456,21 +436,17 @@ func TestRepeatingALineTakesNoRightAway(t *testing.T) {
 	t.Parallel()
 	redistest.Require(t)
 	server := redistest.Single(t).Client(t)
-	rights := func(lines []aclLine) (all string) {
-		for _, l := range lines {
-			if err := server.Do(t.Context(), l.args()...).Err(); err != nil {
-				t.Fatal(err)
-			}
+	apply := func(r operations.Rights) string {
+		if err := server.Do(t.Context(), r.SetUser()...).Err(); err != nil {
+			t.Fatal(err)
 		}
 		return strings.Join(server.ACLList(t.Context()).Val(), "\n")
 	}
-	first, delivery, unread := aclLineBelow(t, singleACL), aclLineBelow(t, deliveryACL), aclLineBelow(t, unreadACL)
-	checker, ctl := aclLineBelow(t, checkerACL), aclLineBelow(t, "### ACL: a user for pushctl")
-	ctlMore := aclLineBelow(t, "### ACL: more for pushctl to change the queue")
-	before := rights([]aclLine{first, delivery, unread, checker, ctl, ctlMore})
-	for _, l := range []aclLine{first, checker, ctl} {
-		if after := rights([]aclLine{l}); after != before {
-			t.Errorf("after the line of %s again:\n%s\nwant\n%s", l.user, after, before)
+	first := [][]string{{singleACL, deliveryACL, unreadACL}, {checkerACL}, {"### ACL: a user for pushctl", "### ACL: more for pushctl to change the queue"}}
+	for _, headings := range first {
+		before := apply(operations.RightsBelow(t, headings...))
+		if after := apply(operations.RightsBelow(t, headings[0])); after != before {
+			t.Errorf("after %q again:\n%s\nwant\n%s", headings[0], after, before)
 		}
 	}
 }
@@ -479,9 +455,8 @@ func TestRepeatingALineTakesNoRightAway(t *testing.T) {
 func TestTheACLOfThePageRefusesOtherCommands(t *testing.T) {
 	t.Parallel()
 	redistest.Require(t)
-	servers := redistest.Cluster(t, 1, 0)
-	g := &guardedServers{t: t, admins: []*redis.Client{servers.Nodes()[0].Client(t)}, cluster: servers}
-	service, checker := g.line(), aclLineBelow(t, checkerACL)
+	g := guarded(t, redistest.Cluster(t, 1, 0).Nodes())
+	service, checker := g.rights(clusterACL), operations.RightsBelow(t, checkerACL)
 	foreign := [][]any{
 		{"GET", "foo"},
 		{"GET", "account_data:{" + alice + "}:m.direct"},
@@ -519,20 +494,20 @@ func TestTheACLOfThePageRefusesOtherCommands(t *testing.T) {
 	}
 }
 
-func (g *guardedServers) loginAs(l aclLine) *redis.Client {
+func (g *guardedServers) loginAs(r operations.Rights) *redis.Client {
 	g.t.Helper()
-	g.apply(l)
-	return redis.NewClient(&redis.Options{Addr: g.admins[0].Options().Addr, Username: l.user, Password: aclPassword})
+	g.Grant(g.t, r)
+	return redis.NewClient(&redis.Options{Addr: g.Guarded[0].Options().Addr, Username: r.User, Password: operations.Password})
 }
 
-func (g *guardedServers) wantRefused(l aclLine, commands [][]any) {
+func (g *guardedServers) wantRefused(r operations.Rights, commands [][]any) {
 	g.t.Helper()
-	client := g.loginAs(l)
+	client := g.loginAs(r)
 	defer client.Close()
 	refusals := regexp.MustCompile("NOPERM|The user executing the script can't|ACL failure in script|command not allowed")
 	for _, command := range commands {
 		if err := client.Do(g.t.Context(), command...).Err(); err == nil || !refusals.MatchString(err.Error()) {
-			g.t.Errorf("%s %v: got %v, want it refused", l.user, command, err)
+			g.t.Errorf("%s %v: got %v, want it refused", r.User, command, err)
 		}
 	}
 }
@@ -543,12 +518,12 @@ func TestTheACLOfThePageForSentinels(t *testing.T) {
 	servers := redistest.Sentinel(t)
 	sentinel := redis.NewClient(&redis.Options{Addr: servers.Addr(), MaintNotificationsConfig: noMaintenance()})
 	defer sentinel.Close()
-	g := &guardedServers{t: t, admins: []*redis.Client{sentinel}}
-	l := g.quiet(aclLineBelow(t, sentinelACL))
-	g.apply(l)
+	g := &guardedServers{t: t, Guarded: operations.Guarded{sentinel}}
+	rights := g.rights(sentinelACL)
+	g.Each(t, func(sentinel *redis.Client) error { return sentinel.Do(t.Context(), rights.SetUser()...).Err() })
 	client := redis.NewFailoverClient(&redis.FailoverOptions{
 		MasterName: servers.MasterName(), SentinelAddrs: []string{servers.Addr()},
-		SentinelUsername: l.user, SentinelPassword: aclPassword,
+		SentinelUsername: rights.User, SentinelPassword: operations.Password,
 		MaxRetries: -1, ContextTimeoutEnabled: true,
 	})
 	defer client.Close()
@@ -557,7 +532,7 @@ func TestTheACLOfThePageForSentinels(t *testing.T) {
 	if err := client.Ping(ctx).Err(); err != nil {
 		t.Error(err)
 	}
-	for _, refusal := range g.denied(l.user) {
+	for _, refusal := range g.Refused(t, rights.User) {
 		t.Error(refusal)
 	}
 }

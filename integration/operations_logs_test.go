@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/pushfx/pushfx/integration/operations"
 )
 
 func moduleCode(t *testing.T) string {
@@ -37,7 +39,7 @@ var quoted = regexp.MustCompile("`([^`]+)`")
 func TestLogLinesAndCausesOfThePageAreInTheCode(t *testing.T) {
 	t.Parallel()
 	code := moduleCode(t)
-	lines, causes := tableRows(operatorPage(t, "## Log lines")), tableRows(operatorPage(t, "### Causes"))
+	lines, causes := tableRows(operations.Part(t, "## Log lines")), tableRows(operations.Part(t, "### Causes"))
 	if len(lines) < 5 || len(causes) < 5 {
 		t.Fatalf("the page has %d log lines and %d causes", len(lines), len(causes))
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"strings"
+	"testing"
 )
 
 //go:embed *.md
@@ -37,4 +38,14 @@ func Section(heading string) (string, error) {
 	}
 	part, _, _ := strings.Cut(rest, "\n#")
 	return part, nil
+}
+
+// Part returns a [Section]. It ends the test if there is none.
+func Part(t testing.TB, heading string) string {
+	t.Helper()
+	part, err := Section(heading)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return part
 }

@@ -1,17 +1,14 @@
 package main
 
 import (
-	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/redis/go-redis/v9"
 
 	"github.com/pushfx/pushfx/integration/operations"
 	"github.com/pushfx/pushfx/module/delivery/content"
@@ -22,101 +19,65 @@ import (
 	"github.com/pushfx/pushfx/module/unread/fold"
 )
 
-func operatorsPage(t *testing.T, heading string) string {
-	t.Helper()
-	part, err := operations.Section(heading)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return part
-}
-
-// operatorsUser returns the name and the rules of the ACL SETUSER command below a heading.
-func operatorsUser(t *testing.T, heading string) (name string, rules []string) {
-	t.Helper()
-	for line := range strings.Lines(operatorsPage(t, heading)) {
-		if rest, found := strings.CutPrefix(line, "ACL SETUSER "); found {
-			words := strings.Fields(rest)
-			return words[0], words[1:]
-		}
-	}
-	t.Fatalf("no ACL SETUSER below %q", heading)
-	return "", nil
-}
-
-const accessPassword = "x"
-
 // guarded is a fixture on which pushctl logs in as a user with few rights.
 type guarded struct {
 	*fixture
-	servers []*redis.Client
-	user    string
-	files   int
+	operations.Guarded
+	cluster *redistest.ClusterServers // nil without a cluster
+	login   []string                  // the flags of the connection, with a place for the user
+	files   string                    // a folder
 }
 
-func newGuarded(t *testing.T, user string, servers []*redistest.Server, where ...string) *guarded {
-	g := &guarded{fixture: newFixture(t, where...), user: user}
+func newGuarded(t *testing.T, fixture *fixture, servers []*redistest.Server, login ...string) *guarded {
+	g := &guarded{fixture: fixture, login: login, files: t.TempDir()}
 	for _, server := range servers {
-		g.servers = append(g.servers, server.Client(t))
+		g.Guarded = append(g.Guarded, server.Client(t))
+	}
+	for name, text := range map[string]string{"password": operations.Password, "event": lunch} {
+		if err := os.WriteFile(filepath.Join(g.files, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
 	}
 	return g
 }
 
-func guardedOnCluster(t *testing.T, user string, cluster *redistest.ClusterServers) *guarded {
-	addresses := cluster.Addrs()
-	g := newGuarded(t, user, cluster.Nodes(), "-redis-mode", "cluster", "-redis", strings.Join(addresses, ","))
-	g.where = []string{"-redis-mode", "cluster", "-redis", "redis://" + user + "@" + addresses[0] + "?addr=" + addresses[1]}
+func guardedOnOne(t *testing.T) *guarded {
+	server := redistest.Single(t)
+	return newGuarded(t, newFixture(t, "-redis", server.Addr()), []*redistest.Server{server}, "-redis", "redis://USER@"+server.Addr())
+}
+
+func guardedOnCluster(t *testing.T, cluster *redistest.ClusterServers) *guarded {
+	all := cluster.Addrs()
+	g := newGuarded(t, newFixture(t, "-redis-mode", "cluster", "-redis", strings.Join(all, ",")), cluster.Nodes(),
+		"-redis-mode", "cluster", "-redis", "redis://USER@"+all[0]+"?addr="+all[1])
+	g.cluster = cluster
 	return g
 }
 
-// grant creates the user with these rights on each server, and empties ACL LOG.
-func (g *guarded) grant(rules []string) {
+// as runs commands of pushctl as a user, "0 check": the status and the command. FILES is a folder.
+func (g *guarded) as(user string, calls ...string) (last result) {
 	g.t.Helper()
-	args := []any{"ACL", "SETUSER", g.user}
-	for _, rule := range rules {
-		args = append(args, strings.Replace(rule, ">PASSWORD", ">"+accessPassword, 1))
-	}
-	for _, server := range g.servers {
-		if err := errors.Join(server.ACLDelUser(g.t.Context(), g.user).Err(), server.Do(g.t.Context(), args...).Err()); err != nil {
-			g.t.Fatal(err)
+	for _, call := range calls {
+		args := append(strings.Fields(call+" -redis-password-file FILES/password"), g.login...)
+		for i := range args {
+			args[i] = strings.NewReplacer("USER@", user+"@", "FILES", g.files).Replace(args[i])
 		}
-		server.ACLLogReset(g.t.Context())
-	}
-}
-
-func (g *guarded) denied() (all []string) {
-	g.t.Helper()
-	for _, server := range g.servers {
-		entries, err := server.ACLLog(g.t.Context(), 100).Result()
-		if err != nil {
-			g.t.Fatal(err)
-		}
-		for _, entry := range entries {
-			if entry.Username == g.user && entry.Object != "client|setinfo" {
-				all = append(all, entry.Reason+" "+entry.Object)
-			}
+		last = runIn(g.t.Context(), noEnvironment, args[1:]...)
+		if args[0] != strconv.Itoa(last.status) {
+			g.t.Errorf("%s, %s: status %d\n%s%s", user, call, last.status, last.stdout, last.stderr)
 		}
 	}
-	return all
-}
-
-func (g *guarded) file() string {
-	g.files++
-	return filepath.Join(g.t.TempDir(), fmt.Sprint(g.files))
-}
-
-func (g *guarded) passwordFile() string {
-	g.t.Helper()
-	file := g.file()
-	if err := os.WriteFile(file, []byte(accessPassword), 0o600); err != nil {
-		g.t.Fatal(err)
+	for _, refused := range g.Refused(g.t, user) {
+		if !strings.HasSuffix(refused, "client|setinfo") {
+			g.t.Errorf("%s: %s", user, refused)
+		}
 	}
-	return file
+	return last
 }
 
 func (g *guarded) damage() {
 	g.t.Helper()
-	for _, server := range g.servers {
+	for _, server := range g.Guarded {
 		server.FlushAll(g.t.Context()) // replicas refuse it
 	}
 	g.register(alice, bob, carol)
@@ -130,170 +91,105 @@ func (g *guarded) damage() {
 			d.make(g.fixture)
 		}
 	}
-	for _, server := range g.servers {
-		server.ScriptFlush(g.t.Context())
-		server.ConfigResetStat(g.t.Context()) // for unused
-	}
 }
 
-// work runs all commands about rules and pushers as the user, until one fails, and returns
-// the errors.
-func (g *guarded) work() (trouble []string) {
-	g.t.Helper()
-	g.damage()
-	password, archive := g.passwordFile(), g.file()
-	for _, call := range []struct {
-		want int
-		args []string
+// changes runs all commands about rules and pushers.
+func (g *guarded) changes(user string) {
+	g.as(user, "1 check", "0 repair -yes -reset-damaged -save FILES/saved"+strconv.Itoa(len(g.Guarded)), "0 refresh-defaults",
+		"0 export FILES/archive", "0 reset -yes @alice:example.org", "0 forget -yes @bob:example.org", "0 import -overwrite FILES/archive",
+		"0 show @bob:example.org", "0 check")
+}
+
+// looks runs the commands that change nothing, in a cluster also while a slot moves. What is missing, is moving or must
+// be examined twice needs rights, too.
+func (g *guarded) looks(user string) {
+	look := func(archive string) {
+		g.as(user, "1 check -list", "1 show @unknown:example.org", "1 explain @unknown:example.org FILES/event",
+			"0 show @bob:example.org", "0 explain @bob:example.org FILES/event", "0 export FILES/"+archive)
+	}
+	look("looked")
+	if g.cluster == nil {
+		return
+	}
+	key := g.keys.Rules(bob)
+	slot := redisclient.SlotOf(key)
+	from, err := g.cluster.MasterOf(g.t.Context(), slot)
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	masters := g.cluster.Masters()
+	move, err := g.cluster.BeginMove(g.t.Context(), slot, masters[(slices.Index(masters, from)+1)%len(masters)])
+	if err == nil {
+		err = move.MoveKeys(g.t.Context(), key)
+	}
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	look("again")
+}
+
+const (
+	pushctlACL   = "### ACL: a user for pushctl"
+	checkerACL   = "### ACL: a read-only user"
+	lookQueueACL = "### ACL: more for pushctl, where hosts include `pushfx.Delivery`"
+)
+
+// The rights of the page are enough, and each is needed.
+func TestTheACLOfThePageForPushctl(t *testing.T) {
+	t.Parallel()
+	places := []*guarded{guardedOnOne(t), guardedOnCluster(t, redistest.Cluster(t, 3, 0))}
+	for _, role := range []struct {
+		heading string
+		do      func(*guarded, string)
+		spare   string // for a person with redis-cli, and for slots that move or an interrupted move
 	}{
-		{1, []string{"check"}},
-		{0, []string{"repair", "-yes", "-reset-damaged", "-save", g.file()}},
-		{0, []string{"refresh-defaults"}},
-		{0, []string{"export", archive}},
-		{0, []string{"reset", "-yes", string(alice)}},
-		{0, []string{"forget", "-yes", string(bob)}},
-		{0, []string{"import", "-overwrite", archive}},
-		{0, []string{"show", string(bob)}},
-		{0, []string{"check"}},
+		{pushctlACL, (*guarded).changes, "+asking +type +exists +cluster|getkeysinslot"},
+		{checkerACL, (*guarded).looks, "+type +hkeys +memory|usage +exists +cluster|getkeysinslot"},
 	} {
-		args := append(slices.Clone(call.args), "-redis-password-file", password)
-		if r := g.ctl(args...); r.status != call.want {
-			return append(g.denied(), fmt.Sprintf("%s: status %d\n%s%s", call.args[0], r.status, r.stdout, r.stderr))
+		rights := operations.RightsBelow(t, role.heading)
+		unused := rights.Rules
+		for _, g := range places {
+			g.damage()
+			g.Grant(t, rights)
+			role.do(g, rights.User)
+			unused = g.Unused(t, unused)
+		}
+		for _, rule := range unused {
+			if !slices.Contains(strings.Fields(role.spare), rule) {
+				t.Errorf("%s: no command takes %s", rights.User, rule)
+			}
 		}
 	}
-	return g.denied()
 }
 
-const pushctlACL = "### ACL: a user for pushctl"
-
-// unused returns the commands in rules that no server has run.
-func (g *guarded) unused(rules []string) []string {
-	g.t.Helper()
-	return slices.DeleteFunc(slices.Clone(rules), func(rule string) bool {
-		command, isCommand := strings.CutPrefix(rule, "+")
-		return !isCommand || slices.ContainsFunc(g.servers, func(server *redis.Client) bool {
-			return strings.Contains(server.Info(g.t.Context(), "commandstats").Val(), "cmdstat_"+command+":")
-		})
-	})
-}
-
-// The test also fails for rights that no command needs.
-func TestTheACLOfThePageIsEnoughForPushctl(t *testing.T) {
+func TestTheACLOfThePageForQueues(t *testing.T) {
 	t.Parallel()
-	redistest.Require(t)
-	name, rules := operatorsUser(t, pushctlACL)
-	server := redistest.Single(t)
-	single := newGuarded(t, name, []*redistest.Server{server}, "-redis", server.Addr())
-	single.where = []string{"-redis", "redis://" + name + "@" + server.Addr()}
-	unused := rules
-	for where, g := range map[string]*guarded{"single": single, "cluster": guardedOnCluster(t, name, redistest.Cluster(t, 3, 0))} {
-		g.grant(rules)
-		for _, trouble := range g.work() {
-			t.Errorf("%s, with the rights of the page: %s", where, trouble)
-		}
-		unused = g.unused(unused)
-	}
-	for _, rule := range unused {
-		// These commands are for moving slots.
-		if rule != "+asking" && rule != "+cluster|getkeysinslot" && rule != "+type" && rule != "+exists" {
-			t.Errorf("no command takes %s", rule)
-		}
-	}
-}
-
-// The read-only user also has the rights for what is missing, is moving or must be examined twice.
-func TestTheACLOfThePageIsEnoughToCheck(t *testing.T) {
-	t.Parallel()
-	redistest.Require(t)
-	name, rules := operatorsUser(t, "### ACL: a read-only user")
-	server, cluster := redistest.Single(t), redistest.Cluster(t, 3, 0)
-	single := newGuarded(t, name, []*redistest.Server{server}, "-redis", server.Addr())
-	single.where = []string{"-redis", "redis://" + name + "@" + server.Addr()}
-	unused := rules
-	for where, g := range map[string]*guarded{"single": single, "cluster": guardedOnCluster(t, name, cluster)} {
-		g.damage()
-		g.grant(rules)
-		password, event := g.passwordFile(), fileWith(t, lunch)
-		g.checkAsGuarded(where, password, event)
-		if where == "cluster" {
-			key := g.keys.Rules(bob)
-			slot := redisclient.SlotOf(key)
-			from, err := cluster.MasterOf(t.Context(), slot)
-			if err != nil {
-				t.Fatal(err)
-			}
-			masters := cluster.Masters()
-			move, err := cluster.BeginMove(t.Context(), slot, masters[(slices.Index(masters, from)+1)%len(masters)])
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := move.MoveKeys(t.Context(), key); err != nil {
-				t.Fatal(err)
-			}
-			g.checkAsGuarded("cluster with a moving slot", password, event)
-		}
-		unused = g.unused(unused)
-	}
-	for _, rule := range unused {
-		// The first three are for a person with redis-cli, the others for a move that was interrupted.
-		if !slices.Contains([]string{"+type", "+hkeys", "+memory|usage", "+exists", "+cluster|getkeysinslot"}, rule) {
-			t.Errorf("no command takes %s", rule)
-		}
-	}
-}
-
-func (g *guarded) checkAsGuarded(where, password, event string) {
-	g.t.Helper()
-	for want, calls := range map[int][][]string{
-		exitProblems: {{"check", "-list"}, {"show", "@unknown:example.org"}, {"explain", "@unknown:example.org", event}},
-		exitOK:       {{"show", string(bob)}, {"explain", string(bob), event}, {"export", g.file()}},
+	g := guardedOnOne(t)
+	looks := []string{"0 queues", "0 queues show @alice:example.org", "0 gateways", "0 check"}
+	for _, role := range []struct {
+		headings       []string
+		calls, repairs []string
+	}{
+		{[]string{checkerACL, lookQueueACL}, looks, nil},
+		{[]string{pushctlACL, lookQueueACL, "### ACL: more for pushctl to change the queue"}, append(looks,
+			"0 queues retry @alice:example.org -yes", "0 queues flush @alice:example.org -yes",
+			"0 gateways hold push.example.org -yes", "0 gateways open push.example.org -yes", "0 forget -yes @alice:example.org",
+		), []string{"0 repair -yes"}},
 	} {
-		for _, args := range calls {
-			if r := g.ctl(append(args, "-redis-password-file", password)...); r.status != want {
-				g.t.Errorf("%s, %s: status %d\n%s", where, args, r.status, r.stderr)
-			}
-		}
-	}
-	for _, refusal := range g.denied() {
-		g.t.Errorf("%s: %s", where, refusal)
-	}
-}
-
-func TestTheACLOfThePageIsEnoughForQueues(t *testing.T) {
-	t.Parallel()
-	redistest.Require(t)
-	looks := [][]string{{"queues"}, {"queues", "show", string(alice)}, {"gateways"}, {"check"}}
-	changes := [][]string{
-		{"queues", "retry", string(alice), "-yes"}, {"queues", "flush", string(alice), "-yes"},
-		{"gateways", "hold", "push.example.org", "-yes"}, {"gateways", "open", "push.example.org", "-yes"}, {"forget", "-yes", string(alice)},
-		{"repair", "-yes"},
-	}
-	_, toLook := operatorsUser(t, "### ACL: more for pushctl, where hosts include `pushfx.Delivery`")
-	_, toChange := operatorsUser(t, "### ACL: more for pushctl to change the queue")
-	for heading, more := range map[string][]string{"### ACL: a read-only user": toLook, pushctlACL: slices.Concat(toLook, toChange)} {
-		name, rules := operatorsUser(t, heading)
-		server := redistest.Single(t)
-		g := newGuarded(t, name, []*redistest.Server{server}, "-redis", server.Addr())
+		g.do("FLUSHALL")
 		d := g.deliver(1)
-		defer d.stop()
-		g.where = []string{"-redis", "redis://" + name + "@" + server.Addr()}
-		password, calls := g.passwordFile(), looks
-		if heading == pushctlACL {
-			calls = slices.Concat(looks, changes)
-		}
 		d.away(alice)
 		d.notify(alice)
-		g.grant(slices.Concat(rules, more))
-		for _, args := range calls {
-			if args[0] == "repair" {
-				g.damageQueue()
-			}
-			if r := g.ctl(append(args, "-redis-password-file", password)...); r.status != exitOK {
-				t.Errorf("%s, %s: status %d, denied %v\n%s", name, args, r.status, g.denied(), r.stdout)
-			}
+		d.stop()
+		rights := operations.RightsBelow(t, role.headings...)
+		g.Grant(t, rights)
+		g.as(rights.User, role.calls...)
+		if role.repairs != nil {
+			g.damageQueue()
+			g.as(rights.User, role.repairs...)
 		}
-		for _, rule := range g.unused(more) {
-			t.Errorf("%s: no command takes %s", name, rule)
+		if unused := g.Unused(t, operations.RightsBelow(t, role.headings[1:]...).Rules); len(unused) > 0 {
+			t.Errorf("%s: no command takes %q", rights.User, unused)
 		}
 	}
 }
@@ -338,7 +234,7 @@ func TestTheCommandForUnreadableDataRepairsIt(t *testing.T) {
 	b := onOne(t)
 	b.register(alice, bob)
 	b.store(alice, "{")
-	_, row, found := strings.Cut(operatorsPage(t, "## Metrics and alerts"), "| `PushDataUnreadable` |")
+	_, row, found := strings.Cut(operations.Part(t, "## Metrics and alerts"), "| `PushDataUnreadable` |")
 	if !found {
 		t.Fatal("the page does not explain PushDataUnreadable")
 	}

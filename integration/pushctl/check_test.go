@@ -15,6 +15,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/pushfx/pushfx/integration/operations"
 	"github.com/pushfx/pushfx/module/delivery/content"
 	"github.com/pushfx/pushfx/module/fault"
 	"github.com/pushfx/pushfx/module/mxid"
@@ -565,10 +566,9 @@ func TestAKeyWithoutItsSlotIsFound(t *testing.T) {
 		time.Sleep(20 * time.Millisecond)
 	}
 	time.Sleep(1500 * time.Millisecond) // clients notice it within a second
-	name, rules := operatorsUser(t, pushctlACL)
-	g := guardedOnCluster(t, name, servers)
-	g.grant(rules)
-	for _, r := range []result{b.ctl("check", "-list"), g.ctl("check", "-list", "-redis-password-file", g.passwordFile())} {
+	g, rights := guardedOnCluster(t, servers), operations.RightsBelow(t, pushctlACL)
+	g.Grant(t, rights)
+	for _, r := range []result{b.ctl("check", "-list"), g.as(rights.User, "1 check -list")} {
 		if r.status != exitProblems || strings.Count(r.stdout, misplacedKey.name+"\t") != 2 ||
 			!strings.Contains(r.stdout, misplacedKey.name+"\t"+b.keys.Rules(alice)+"\t") {
 			t.Errorf("status %d\n%s%s", r.status, r.stdout, r.stderr)

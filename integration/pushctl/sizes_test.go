@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/pushfx/pushfx/integration/operations"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pusher"
 	"github.com/pushfx/pushfx/module/pushrule"
@@ -51,7 +52,7 @@ func TestSizesOfThePage(t *testing.T) {
 	}
 	measured["each further pusher of a user"] = (size(b.keys.Pushers(user)) - measured["first pusher of a user"]) / some
 	checked := 0
-	for _, row := range sizesRow.FindAllStringSubmatch(operatorsPage(t, "### What one of each takes"), -1) {
+	for _, row := range sizesRow.FindAllStringSubmatch(operations.Part(t, "### What one of each takes"), -1) {
 		page, err := strconv.ParseInt(strings.ReplaceAll(row[2], ",", ""), 10, 64)
 		got, isMeasured := measured[row[1]]
 		if err != nil || isMeasured && (page < got*4/5 || page > got*6/5) {
