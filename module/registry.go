@@ -203,8 +203,8 @@ type RuleService interface {
 	// [Accounts], a deactivated user gets [ErrLoggedOut].
 	//
 	// If another request changes the set right after a repair, Content returns the
-	// repaired set with a version that was never stored, so that the next sync loads
-	// again.
+	// repaired set, and for its version a number that no stored set has: a sync with it
+	// finds a change and loads again.
 	Content(ctx context.Context, user mxid.UserID) (Content, error)
 
 	// Rule returns a single rule. For the id of a legacy rule (MSC4210), with any kind, it

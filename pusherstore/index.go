@@ -25,7 +25,7 @@ const name = "pushkey index" // in errors
 // concurrent use, does no I/O in the background, and needs no closing.
 type Index struct {
 	claims     *rediscommit.Store[pusher.Claims, string]
-	pending    *rediscommit.Writer // without durability: a lost or outdated mark loses no pusher
+	pending    *rediscommit.Writer // without durability: marks only serve when a host dies before it reconciles
 	pendingKey string              // of the sorted set of pending pushkeys
 }
 

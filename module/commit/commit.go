@@ -128,10 +128,10 @@ type pendingWrite struct {
 	base   stored.Revision // the revision that the write replaces
 
 	// refused means that the store rejected the write, because base was a stale revision
-	// from the cache. If the client sent the write twice, the first sending may have taken
-	// effect; the next read then finds the write in the revision.
-	// [stored.Revision.MayHaveDropped] does not suit a refused write: it counts all
-	// writers since the stale base, also those before the write.
+	// from the cache. The Redis client may have sent the write twice, and the first sending
+	// may have taken effect: then the next revision lists the write. If it does not, the
+	// write has had no effect. [stored.Revision.MayHaveDropped] is not asked about it: base
+	// is stale, so all writers since then would seem to have come after the write.
 	refused bool
 }
 

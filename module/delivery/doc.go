@@ -27,6 +27,8 @@
 //	-        added at another host, or its gate  due
 //	         is closed
 //	-        counts are added                    due      3 s later
+//	due      waits with counts, and a            due      at once
+//	         message is added
 //	due      a host looks, and has closed its    due      leaves it to other hosts; one of a gate
 //	         gate                                         tries it every 5 s
 //	due      a host looks                        claimed  sends, or waits for a place at this host
@@ -45,7 +47,8 @@
 //	claimed  400, 413, 422                       claimed  sends it as event_id_only, then drops it
 //	claimed  any other answer, or none           due      see content.RetryIn; its user goes behind
 //	                                                      others at the gate, until an answer
-//	claimed  no answer for 2 s                   claimed  the same
+//	claimed  no answer for 2 s                   claimed  waits for it; its user goes behind others at
+//	                                                      the gate, until an answer
 //	claimed  the host stops                      due      at once
 //	claimed  the host dies                       due      when the claim lapses
 //	due      the pusher is set again, and more   due      at once

@@ -171,8 +171,9 @@ func (c *cache[V]) remove(user mxid.UserID) {
 	}
 }
 
-// drop removes a user's entry, unless it has a value that isNews says is no older than the
-// reported change. It reports whether the change was news.
+// drop removes the entry of a user whose change was reported, and returns true. If the entry
+// has a current value of which isNews returns false (the change is known), drop leaves it and
+// returns false. isNews is asked under the lock.
 func (c *cache[V]) drop(user mxid.UserID, isNews func(V) bool) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

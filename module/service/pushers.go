@@ -233,11 +233,11 @@ func (s *pusherService) put(ctx context.Context, user mxid.UserID, p pusher.Push
 }
 
 // checkLoggedIn removes a pusher that was just set if its device was logged out during
-// the request. A logout ends the session before it removes pushers, so either it removes
-// this pusher, or the session is found ended here.
+// the request. A logout ends the session first and then removes the pushers of its device:
+// a pusher that is set after that removal finds the session ended here.
 //
-// A pusher that replaces one of the same session needs no check. If the session has
-// ended, the logout or the request that set the old pusher still removes it.
+// The caller does not ask for a pusher that replaces one of the same session: the logout,
+// or the request that set the replaced one, removes both alike.
 func (s *pusherService) checkLoggedIn(ctx context.Context, user mxid.UserID, p pusher.Pusher) error {
 	session := sessionOf(user, p)
 	loggedIn, err := isLoggedIn(ctx, s.accounts, session.User, session.Device)

@@ -83,8 +83,8 @@ func (k pushkeys) drop(ctx context.Context, key pusher.Digest, claim pusher.Owne
 	return k.dropAll(ctx, key, []pusher.Owner{claim})
 }
 
-// release drops the claim of a removed pusher. A failure is harmless: the next
-// reconciliation drops the claim.
+// release drops the claim of a removed pusher. An error is left out: a claim without its
+// pusher is dropped when the pushkey is next reconciled.
 func (k pushkeys) release(ctx context.Context, key pusher.Digest, claim pusher.Owner) {
 	_ = k.drop(ctx, key, claim)
 }

@@ -35,8 +35,10 @@ const (
 // appendScript adds a notification, unless its id is known. ARGV: entry head, meta, text,
 // nonce, lease, MaxUserBytes, "1" if urgent; for each pusher its name, gate digest, delay (-1
 // to claim it) and generation. It returns whether the id is known, the notifications, the
-// next number and the failing gates; for each pusher 0 (nothing to do), 1 (claimed), 2 or 3 (due earlier now),
-// its number and the time until it is due or its claim lapses.
+// next number and the failing gates; for each pusher 0 (nothing to do), 1 (claimed by this host),
+// 2 (waits, or is claimed by another host) or 3 (waits, and is due earlier now), its number and
+// the time until it is due or its claim lapses. New counts right after counts that no host may be
+// sending are not added: the pushers get them with those (joins).
 const appendScript = `
 local key, nonce, names = KEYS[1], ARGV[4], {'#log', '#ids'}
 for i = 8, #ARGV, 4 do names[#names + 1] = ARGV[i] end
