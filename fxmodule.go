@@ -695,7 +695,7 @@ func (b *builder) deliveryQueue() (module.DeliveryQueue, error) {
 	if err != nil {
 		return nil, err
 	}
-	queue.Shards = b.host.Config.Delivery.Shards
+	queue.Index.Shards = b.host.Config.Delivery.Shards
 	return queue, nil
 }
 

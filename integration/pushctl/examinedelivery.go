@@ -33,7 +33,7 @@ func (b *backend) readFormat(ctx context.Context) (isFound bool, other, err erro
 	case err == nil:
 		shards, other := stored.ReadDeliveryFormat(text)
 		if other == nil {
-			b.queue.Shards = shards
+			b.queue.Index.Shards = shards
 		}
 		return true, other, nil
 	case errors.Is(err, redis.Nil) || redis.HasErrorPrefix(err, "WRONGTYPE"):
@@ -239,7 +239,7 @@ func (s *scanner) findLost(ctx context.Context, users []mxid.UserID) (lost map[m
 	}
 	listed := map[string]map[mxid.UserID]time.Time{}
 	for gate, of := range byGate {
-		at, n, err := s.queue.Listed(ctx, gate, of)
+		at, n, err := s.queue.Index.Listed(ctx, gate, of)
 		if err != nil {
 			return nil, 0, err
 		}

@@ -111,8 +111,8 @@ func (c *call) readIndex(ctx context.Context) (all []redisqueue.Listing, err err
 	var mu sync.Mutex
 	var failed []int
 	var last error
-	_ = parallel(ctx, shardsOf(c.queue.Shards), func(ctx context.Context, shard int) error {
-		listings, err := c.queue.ShardListings(ctx, shard)
+	_ = parallel(ctx, shardsOf(c.queue.Index.Shards), func(ctx context.Context, shard int) error {
+		listings, err := c.queue.Index.Listings(ctx, shard)
 		mu.Lock()
 		defer mu.Unlock()
 		if all = append(all, listings...); err != nil {
@@ -121,7 +121,7 @@ func (c *call) readIndex(ctx context.Context) (all []redisqueue.Listing, err err
 		return nil
 	})
 	slices.Sort(failed)
-	return all, notRead(fmt.Sprintf("shards %v of %d", failed, c.queue.Shards), last)
+	return all, notRead(fmt.Sprintf("shards %v of %d", failed, c.queue.Index.Shards), last)
 }
 
 // readGateNames reads the names of the gates in the index. An index with a key of another type has no names; the scan

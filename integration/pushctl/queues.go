@@ -335,8 +335,8 @@ func (c *call) selectBacklogs(ctx context.Context, user mxid.UserID) (all []back
 		if gateway, _ := delivery.SplitGate(l.Gate); !c.gateway.matches(gateway) {
 			continue
 		}
-		for shard := range c.queue.Shards {
-			found, err := c.queue.UsersAt(ctx, shard, l.Gate)
+		for shard := range c.queue.Index.Shards {
+			found, err := c.queue.Index.UsersAt(ctx, shard, l.Gate)
 			if err != nil {
 				return nil, err
 			}

@@ -221,8 +221,9 @@ func TestAHeaderOfAnAnswerIsBounded(t *testing.T) {
 			defer far.Close()
 			http.ReadRequest(bufio.NewReader(far))
 			_, err := io.WriteString(far, "HTTP/1.1 200 OK\r\n")
-			for n := 0; err == nil && sent < 1<<20; sent += n {
-				n, err = io.WriteString(far, "X: y\r\n")
+			for err == nil && sent < 1<<20 {
+				_, err = io.WriteString(far, "X: y\r\n")
+				sent += len("X: y\r\n")
 			}
 		})
 		return near, nil

@@ -21,7 +21,7 @@ func (q *Queue) Append(ctx context.Context, additions []module.Addition) []modul
 	for i, a := range additions {
 		calls[i] = q.appendCall(a, nonce, &results[i].Value)
 	}
-	q.sendListed(ctx, q.writer.DoDurably, calls)
+	q.Index.sendListed(ctx, q.writer.DoDurably, calls)
 	for i, one := range calls {
 		if results[i].Err = one.err; one.err != nil {
 			results[i].Value = module.Appended{}
@@ -49,7 +49,7 @@ func (q *Queue) appendCall(a module.Addition, nonce string, done *module.Appende
 		if e := entryAt(one.entries, r.Gate); e != nil {
 			e.delay = min(e.delay, wait)
 		} else {
-			one.entries = append(one.entries, q.newEntry(a.User, r.Gate, wait, names))
+			one.entries = append(one.entries, newEntry(a.User, r.Gate, wait, names))
 		}
 	}
 	one.call = appendTo.Call([]string{q.keys.UserLog(a.User)}, args...)

@@ -44,7 +44,7 @@ func (q *Queue) Claim(ctx context.Context, requests []module.ClaimRequest) []mod
 			settlements = append(settlements, *s)
 		}
 	}
-	q.settle(ctx, settlements)
+	q.Index.settle(ctx, settlements)
 	return results
 }
 
@@ -195,7 +195,7 @@ func (q *Queue) Complete(ctx context.Context, c *module.Claim, d module.Done) (l
 	case number(reply[0]) > 0:
 		l.addOpen(1)
 	case number(reply[1]) == 1 && score > 0:
-		q.remove(settlement{listing: l, shard: shard, score: score, delay: -1})
+		q.Index.remove(settlement{listing: l, shard: shard, score: score, delay: -1})
 	}
 	c.Number = d.To
 	return int(number(reply[0])), nil
@@ -224,14 +224,14 @@ func (q *Queue) Sent(ctx context.Context, user mxid.UserID, pusher string) (stri
 // the end of the claim, so it lists the user again.
 func (q *Queue) Postpone(ctx context.Context, c *module.Claim, delay time.Duration, trouble module.Trouble, fails bool) error {
 	digest, marked, l := stored.GateDigest(c.Gate), "", q.listingOf(c)
-	e := q.newEntry(c.User, c.Gate, delay, nil)
+	e := newEntry(c.User, c.Gate, delay, nil)
 	if e.fails = fails; fails {
 		marked = digest
 	}
 	one := &listedCall{replied: fencedUnlessOne, entries: []*entry{e}}
 	one.call = postpone.Call([]string{q.keys.UserLog(c.User)}, c.Pusher, c.Nonce, c.Number, microseconds(delay), digest,
 		stored.TroubleText(trouble.Generation, trouble.Text), marked)
-	q.sendListed(ctx, q.writer.Do, []*listedCall{one})
+	q.Index.sendListed(ctx, q.writer.Do, []*listedCall{one})
 	if one.err == nil || errors.Is(one.err, module.ErrFenced) {
 		l.addOpen(-1)
 	}
@@ -249,7 +249,7 @@ func (q *Queue) Renew(ctx context.Context, c *module.Claim, lease time.Duration,
 	}
 	one := &listedCall{replied: fencedUnlessOne}
 	one.call = postpone.Call([]string{q.keys.UserLog(c.User)}, c.Pusher, c.Nonce, c.Number, microseconds(lease), "", "", marked)
-	q.sendListed(ctx, q.writer.Do, []*listedCall{one})
+	q.Index.sendListed(ctx, q.writer.Do, []*listedCall{one})
 	return one.err
 }
 

@@ -250,8 +250,8 @@ func (h *history) wantEmpty() {
 			_ = one.send(c, func(n module.Notification) { h.record(c, n.ID) })
 		}
 		var gates []redisqueue.Listing
-		for shard := range one.Shards {
-			listings, err := one.ShardListings(h.Context(), shard)
+		for shard := range one.Index.Shards {
+			listings, err := one.Index.Listings(h.Context(), shard)
 			if err != nil {
 				h.Fatal(err)
 			}

@@ -3,7 +3,6 @@ package redisqueue
 import (
 	"context"
 	"fmt"
-	"hash/fnv"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -76,46 +75,6 @@ func (l *listing) addOpen(n int) int {
 	return l.open
 }
 
-// places has the master of each shard.
-type places struct {
-	mu      sync.Mutex
-	read    time.Time
-	masters []*redis.Client
-}
-
-const placesAge = time.Second
-
-// masters returns the master of each shard, nil if it is not known.
-func (q *Queue) masters(ctx context.Context) []*redis.Client {
-	q.shardsOf.mu.Lock()
-	defer q.shardsOf.mu.Unlock()
-	if time.Since(q.shardsOf.read) > placesAge {
-		masters := make([]*redis.Client, q.Shards)
-		for shard := range masters {
-			masters[shard] = q.pipelines.Master(ctx, q.keys.ShardGates(shard))
-		}
-		q.shardsOf.masters, q.shardsOf.read = masters, time.Now()
-	}
-	return q.shardsOf.masters
-}
-
-// shardOf returns a shard for a user: on the user's own master if there is one.
-func (q *Queue) shardOf(ctx context.Context, user mxid.UserID, own *redis.Client) (shard int, isNear bool) {
-	return findShard(q.masters(ctx), user, func(master *redis.Client) bool { return master == own })
-}
-
-func findShard(masters []*redis.Client, user mxid.UserID, isGood func(*redis.Client) bool) (shard int, isFound bool) {
-	sum := fnv.New32a()
-	_, _ = sum.Write([]byte(user))
-	start := int(sum.Sum32() % uint32(len(masters)))
-	for n := range masters {
-		if shard := (start + n) % len(masters); isGood(masters[shard]) {
-			return shard, true
-		}
-	}
-	return start, false
-}
-
 // entry asks for a listing.
 type entry struct {
 	*listing
@@ -127,7 +86,7 @@ type entry struct {
 	err      error
 }
 
-func (q *Queue) newEntry(user mxid.UserID, gate string, delay time.Duration, names []string) *entry {
+func newEntry(user mxid.UserID, gate string, delay time.Duration, names []string) *entry {
 	return &entry{listing: &listing{user: user, gate: gate, names: names}, delay: delay}
 }
 
@@ -146,16 +105,16 @@ type listedCall struct {
 // pipeline if they are on the same master, which executes it in order: one script for all
 // users of the master. A call that was sent again may have come after its listing, which is
 // then repeated.
-func (q *Queue) sendListed(ctx context.Context, do sender, all []*listedCall) {
+func (x *Index) sendListed(ctx context.Context, do sender, all []*listedCall) {
 	commands, times := make([]*redisclient.Command, len(all)), make([]*atomic.Int32, len(all))
 	near, shards := map[int][]*entry{}, map[*redis.Client]int{}
 	for i, one := range all {
 		commands[i], times[i] = counted(one.call)
 		for _, e := range one.entries {
-			own := q.pipelines.Master(ctx, q.keys.UserLog(e.user))
+			own := x.pipelines.Master(ctx, x.keys.UserLog(e.user))
 			shard, isNear := shards[own]
 			if !isNear {
-				shard, isNear = q.shardOf(ctx, e.user, own)
+				shard, isNear = x.shardOf(ctx, e.user, own)
 			}
 			if isNear {
 				shards[own] = shard
@@ -165,7 +124,7 @@ func (q *Queue) sendListed(ctx context.Context, do sender, all []*listedCall) {
 	}
 	var lists []*listCall
 	for shard, entries := range near {
-		lists = append(lists, q.listCall(shard, entries))
+		lists = append(lists, x.listCall(shard, entries))
 		commands = append(commands, lists[len(lists)-1].command)
 	}
 	errs := do(ctx, commands...)
@@ -186,7 +145,7 @@ func (q *Queue) sendListed(ctx context.Context, do sender, all []*listedCall) {
 			}
 		}
 	}
-	q.list(ctx, do, again)
+	x.list(ctx, do, again)
 	for _, one := range all {
 		for _, e := range one.entries {
 			if one.err == nil && !e.isListed {
@@ -227,9 +186,9 @@ type listCall struct {
 	times   *atomic.Int32
 }
 
-func (q *Queue) listCall(shard int, entries []*entry) *listCall {
+func (x *Index) listCall(shard int, entries []*entry) *listCall {
 	l := &listCall{shard: shard, entries: entries}
-	args := newIndexArgs(q, shard)
+	args := newIndexArgs(x, shard)
 	for _, e := range entries {
 		e.by = l
 		args.add(e.gate, e.user, microseconds(e.delay), oneIf(e.fails))
@@ -255,12 +214,12 @@ func (l *listCall) finish(err error) {
 }
 
 // list lists users. Where a master does not answer, it tries another one.
-func (q *Queue) list(ctx context.Context, do sender, entries []*entry) {
-	masters, bad := q.masters(ctx), map[*redis.Client]bool{}
+func (x *Index) list(ctx context.Context, do sender, entries []*entry) {
+	masters, bad := x.masters(ctx), map[*redis.Client]bool{}
 	for len(entries) > 0 {
 		shards := map[int][]*entry{}
 		for _, e := range entries {
-			shard, isNear := q.shardOf(ctx, e.user, q.pipelines.Master(ctx, q.keys.UserLog(e.user)))
+			shard, isNear := x.shardOf(ctx, e.user, x.pipelines.Master(ctx, x.keys.UserLog(e.user)))
 			if !isNear || bad[masters[shard]] {
 				var isFound bool
 				if shard, isFound = findShard(masters, e.user, func(master *redis.Client) bool { return !bad[master] }); !isFound {
@@ -272,7 +231,7 @@ func (q *Queue) list(ctx context.Context, do sender, entries []*entry) {
 		var calls []*listCall
 		var commands []*redisclient.Command
 		for shard, of := range shards {
-			l := q.listCall(shard, of)
+			l := x.listCall(shard, of)
 			calls, commands = append(calls, l), append(commands, l.command)
 		}
 		entries = nil
@@ -294,12 +253,12 @@ type indexArgs struct {
 	names   []any
 	entries []any
 	numbers map[string]int // of gates
-	of      *Queue
+	of      *Index
 	shard   int
 }
 
-func newIndexArgs(q *Queue, shard int) *indexArgs {
-	return &indexArgs{keys: []string{q.keys.ShardGates(shard)}, numbers: map[string]int{}, of: q, shard: shard}
+func newIndexArgs(x *Index, shard int) *indexArgs {
+	return &indexArgs{keys: []string{x.keys.ShardGates(shard)}, numbers: map[string]int{}, of: x, shard: shard}
 }
 
 func (a *indexArgs) gate(gate string) int {
@@ -337,7 +296,7 @@ type settlement struct {
 }
 
 // settle makes settlements. A user whose settlement fails stays listed as before.
-func (q *Queue) settle(ctx context.Context, all []settlement) {
+func (x *Index) settle(ctx context.Context, all []settlement) {
 	by := map[int][]settlement{}
 	for _, s := range all {
 		by[s.shard] = append(by[s.shard], s)
@@ -346,7 +305,7 @@ func (q *Queue) settle(ctx context.Context, all []settlement) {
 	var calls []*redisclient.Call
 	var commands []*redisclient.Command
 	for shard, of := range by {
-		args := newIndexArgs(q, shard)
+		args := newIndexArgs(x, shard)
 		for _, s := range of {
 			delay := int64(-1)
 			if s.delay >= 0 {
@@ -357,7 +316,7 @@ func (q *Queue) settle(ctx context.Context, all []settlement) {
 		call := args.call(settle)
 		groups, calls, commands = append(groups, of), append(calls, call), append(commands, call.Command())
 	}
-	for i, err := range q.writer.Do(ctx, commands...) {
+	for i, err := range x.writer.Do(ctx, commands...) {
 		if err != nil {
 			continue
 		}
@@ -380,20 +339,20 @@ type removals struct {
 
 const removeDelay = 150 * time.Millisecond
 
-func (q *Queue) remove(s settlement) {
-	q.removals.mu.Lock()
-	defer q.removals.mu.Unlock()
-	q.removals.waiting = append(q.removals.waiting, s)
-	if len(q.removals.waiting) == 1 {
-		time.AfterFunc(removeDelay, q.removeAll)
+func (x *Index) remove(s settlement) {
+	x.removals.mu.Lock()
+	defer x.removals.mu.Unlock()
+	x.removals.waiting = append(x.removals.waiting, s)
+	if len(x.removals.waiting) == 1 {
+		time.AfterFunc(removeDelay, x.removeAll)
 	}
 }
 
 // removeAll has no caller's context, since it is for all callers.
-func (q *Queue) removeAll() {
-	q.removals.mu.Lock()
-	all := q.removals.waiting
-	q.removals.waiting = nil
-	q.removals.mu.Unlock()
-	q.settle(context.Background(), all)
+func (x *Index) removeAll() {
+	x.removals.mu.Lock()
+	all := x.removals.waiting
+	x.removals.waiting = nil
+	x.removals.mu.Unlock()
+	x.settle(context.Background(), all)
 }

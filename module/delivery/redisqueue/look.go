@@ -36,19 +36,19 @@ const (
 // to each master, and takes users in another one.
 func (q *Queue) Look(ctx context.Context, look module.Look) (looked module.Looked, err error) {
 	began := time.Now()
-	read := q.readIndex(ctx)
-	if err := q.checkFormat(ctx, read.format); err != nil && fault.KindOf(err) != fault.Unavailable {
+	read := q.Index.readIndex(ctx)
+	if err := q.Index.checkFormat(ctx, read.format); err != nil && fault.KindOf(err) != fault.Unavailable {
 		return looked, err
 	}
 	chosen, rest := choose(read.gates, look)
-	q.takeAll(ctx, &looked, chosen, look.Lease, read.failed)
-	looked.Users = append(looked.Users, q.looks.takeLate()...)
+	q.Index.takeAll(ctx, &looked, chosen, look.Lease, read.failed)
+	looked.Users = append(looked.Users, q.Index.looks.takeLate()...)
 	for _, g := range rest {
 		looked.Late, looked.More = max(looked.Late, g.late), true
 	}
 	looked.More = looked.More || read.more
-	looked.Late = max(looked.Late, q.looks.note(q.Shards, began, read.failed))
-	if len(read.failed) == q.Shards && len(looked.Users) == 0 {
+	looked.Late = max(looked.Late, q.Index.looks.note(q.Index.Shards, began, read.failed))
+	if len(read.failed) == q.Index.Shards && len(looked.Users) == 0 {
 		for _, err := range read.failed {
 			return looked, err
 		}
@@ -135,20 +135,20 @@ var errAway = errors.New("the master does not answer")
 // sideBySide asks masters, each for itself, and passes on the answers. It does not wait for a
 // master that is away: its request goes on, and it is not asked again until that has ended.
 // Then the answer goes to late.
-func sideBySide[T any](ctx context.Context, q *Queue, masters []*redis.Client, ask func(context.Context, *redis.Client) T, answer, late func(T)) (silent []*redis.Client) {
+func sideBySide[T any](ctx context.Context, x *Index, masters []*redis.Client, ask func(context.Context, *redis.Client) T, answer, late func(T)) (silent []*redis.Client) {
 	var mu sync.Mutex
 	hasLeft, began, answers := false, time.Now(), make(chan *redis.Client, len(masters))
 	got := map[*redis.Client]T{}
 	asked := 0
 	for _, master := range masters {
-		if !q.looks.begin(master) {
+		if !x.looks.begin(master) {
 			silent = append(silent, master)
 			continue
 		}
 		asked++
 		go func() {
 			result := ask(context.WithoutCancel(ctx), master)
-			q.looks.end(master)
+			x.looks.end(master)
 			mu.Lock()
 			defer mu.Unlock()
 			if hasLeft {
@@ -195,37 +195,25 @@ type dueGate struct {
 	isClosed      bool
 }
 
-// index is what a look reads.
-type index struct {
+// dueGates is what a look reads.
+type dueGates struct {
 	gates  []dueGate
 	more   bool          // gates may be due that were not read
 	format *string       // nil if it could not be read
 	failed map[int]error // by shard
 }
 
-// byMaster returns the masters of the index, and their shards.
-func (q *Queue) byMaster(ctx context.Context) (masters []*redis.Client, shards map[*redis.Client][]int) {
-	shards = map[*redis.Client][]int{}
-	for shard, master := range q.masters(ctx) {
-		if shards[master] == nil {
-			masters = append(masters, master)
-		}
-		shards[master] = append(shards[master], shard)
-	}
-	return masters, shards
-}
-
 // readIndex reads the due gates of all shards, and the format.
-func (q *Queue) readIndex(ctx context.Context) *index {
-	all := &index{failed: map[int]error{}}
-	masters, shards := q.byMaster(ctx)
-	formatOn := q.pipelines.Master(ctx, q.keys.DeliveryFormat())
+func (x *Index) readIndex(ctx context.Context) *dueGates {
+	all := &dueGates{failed: map[int]error{}}
+	masters, shards := x.byMaster(ctx)
+	formatOn := x.pipelines.Master(ctx, x.keys.DeliveryFormat())
 	if !slices.Contains(masters, formatOn) {
 		masters = append(masters, formatOn)
 	}
-	silent := sideBySide(ctx, q, masters, func(ctx context.Context, master *redis.Client) *index {
-		return q.readShards(ctx, shards[master], master == formatOn)
-	}, func(part *index) {
+	silent := sideBySide(ctx, x, masters, func(ctx context.Context, master *redis.Client) *dueGates {
+		return x.readShards(ctx, shards[master], master == formatOn)
+	}, func(part *dueGates) {
 		all.gates, all.more = append(all.gates, part.gates...), all.more || part.more
 		if part.format != nil {
 			all.format = part.format
@@ -233,7 +221,7 @@ func (q *Queue) readIndex(ctx context.Context) *index {
 		for shard, err := range part.failed {
 			all.failed[shard] = err
 		}
-	}, func(*index) {})
+	}, func(*dueGates) {})
 	for _, master := range silent {
 		for _, shard := range shards[master] {
 			all.failed[shard] = unavailable("look", cmp.Or(ctx.Err(), errAway))
@@ -243,12 +231,12 @@ func (q *Queue) readIndex(ctx context.Context) *index {
 }
 
 // readShards reads the due gates of shards of a master.
-func (q *Queue) readShards(ctx context.Context, shards []int, withFormat bool) *index {
-	part := &index{failed: map[int]error{}}
+func (x *Index) readShards(ctx context.Context, shards []int, withFormat bool) *dueGates {
+	part := &dueGates{failed: map[int]error{}}
 	gates, times := make([]*redis.ZSliceCmd, len(shards)), make([]*redis.TimeCmd, len(shards))
 	commands := make([]*redisclient.Command, len(shards))
 	for i, shard := range shards {
-		key, over := q.keys.ShardGates(shard), int64(q.looks.overOf(shard))
+		key, over := x.keys.ShardGates(shard), int64(x.looks.overOf(shard))
 		commands[i] = &redisclient.Command{Key: key, Queue: func(ctx context.Context, to redisclient.Sender) func() error {
 			gates[i], times[i] = to.ZRangeWithScores(ctx, key, over, over+maxGates-1), to.Time(ctx)
 			return func() error { return cmp.Or(gates[i].Err(), times[i].Err()) }
@@ -256,10 +244,10 @@ func (q *Queue) readShards(ctx context.Context, shards []int, withFormat bool) *
 	}
 	var format *redis.StringCmd
 	if withFormat {
-		key := q.keys.DeliveryFormat()
+		key := x.keys.DeliveryFormat()
 		commands = append(commands, command(key, &format, func(ctx context.Context, to redisclient.Sender) *redis.StringCmd { return to.Get(ctx, key) }))
 	}
-	errs := q.writer.Do(ctx, commands...)
+	errs := x.writer.Do(ctx, commands...)
 	if withFormat && unlessNil(errs[len(shards)]) == nil {
 		text := format.Val()
 		part.format = &text
@@ -278,7 +266,7 @@ func (q *Queue) readShards(ctx context.Context, shards []int, withFormat bool) *
 			gate, _ := z.Member.(string)
 			part.gates = append(part.gates, dueGate{shard: shard, gate: gate, late: time.Duration(now-int64(z.Score)) * time.Microsecond})
 		}
-		part.more = q.looks.read(shard, isFull) || part.more
+		part.more = x.looks.read(shard, isFull) || part.more
 	}
 	return part
 }
@@ -321,17 +309,17 @@ func choose(gates []dueGate, look module.Look) (chosen, rest []dueGate) {
 }
 
 // takeAll takes users of gates, with a script for each shard.
-func (q *Queue) takeAll(ctx context.Context, looked *module.Looked, gates []dueGate, lease time.Duration, failed map[int]error) {
+func (x *Index) takeAll(ctx context.Context, looked *module.Looked, gates []dueGate, lease time.Duration, failed map[int]error) {
 	byShard := map[int][]dueGate{}
 	for _, g := range gates {
 		byShard[g.shard] = append(byShard[g.shard], g)
 	}
-	masters, shards := q.byMaster(ctx)
+	masters, shards := x.byMaster(ctx)
 	masters = slices.DeleteFunc(masters, func(master *redis.Client) bool {
 		return !slices.ContainsFunc(shards[master], func(shard int) bool { return byShard[shard] != nil })
 	})
-	silent := sideBySide(ctx, q, masters, func(ctx context.Context, master *redis.Client) *taken {
-		return q.takeFrom(ctx, shards[master], byShard, lease)
+	silent := sideBySide(ctx, x, masters, func(ctx context.Context, master *redis.Client) *taken {
+		return x.takeFrom(ctx, shards[master], byShard, lease)
 	}, func(part *taken) {
 		looked.Users, looked.Late = append(looked.Users, part.Users...), max(looked.Late, part.Late)
 		looked.More = looked.More || part.More
@@ -339,9 +327,9 @@ func (q *Queue) takeAll(ctx context.Context, looked *module.Looked, gates []dueG
 			failed[shard] = err
 		}
 	}, func(part *taken) {
-		q.looks.mu.Lock()
-		defer q.looks.mu.Unlock()
-		q.looks.late = append(q.looks.late, part.Users...)
+		x.looks.mu.Lock()
+		defer x.looks.mu.Unlock()
+		x.looks.late = append(x.looks.late, part.Users...)
 	})
 	for _, master := range silent {
 		for _, shard := range shards[master] {
@@ -356,13 +344,13 @@ type taken struct {
 	failed map[int]error
 }
 
-func (q *Queue) takeFrom(ctx context.Context, shards []int, byShard map[int][]dueGate, lease time.Duration) *taken {
+func (x *Index) takeFrom(ctx context.Context, shards []int, byShard map[int][]dueGate, lease time.Duration) *taken {
 	all := &taken{failed: map[int]error{}}
 	var calls []*redisclient.Call
 	var commands []*redisclient.Command
 	shards = slices.DeleteFunc(slices.Clone(shards), func(shard int) bool { return byShard[shard] == nil })
 	for _, shard := range shards {
-		args := newIndexArgs(q, shard)
+		args := newIndexArgs(x, shard)
 		for _, g := range byShard[shard] {
 			args.gate(g.gate)
 			args.entries = append(args.entries, g.most, g.failing)
@@ -371,7 +359,7 @@ func (q *Queue) takeFrom(ctx context.Context, shards []int, byShard map[int][]du
 		call := args.call(take)
 		calls, commands = append(calls, call), append(commands, call.Command())
 	}
-	for i, err := range q.writer.Do(ctx, commands...) {
+	for i, err := range x.writer.Do(ctx, commands...) {
 		var reply []any
 		if err == nil {
 			reply, err = sliceOf(calls[i])

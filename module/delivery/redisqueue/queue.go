@@ -42,24 +42,20 @@ var _ module.DeliveryQueue = (*Queue)(nil)
 
 const name = "delivery queue" // in errors
 
-// DefaultShards is how many shards the index has, unless [Queue.Shards] is changed.
-const DefaultShards = 16
-
 // Queue is a [module.DeliveryQueue] on Redis. It is safe for concurrent use, and needs
 // no closing.
 type Queue struct {
-	// Shards is fixed when the queue is first opened. It may be changed before the first call.
-	Shards int
+	connection
+	Index Index
 
+	completions completions
+}
+
+// connection is what a queue and its index share.
+type connection struct {
 	writer    *rediscommit.Writer
 	pipelines *redisclient.Pipelines
 	keys      stored.Keys
-
-	shardsOf places
-	looks    looks
-	removals removals
-
-	completions completions
 }
 
 // New does no I/O. Client is a *redis.Client or a *redis.ClusterClient that reads from
@@ -70,74 +66,20 @@ func New(client redis.UniversalClient, shared rediscommit.Config, o rediscommit.
 	if err != nil {
 		return nil, err
 	}
-	return &Queue{
-		Shards: DefaultShards, writer: writer, pipelines: o.Pipelines, keys: stored.Keys{Prefix: shared.KeyPrefix},
-	}, nil
+	c := connection{writer, o.Pipelines, stored.Keys{Prefix: shared.KeyPrefix}}
+	return &Queue{connection: c, Index: Index{connection: c, Shards: DefaultShards}}, nil
 }
 
 // Open implements [module.DeliveryQueue]. It succeeds if a master is away, even the one with
 // the format: looks compare the format, too.
 func (q *Queue) Open(ctx context.Context) error {
-	read := q.readIndex(ctx)
-	if len(read.failed) == q.Shards {
+	read := q.Index.readIndex(ctx)
+	if len(read.failed) == q.Index.Shards {
 		for _, err := range read.failed {
 			return err
 		}
 	}
-	return q.checkFormat(ctx, read.format)
-}
-
-// checkFormat compares the format, unless it could not be read, and stores a missing one.
-func (q *Queue) checkFormat(ctx context.Context, found *string) error {
-	want := stored.DeliveryFormatText(q.Shards)
-	switch {
-	case found == nil || *found == want:
-		return nil
-	case *found == "":
-		return q.storeFormat(ctx, want, true)
-	}
-	if earlier := q.keys.EarlierDelivery(*found); earlier != nil {
-		if err := q.checkEmpty(ctx, earlier); err != nil {
-			return err
-		}
-		return q.storeFormat(ctx, want, false)
-	}
-	others, err := stored.ReadDeliveryFormat(*found)
-	if err != nil {
-		return err
-	}
-	return fmt.Errorf("%s: its index has %d shards, not %d: the number is fixed when it is first opened", name, others, q.Shards)
-}
-
-func (q *Queue) storeFormat(ctx context.Context, want string, onlyIfMissing bool) error {
-	key := q.keys.DeliveryFormat()
-	var stored *redis.Cmd
-	return unlessNil(q.writer.Do(ctx, command(key, &stored, func(ctx context.Context, to redisclient.Sender) *redis.Cmd {
-		if onlyIfMissing {
-			return to.Do(ctx, "SET", key, want, "NX")
-		}
-		return to.Do(ctx, "SET", key, want)
-	}))[0])
-}
-
-// checkEmpty returns an error if a queue of form 4 has waiting notifications.
-func (q *Queue) checkEmpty(ctx context.Context, hashes []string) error {
-	lengths, commands := make([]*redis.IntCmd, len(hashes)), make([]*redisclient.Command, len(hashes))
-	for i, key := range hashes {
-		commands[i] = command(key, &lengths[i], func(ctx context.Context, to redisclient.Sender) *redis.IntCmd { return to.HLen(ctx, key) })
-	}
-	if err := q.read(ctx, commands...); err != nil {
-		return err
-	}
-	waiting := int64(0)
-	for _, n := range lengths {
-		waiting += n.Val()
-	}
-	if waiting > 0 {
-		return fmt.Errorf("%s: notifications of %d pushers wait in the format of an earlier version: let hosts of that version send them, "+
-			"or drop them by removing the keys that match %sdelivery:*", name, waiting, q.keys.Prefix)
-	}
-	return nil
+	return q.Index.checkFormat(ctx, read.format)
 }
 
 // Parts implements [module.DeliveryQueue]: a part has the users of a master.
@@ -177,8 +119,8 @@ func command[C redis.Cmder](key string, reply *C, queue func(context.Context, re
 }
 
 // read makes reads, which may find nothing, and returns the first error.
-func (q *Queue) read(ctx context.Context, commands ...*redisclient.Command) error {
-	for _, err := range q.writer.Read(ctx, commands...) {
+func (c *connection) read(ctx context.Context, commands ...*redisclient.Command) error {
+	for _, err := range c.writer.Read(ctx, commands...) {
 		if err := unlessNil(err); err != nil {
 			return err
 		}

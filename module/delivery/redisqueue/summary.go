@@ -3,7 +3,6 @@ package redisqueue
 import (
 	"cmp"
 	"context"
-	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -18,40 +17,24 @@ import (
 )
 
 const (
-	summaryUsers = 1000 // whose logs are read
-	summaryGates = 2000 // of each shard
+	sampledUsers = 1000 // whose logs are read
+	listedGates  = 2000 // of each shard
 	oldestUsers  = 3    // QueueSummary.Oldest is how long so many users have waited at a gate
 )
 
-// gates returns the gates of all shards with their users, the ones with the most users first.
-func (q *Queue) gates(ctx context.Context) ([]Listing, error) {
-	all := map[string]Listing{}
-	for shard := range q.Shards {
-		listings, err := q.ShardListings(ctx, shard)
-		if err != nil {
-			return nil, err
-		}
-		for _, l := range listings {
-			l.Users += all[l.Gate].Users
-			all[l.Gate] = l
-		}
-	}
-	return slices.SortedFunc(maps.Values(all), func(a, b Listing) int { return cmp.Or(b.Users-a.Users, strings.Compare(a.Gate, b.Gate)) }), nil
-}
-
 // Summary implements [module.DeliveryQueue].
 func (q *Queue) Summary(ctx context.Context, isAlone func(module.Trouble) bool) (s module.QueueSummary, err error) {
-	gates, err := q.gates(ctx)
+	gates, err := q.Index.gates(ctx)
 	if err != nil {
 		return s, err
 	}
-	s.Gates, s.Refused = map[string]int{}, q.tryWrites(ctx)
+	s.Gates, s.Refused = map[string]int{}, q.Index.tryWrites(ctx)
 	digests, total := map[string]string{}, 0
 	for _, g := range gates {
 		s.Gates[g.Gate], digests[stored.GateDigest(g.Gate)] = g.Users, g.Gate
 		total += g.Users
 	}
-	users, err := q.someUsers(ctx, gates, total)
+	users, err := q.Index.someUsers(ctx, gates, total)
 	if err != nil {
 		return s, err
 	}
@@ -68,7 +51,7 @@ func (q *Queue) Summary(ctx context.Context, isAlone func(module.Trouble) bool) 
 			}
 		}
 	}
-	if len(users) >= summaryUsers {
+	if len(users) >= sampledUsers {
 		s.Notifications = int(float64(s.Notifications) * float64(total) / float64(len(users)))
 	}
 	for _, of := range ages {
@@ -77,52 +60,6 @@ func (q *Queue) Summary(ctx context.Context, isAlone func(module.Trouble) bool) 
 		}
 	}
 	return s, nil
-}
-
-// tryWrites returns the error of a master that refuses writes. The write changes nothing.
-func (q *Queue) tryWrites(ctx context.Context) error {
-	commands := make([]*redisclient.Command, q.Shards)
-	replies := make([]*redis.IntCmd, q.Shards)
-	for shard := range commands {
-		key := q.keys.ShardGates(shard)
-		commands[shard] = command(key, &replies[shard], func(ctx context.Context, to redisclient.Sender) *redis.IntCmd {
-			return to.ZAddXX(ctx, key, redis.Z{Member: ""})
-		})
-	}
-	return cmp.Or(q.writer.Do(ctx, commands...)...)
-}
-
-// someUsers returns the users of the index, or a sample of at least summaryUsers of them.
-func (q *Queue) someUsers(ctx context.Context, gates []Listing, total int) (users []mxid.UserID, err error) {
-	var commands []*redisclient.Command
-	var replies []**redis.StringSliceCmd
-	for shard := range q.Shards {
-		for _, g := range gates {
-			most := g.Users
-			if total > summaryUsers {
-				most = max(1, g.Users*summaryUsers/total/q.Shards+1)
-			}
-			for _, key := range []string{q.keys.ShardDue(shard, g.Gate), q.keys.ShardAfter(shard, g.Gate)} {
-				reply := new(*redis.StringSliceCmd)
-				replies, commands = append(replies, reply), append(commands, command(key, reply, func(ctx context.Context, to redisclient.Sender) *redis.StringSliceCmd {
-					return to.ZRandMember(ctx, key, most)
-				}))
-			}
-		}
-	}
-	if err := q.read(ctx, commands...); err != nil {
-		return nil, err
-	}
-	seen := map[string]bool{}
-	for _, reply := range replies {
-		for _, user := range (*reply).Val() {
-			if !seen[user] && len(users) < summaryUsers {
-				seen[user] = true
-				users = append(users, mxid.UserID(user))
-			}
-		}
-	}
-	return users, nil
 }
 
 // waiting is what a user has to send, without texts.

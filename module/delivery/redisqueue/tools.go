@@ -1,7 +1,6 @@
 package redisqueue
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -61,81 +60,6 @@ func (q *Queue) Held(ctx context.Context) (map[string]time.Time, error) {
 		held[gateway] = time.UnixMilli(ms)
 	}
 	return held, nil
-}
-
-// Listing is what a shard of the index says of a gate.
-type Listing struct {
-	Gate                string
-	Users, Failing, Due int
-	Sample              []mxid.UserID // the earliest users
-}
-
-// sampleUsers is how many users a shard returns in samples, about.
-const sampleUsers = 100
-
-// ShardListings returns the gates of a shard, at most 2,000 of them.
-func (q *Queue) ShardListings(ctx context.Context, shard int) ([]Listing, error) {
-	key := q.keys.ShardGates(shard)
-	var names *redis.StringSliceCmd
-	var now *redis.TimeCmd
-	if err := q.read(ctx, &redisclient.Command{Key: key, Queue: func(ctx context.Context, to redisclient.Sender) func() error {
-		names, now = to.ZRange(ctx, key, 0, summaryGates-1), to.Time(ctx)
-		return func() error { return cmp.Or(names.Err(), now.Err()) }
-	}}); err != nil || len(names.Val()) == 0 {
-		return nil, err
-	}
-	last := int64(sampleUsers / len(names.Val()))
-	var commands []*redisclient.Command
-	counts, due, users := make([][2]*redis.IntCmd, len(names.Val())), make([][2]*redis.IntCmd, len(names.Val())), make([][2]*redis.StringSliceCmd, len(names.Val()))
-	for i, gate := range names.Val() {
-		for n, key := range []string{q.keys.ShardDue(shard, gate), q.keys.ShardAfter(shard, gate)} {
-			commands = append(commands,
-				command(key, &counts[i][n], func(ctx context.Context, to redisclient.Sender) *redis.IntCmd { return to.ZCard(ctx, key) }),
-				command(key, &due[i][n], func(ctx context.Context, to redisclient.Sender) *redis.IntCmd {
-					return to.ZCount(ctx, key, "-inf", number64(now.Val().UnixMicro()))
-				}),
-				command(key, &users[i][n], func(ctx context.Context, to redisclient.Sender) *redis.StringSliceCmd {
-					return to.ZRange(ctx, key, 0, last)
-				}))
-		}
-	}
-	if err := q.read(ctx, commands...); err != nil {
-		return nil, err
-	}
-	all := make([]Listing, len(names.Val()))
-	for i, gate := range names.Val() {
-		all[i] = Listing{Gate: gate, Failing: int(counts[i][1].Val())}
-		for n := range counts[i] {
-			all[i].Users += int(counts[i][n].Val())
-			all[i].Due += int(due[i][n].Val())
-			for _, user := range users[i][n].Val() {
-				all[i].Sample = append(all[i].Sample, mxid.UserID(user))
-			}
-		}
-	}
-	return all, nil
-}
-
-// UsersAt returns the users of a gate in a shard.
-func (q *Queue) UsersAt(ctx context.Context, shard int, gate string) (all []mxid.UserID, err error) {
-	for _, key := range []string{q.keys.ShardDue(shard, gate), q.keys.ShardAfter(shard, gate)} {
-		const page = 1000
-		for from := int64(0); ; from += page {
-			var users *redis.StringSliceCmd
-			if err := q.read(ctx, command(key, &users, func(ctx context.Context, to redisclient.Sender) *redis.StringSliceCmd {
-				return to.ZRange(ctx, key, from, from+page-1)
-			})); err != nil {
-				return nil, err
-			}
-			for _, user := range users.Val() {
-				all = append(all, mxid.UserID(user))
-			}
-			if len(users.Val()) < page {
-				break
-			}
-		}
-	}
-	return all, nil
 }
 
 // Place is a pusher with something to send.
@@ -202,10 +126,10 @@ func (q *Queue) Retry(ctx context.Context, user mxid.UserID, pushers []module.Pu
 	}}
 	for _, p := range pushers {
 		if entryAt(one.entries, p.Gate) == nil {
-			one.entries = append(one.entries, q.newEntry(user, p.Gate, 0, nil))
+			one.entries = append(one.entries, newEntry(user, p.Gate, 0, nil))
 		}
 	}
-	q.sendListed(ctx, q.writer.Do, []*listedCall{one})
+	q.Index.sendListed(ctx, q.writer.Do, []*listedCall{one})
 	return n, one.err
 }
 
@@ -253,43 +177,4 @@ func (q *Queue) Drop(ctx context.Context, user mxid.UserID, pushers []module.Pus
 		})
 	}
 	return dropped, nil
-}
-
-// Listed returns when a look finds users of a gate at the latest, and how many entries the
-// index has of each. A user who is not found is not in the map.
-func (q *Queue) Listed(ctx context.Context, gate string, users []mxid.UserID) (at map[mxid.UserID]time.Time, entries int, err error) {
-	names := make([]string, len(users))
-	for i, user := range users {
-		names[i] = string(user)
-	}
-	var commands []*redisclient.Command
-	gates, scores := make([]*redis.FloatCmd, q.Shards), make([][2]*redis.FloatSliceCmd, q.Shards)
-	for shard := range q.Shards {
-		key := q.keys.ShardGates(shard)
-		commands = append(commands, command(key, &gates[shard], func(ctx context.Context, to redisclient.Sender) *redis.FloatCmd { return to.ZScore(ctx, key, gate) }))
-		for n, key := range []string{q.keys.ShardDue(shard, gate), q.keys.ShardAfter(shard, gate)} {
-			commands = append(commands, command(key, &scores[shard][n], func(ctx context.Context, to redisclient.Sender) *redis.FloatSliceCmd {
-				return to.ZMScore(ctx, key, names...)
-			}))
-		}
-	}
-	if err := q.read(ctx, commands...); err != nil {
-		return nil, 0, err
-	}
-	at = map[mxid.UserID]time.Time{}
-	for shard := range q.Shards {
-		for _, of := range scores[shard] {
-			for i, score := range of.Val() {
-				if score == 0 {
-					continue
-				}
-				entries++
-				found := time.UnixMicro(int64(max(score, gates[shard].Val())))
-				if old, known := at[users[i]]; gates[shard].Err() == nil && (!known || found.Before(old)) {
-					at[users[i]] = found
-				}
-			}
-		}
-	}
-	return at, entries, nil
 }

@@ -1,0 +1,317 @@
+package redisqueue
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"hash/fnv"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/redisclient"
+	"github.com/pushfx/pushfx/module/stored"
+)
+
+// DefaultShards is how many shards the index has, unless [Index.Shards] is changed.
+const DefaultShards = 16
+
+// Index lists in shards, for each gate, the users who have something to send there. It may
+// list users who have nothing to send, but each user who has is listed. The methods are for
+// tools. It is safe for concurrent use.
+type Index struct {
+	connection
+
+	// Shards is fixed when the queue is first opened. It may be changed before the first call.
+	Shards int
+
+	places   places
+	looks    looks
+	removals removals
+}
+
+// places has the master of each shard.
+type places struct {
+	mu      sync.Mutex
+	read    time.Time
+	masters []*redis.Client
+}
+
+const placesAge = time.Second
+
+// masters returns the master of each shard, nil if it is not known.
+func (x *Index) masters(ctx context.Context) []*redis.Client {
+	x.places.mu.Lock()
+	defer x.places.mu.Unlock()
+	if time.Since(x.places.read) > placesAge {
+		masters := make([]*redis.Client, x.Shards)
+		for shard := range masters {
+			masters[shard] = x.pipelines.Master(ctx, x.keys.ShardGates(shard))
+		}
+		x.places.masters, x.places.read = masters, time.Now()
+	}
+	return x.places.masters
+}
+
+// shardOf returns a shard for a user: on the user's own master if there is one.
+func (x *Index) shardOf(ctx context.Context, user mxid.UserID, own *redis.Client) (shard int, isNear bool) {
+	return findShard(x.masters(ctx), user, func(master *redis.Client) bool { return master == own })
+}
+
+func findShard(masters []*redis.Client, user mxid.UserID, isGood func(*redis.Client) bool) (shard int, isFound bool) {
+	sum := fnv.New32a()
+	_, _ = sum.Write([]byte(user))
+	start := int(sum.Sum32() % uint32(len(masters)))
+	for n := range masters {
+		if shard := (start + n) % len(masters); isGood(masters[shard]) {
+			return shard, true
+		}
+	}
+	return start, false
+}
+
+// byMaster returns the masters of the index, and their shards.
+func (x *Index) byMaster(ctx context.Context) (masters []*redis.Client, shards map[*redis.Client][]int) {
+	shards = map[*redis.Client][]int{}
+	for shard, master := range x.masters(ctx) {
+		if shards[master] == nil {
+			masters = append(masters, master)
+		}
+		shards[master] = append(shards[master], shard)
+	}
+	return masters, shards
+}
+
+// checkFormat compares the format, unless it could not be read, and stores a missing one.
+func (x *Index) checkFormat(ctx context.Context, found *string) error {
+	want := stored.DeliveryFormatText(x.Shards)
+	switch {
+	case found == nil || *found == want:
+		return nil
+	case *found == "":
+		return x.storeFormat(ctx, want, true)
+	}
+	if earlier := x.keys.EarlierDelivery(*found); earlier != nil {
+		if err := x.checkEmpty(ctx, earlier); err != nil {
+			return err
+		}
+		return x.storeFormat(ctx, want, false)
+	}
+	others, err := stored.ReadDeliveryFormat(*found)
+	if err != nil {
+		return err
+	}
+	return fmt.Errorf("%s: its index has %d shards, not %d: the number is fixed when it is first opened", name, others, x.Shards)
+}
+
+func (x *Index) storeFormat(ctx context.Context, want string, onlyIfMissing bool) error {
+	key := x.keys.DeliveryFormat()
+	var stored *redis.Cmd
+	return unlessNil(x.writer.Do(ctx, command(key, &stored, func(ctx context.Context, to redisclient.Sender) *redis.Cmd {
+		if onlyIfMissing {
+			return to.Do(ctx, "SET", key, want, "NX")
+		}
+		return to.Do(ctx, "SET", key, want)
+	}))[0])
+}
+
+// checkEmpty returns an error if a queue of form 4 has waiting notifications.
+func (x *Index) checkEmpty(ctx context.Context, hashes []string) error {
+	lengths, commands := make([]*redis.IntCmd, len(hashes)), make([]*redisclient.Command, len(hashes))
+	for i, key := range hashes {
+		commands[i] = command(key, &lengths[i], func(ctx context.Context, to redisclient.Sender) *redis.IntCmd { return to.HLen(ctx, key) })
+	}
+	if err := x.read(ctx, commands...); err != nil {
+		return err
+	}
+	waiting := int64(0)
+	for _, n := range lengths {
+		waiting += n.Val()
+	}
+	if waiting > 0 {
+		return fmt.Errorf("%s: notifications of %d pushers wait in the format of an earlier version: let hosts of that version send them, "+
+			"or drop them by removing the keys that match %sdelivery:*", name, waiting, x.keys.Prefix)
+	}
+	return nil
+}
+
+// Listing is what a shard of the index says of a gate.
+type Listing struct {
+	Gate                string
+	Users, Failing, Due int
+	Sample              []mxid.UserID // the earliest users
+}
+
+// sampleUsers is how many users a shard returns in samples, about.
+const sampleUsers = 100
+
+// Listings returns the gates of a shard, at most 2,000 of them.
+func (x *Index) Listings(ctx context.Context, shard int) ([]Listing, error) {
+	key := x.keys.ShardGates(shard)
+	var names *redis.StringSliceCmd
+	var now *redis.TimeCmd
+	if err := x.read(ctx, &redisclient.Command{Key: key, Queue: func(ctx context.Context, to redisclient.Sender) func() error {
+		names, now = to.ZRange(ctx, key, 0, listedGates-1), to.Time(ctx)
+		return func() error { return cmp.Or(names.Err(), now.Err()) }
+	}}); err != nil || len(names.Val()) == 0 {
+		return nil, err
+	}
+	last := int64(sampleUsers / len(names.Val()))
+	var commands []*redisclient.Command
+	counts, due, users := make([][2]*redis.IntCmd, len(names.Val())), make([][2]*redis.IntCmd, len(names.Val())), make([][2]*redis.StringSliceCmd, len(names.Val()))
+	for i, gate := range names.Val() {
+		for n, key := range []string{x.keys.ShardDue(shard, gate), x.keys.ShardAfter(shard, gate)} {
+			commands = append(commands,
+				command(key, &counts[i][n], func(ctx context.Context, to redisclient.Sender) *redis.IntCmd { return to.ZCard(ctx, key) }),
+				command(key, &due[i][n], func(ctx context.Context, to redisclient.Sender) *redis.IntCmd {
+					return to.ZCount(ctx, key, "-inf", number64(now.Val().UnixMicro()))
+				}),
+				command(key, &users[i][n], func(ctx context.Context, to redisclient.Sender) *redis.StringSliceCmd {
+					return to.ZRange(ctx, key, 0, last)
+				}))
+		}
+	}
+	if err := x.read(ctx, commands...); err != nil {
+		return nil, err
+	}
+	all := make([]Listing, len(names.Val()))
+	for i, gate := range names.Val() {
+		all[i] = Listing{Gate: gate, Failing: int(counts[i][1].Val())}
+		for n := range counts[i] {
+			all[i].Users += int(counts[i][n].Val())
+			all[i].Due += int(due[i][n].Val())
+			for _, user := range users[i][n].Val() {
+				all[i].Sample = append(all[i].Sample, mxid.UserID(user))
+			}
+		}
+	}
+	return all, nil
+}
+
+// UsersAt returns the users of a gate in a shard.
+func (x *Index) UsersAt(ctx context.Context, shard int, gate string) (all []mxid.UserID, err error) {
+	for _, key := range []string{x.keys.ShardDue(shard, gate), x.keys.ShardAfter(shard, gate)} {
+		const page = 1000
+		for from := int64(0); ; from += page {
+			var users *redis.StringSliceCmd
+			if err := x.read(ctx, command(key, &users, func(ctx context.Context, to redisclient.Sender) *redis.StringSliceCmd {
+				return to.ZRange(ctx, key, from, from+page-1)
+			})); err != nil {
+				return nil, err
+			}
+			for _, user := range users.Val() {
+				all = append(all, mxid.UserID(user))
+			}
+			if len(users.Val()) < page {
+				break
+			}
+		}
+	}
+	return all, nil
+}
+
+// Listed returns when a look finds users of a gate at the latest, and how many entries the
+// index has of each. A user who is not found is not in the map.
+func (x *Index) Listed(ctx context.Context, gate string, users []mxid.UserID) (at map[mxid.UserID]time.Time, entries int, err error) {
+	names := make([]string, len(users))
+	for i, user := range users {
+		names[i] = string(user)
+	}
+	var commands []*redisclient.Command
+	gates, scores := make([]*redis.FloatCmd, x.Shards), make([][2]*redis.FloatSliceCmd, x.Shards)
+	for shard := range x.Shards {
+		key := x.keys.ShardGates(shard)
+		commands = append(commands, command(key, &gates[shard], func(ctx context.Context, to redisclient.Sender) *redis.FloatCmd { return to.ZScore(ctx, key, gate) }))
+		for n, key := range []string{x.keys.ShardDue(shard, gate), x.keys.ShardAfter(shard, gate)} {
+			commands = append(commands, command(key, &scores[shard][n], func(ctx context.Context, to redisclient.Sender) *redis.FloatSliceCmd {
+				return to.ZMScore(ctx, key, names...)
+			}))
+		}
+	}
+	if err := x.read(ctx, commands...); err != nil {
+		return nil, 0, err
+	}
+	at = map[mxid.UserID]time.Time{}
+	for shard := range x.Shards {
+		for _, of := range scores[shard] {
+			for i, score := range of.Val() {
+				if score == 0 {
+					continue
+				}
+				entries++
+				found := time.UnixMicro(int64(max(score, gates[shard].Val())))
+				if old, known := at[users[i]]; gates[shard].Err() == nil && (!known || found.Before(old)) {
+					at[users[i]] = found
+				}
+			}
+		}
+	}
+	return at, entries, nil
+}
+
+// gates returns the gates of all shards with their users, the ones with the most users first.
+func (x *Index) gates(ctx context.Context) ([]Listing, error) {
+	all := map[string]Listing{}
+	for shard := range x.Shards {
+		listings, err := x.Listings(ctx, shard)
+		if err != nil {
+			return nil, err
+		}
+		for _, l := range listings {
+			l.Users += all[l.Gate].Users
+			all[l.Gate] = l
+		}
+	}
+	return slices.SortedFunc(maps.Values(all), func(a, b Listing) int { return cmp.Or(b.Users-a.Users, strings.Compare(a.Gate, b.Gate)) }), nil
+}
+
+// tryWrites returns the error of a master that refuses writes. The write changes nothing.
+func (x *Index) tryWrites(ctx context.Context) error {
+	commands := make([]*redisclient.Command, x.Shards)
+	replies := make([]*redis.IntCmd, x.Shards)
+	for shard := range commands {
+		key := x.keys.ShardGates(shard)
+		commands[shard] = command(key, &replies[shard], func(ctx context.Context, to redisclient.Sender) *redis.IntCmd {
+			return to.ZAddXX(ctx, key, redis.Z{Member: ""})
+		})
+	}
+	return cmp.Or(x.writer.Do(ctx, commands...)...)
+}
+
+// someUsers returns the users of the index, or a sample of at least sampledUsers of them.
+func (x *Index) someUsers(ctx context.Context, gates []Listing, total int) (users []mxid.UserID, err error) {
+	var commands []*redisclient.Command
+	var replies []**redis.StringSliceCmd
+	for shard := range x.Shards {
+		for _, g := range gates {
+			most := g.Users
+			if total > sampledUsers {
+				most = max(1, g.Users*sampledUsers/total/x.Shards+1)
+			}
+			for _, key := range []string{x.keys.ShardDue(shard, g.Gate), x.keys.ShardAfter(shard, g.Gate)} {
+				reply := new(*redis.StringSliceCmd)
+				replies, commands = append(replies, reply), append(commands, command(key, reply, func(ctx context.Context, to redisclient.Sender) *redis.StringSliceCmd {
+					return to.ZRandMember(ctx, key, most)
+				}))
+			}
+		}
+	}
+	if err := x.read(ctx, commands...); err != nil {
+		return nil, err
+	}
+	seen := map[string]bool{}
+	for _, reply := range replies {
+		for _, user := range (*reply).Val() {
+			if !seen[user] && len(users) < sampledUsers {
+				seen[user] = true
+				users = append(users, mxid.UserID(user))
+			}
+		}
+	}
+	return users, nil
+}
