@@ -61,7 +61,7 @@ func (d *demo) askUntilItStops(answered *atomic.Int64, connected chan<- struct{}
 	defer first()
 	for {
 		conn, err := net.Dial("tcp", strings.TrimPrefix(d.url, "http://"))
-		if errors.Is(err, syscall.ECONNREFUSED) {
+		if errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ECONNRESET) { // during the handshake
 			return nil
 		}
 		if err != nil {

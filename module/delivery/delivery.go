@@ -40,6 +40,9 @@ type Delivery struct {
 	claims   *claims
 	failures *failures
 
+	summaries   *summaries
+	lateReports lateReports
+
 	stopping chan struct{} // closed when this host stops
 
 	mu          sync.Mutex
@@ -47,10 +50,6 @@ type Delivery struct {
 	life        context.Context     // of requests; nil if this host does not send
 	late        time.Duration       // since the earliest due time at the last look
 	lookedAt    time.Time           // the last look without an error
-	summary     module.QueueSummary // of the queue, at summaryAt
-	summaryAt   time.Time
-	lateSince   time.Time // when the count lateReports began
-	lateReports int
 }
 
 // Seams are the dependencies of a [Delivery].
@@ -88,6 +87,7 @@ func New(seams Seams, cfg Config) (*Delivery, error) {
 		gates:    newGates(turns.Config{MaxInFlight: cfg.MaxInFlight, MaxPerGate: cfg.MaxPerGateway, Random: rand.Float64}),
 		failures: &failures{observer: seams.Observer, reported: map[string]time.Time{}},
 	}
+	d.summaries = &summaries{queue: seams.Queue, failures: d.failures}
 	d.claims = &claims{queue: seams.Queue, failures: d.failures, own: map[pusherName]*claimed{}}
 	d.pushers = newGather(seams.Queue, func(user mxid.UserID) mxid.UserID { return user }, seams.Host.Pushers)
 	if seams.Unread != nil {
@@ -120,7 +120,7 @@ func (d *Delivery) Run(ctx context.Context) {
 	d.life, d.lookedAt = life, time.Now()
 	d.mu.Unlock()
 	var summaries sync.WaitGroup
-	summaries.Go(func() { d.summarize(ctx) })
+	summaries.Go(func() { d.summaries.run(ctx) })
 	defer summaries.Wait()
 	d.look(ctx)
 	d.mu.Lock()
@@ -160,12 +160,13 @@ func (d *Delivery) Stats() Stats {
 	if since := time.Since(d.lookedAt); d.life != nil && since > 2*lookEvery {
 		late += since // no look has succeeded since then
 	}
-	return Stats{
+	all := Stats{
 		InFlight: s.InFlight, Slow: s.Hanging, Late: late,
-		Waiting: d.summary.Notifications, Oldest: oldest(d.summary, d.summaryAt), WaitingAt: byGateway(d.summary.Gates),
 		Gateways:        [gateStates]int{GateOpen: s.Open, GateClosed: s.Closed, GateHeld: s.Held, GateBlocked: s.Blocked},
 		RemovalsStopped: s.Stopped, CutOff: isCutOff,
 	}
+	d.summaries.addTo(&all)
+	return all
 }
 
 // Decide implements [module.Notifier].

@@ -2,6 +2,7 @@ package delivery
 
 import (
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/pushfx/pushfx/module/delivery/content"
@@ -66,7 +67,7 @@ func (s *sending) checkAge(added time.Time, took time.Duration) {
 	}
 	e := s.lateError(added, age, took)
 	s.d.observer.Count(observe.NotificationLate, string(e.Cause), 1)
-	if s.d.mayReportLate() {
+	if s.d.lateReports.mayAdd() {
 		s.d.observer.Report(observe.DeliveredLate, e)
 	}
 }
@@ -99,12 +100,20 @@ func (s *sending) lateError(added time.Time, age, took time.Duration) *LateError
 // maxLateReports is how many late notifications are reported in reportEvery.
 const maxLateReports = 10
 
-func (d *Delivery) mayReportLate() bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if time.Since(d.lateSince) >= reportEvery {
-		d.lateSince, d.lateReports = time.Now(), 0
+// lateReports counts the reports of late notifications.
+type lateReports struct {
+	mu    sync.Mutex
+	since time.Time
+	n     int
+}
+
+// mayAdd reports whether one more may be reported.
+func (l *lateReports) mayAdd() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if time.Since(l.since) >= reportEvery {
+		l.since, l.n = time.Now(), 0
 	}
-	d.lateReports++
-	return d.lateReports <= maxLateReports
+	l.n++
+	return l.n <= maxLateReports
 }

@@ -224,11 +224,11 @@ func (a *adding) append(ctx context.Context, all []*addition, readAt time.Time) 
 		additions[i] = addition.Addition
 	}
 	claimedAt := time.Now()
-	results := d.withTurns(all, func() []module.Result[module.Appended] { return d.queue.Append(ctx, additions) })
+	results := withTurns(d.gates, all, func() []module.Result[module.Appended] { return d.queue.Append(ctx, additions) })
 	for i, result := range results {
 		if result.Err != nil {
 			a.fail(result.Err)
-			d.withdraw(all[i])
+			all[i].withdraw(d.gates)
 			continue
 		}
 		answered = true
@@ -263,12 +263,12 @@ func (d *Delivery) admit(a *addition) {
 const turnsFor = 100 * time.Millisecond
 
 // withTurns calls add. If it takes longer than turnsFor, it ends the turns meanwhile.
-func (d *Delivery) withTurns(all []*addition, add func() []module.Result[module.Appended]) []module.Result[module.Appended] {
+func withTurns(g *gates, all []*addition, add func() []module.Result[module.Appended]) []module.Result[module.Appended] {
 	withdrawn := make(chan struct{})
 	timer := time.AfterFunc(turnsFor, func() {
 		defer close(withdrawn)
 		for _, a := range all {
-			d.withdraw(a)
+			a.withdraw(g)
 		}
 	})
 	results := add()
@@ -279,10 +279,10 @@ func (d *Delivery) withTurns(all []*addition, add func() []module.Result[module.
 }
 
 // withdraw ends the turns of a notification.
-func (d *Delivery) withdraw(a *addition) {
+func (a *addition) withdraw(g *gates) {
 	for i, turn := range a.turns {
 		if turn != nil {
-			d.gates.unused(turn)
+			g.unused(turn)
 			a.turns[i] = nil
 		}
 	}
@@ -303,7 +303,7 @@ func (d *Delivery) sendClaimed(a *addition, added module.Appended, claimedAt, re
 			s.leaveTurn()
 		}
 	}
-	d.withdraw(a)
+	a.withdraw(d.gates)
 }
 
 // startOrRelease sends for a claimed pusher. If this host is stopping, it releases the claim

@@ -5,6 +5,7 @@ import (
 	"context"
 	"math/rand/v2"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/pushfx/pushfx/module"
@@ -14,8 +15,18 @@ import (
 // summarizeEvery is the time between two summaries of the queue.
 const summarizeEvery = 15 * time.Second
 
-// summarize reads what waits in the queue, for Stats, until ctx ends.
-func (d *Delivery) summarize(ctx context.Context) {
+// summaries has the last summary of the queue.
+type summaries struct {
+	queue    module.DeliveryQueue
+	failures *failures
+
+	mu   sync.Mutex
+	last module.QueueSummary
+	at   time.Time
+}
+
+// run reads what waits in the queue until ctx ends.
+func (s *summaries) run(ctx context.Context) {
 	timer := time.NewTimer(rand.N(lookEvery))
 	defer timer.Stop()
 	for {
@@ -24,37 +35,38 @@ func (d *Delivery) summarize(ctx context.Context) {
 			return
 		case <-timer.C:
 		}
-		d.summarizeOnce(ctx)
+		s.read(ctx)
 		timer.Reset(summarizeEvery)
 	}
 }
 
-func (d *Delivery) summarizeOnce(ctx context.Context) {
+func (s *summaries) read(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, queueTimeout)
 	defer cancel()
 	began := time.Now()
-	summary, err := d.queue.Summary(ctx, func(t module.Trouble) bool { return content.ReadTrouble(t).IsAlone() })
+	summary, err := s.queue.Summary(ctx, func(t module.Trouble) bool { return content.ReadTrouble(t).IsAlone() })
 	if failed := cmp.Or(err, summary.Refused); failed != nil && ctx.Err() != context.Canceled {
-		d.failures.add("read what waits", failed)
+		s.failures.add("read what waits", failed)
 	}
 	if err != nil {
 		return
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.summary, d.summaryAt = summary, began
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.last, s.at = summary, began
 }
 
-// oldest returns for how long the oldest notifications have waited. While the queue cannot
-// be read, it assumes that the notifications of the last summary still wait.
-func oldest(s module.QueueSummary, at time.Time) time.Duration {
-	if s.Notifications == 0 {
-		return 0
+// addTo adds the last summary to the state of this host. It assumes that the notifications of
+// an old summary still wait, since the queue cannot be read.
+func (s *summaries) addTo(all *Stats) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all.Waiting, all.Oldest, all.WaitingAt = s.last.Notifications, s.last.Oldest, byGateway(s.last.Gates)
+	if since := time.Since(s.at); all.Waiting == 0 {
+		all.Oldest = 0
+	} else if since > 2*summarizeEvery {
+		all.Oldest += since
 	}
-	if since := time.Since(at); since > 2*summarizeEvery {
-		return s.Oldest + since
-	}
-	return s.Oldest
 }
 
 // byGateway adds up the users of all apps of each gateway.
