@@ -45,11 +45,11 @@ type Delivery struct {
 
 	stopping chan struct{} // closed when this host stops
 
-	mu          sync.Mutex
-	sending     sync.WaitGroup
-	life        context.Context     // of requests; nil if this host does not send
-	late        time.Duration       // since the earliest due time at the last look
-	lookedAt    time.Time           // the last look without an error
+	mu       sync.Mutex
+	sending  sync.WaitGroup
+	life     context.Context // of requests; nil if this host does not send
+	late     time.Duration   // since the earliest due time at the last look
+	lookedAt time.Time       // the last look without an error
 }
 
 // Seams are the dependencies of a [Delivery].
