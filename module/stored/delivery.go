@@ -100,6 +100,13 @@ type LogHead struct {
 	Failing      []string // digests of the gates at which the user fails; see [GateDigest]
 }
 
+// The forms of a [LogHead] and a [PusherState] in Lua, for scripts.
+const (
+	LogHeadPattern     = `'^(%d+) (%d+) (%d+) (%d+) (%d+) (%d) (%S*)$'`
+	LogHeadFormat      = `'%d %d %d %d %d %d %s'`
+	PusherStatePattern = `'^(%d+) (%S+) (%d+) (%S+) (.*)$'` // the last one is the generation and the trouble
+)
+
 var headForm = regexp.MustCompile(`^(\d+) (\d+) (\d+) (\d+) (\d+) ([01]) (\S*)$`)
 
 // ReadLogHead reads the head of a log. Found is false for other texts.

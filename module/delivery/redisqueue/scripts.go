@@ -1,6 +1,9 @@
 package redisqueue
 
-import "github.com/pushfx/pushfx/module/redisclient"
+import (
+	"github.com/pushfx/pushfx/module/redisclient"
+	"github.com/pushfx/pushfx/module/stored"
+)
 
 // Scripts on the log of a user, KEYS[1], whose fields package stored describes. Each of them
 // may be repeated after a lost reply: a nonce tells its own claim. Delays are in
@@ -26,12 +29,6 @@ local t = redis.call('TIME')
 local now = t[1] * 1000000 + t[2]
 `
 
-const (
-	headPattern  = `'^(%d+) (%d+) (%d+) (%d+) (%d+) (%d) (%S*)$'`
-	headFormat   = `'%d %d %d %d %d %d %s'`
-	statePattern = `'^(%d+) (%S+) (%d+) (%S+) (.*)$'`
-)
-
 // appendScript adds a notification, unless its id is known. ARGV: entry head, meta, text,
 // nonce, lease, MaxUserBytes, "1" if urgent; for each pusher its name, gate digest, delay (-1
 // to claim it) and generation. It returns whether the id is known, the notifications, the
@@ -44,14 +41,14 @@ local key, nonce, names = KEYS[1], ARGV[4], {'#log', '#ids'}
 for i = 8, #ARGV, 4 do names[#names + 1] = ARGV[i] end
 local got = redis.call('HMGET', key, unpack(names))
 local head = got[1] or string.format('%d %d 0 0 0 0 ', now / 1000, now / 1000)
-local first, after, count, bytes, states, counts, gates = string.match(head, ` + headPattern + `)
+local first, after, count, bytes, states, counts, gates = string.match(head, ` + stored.LogHeadPattern + `)
 after, count, bytes, states = after + 0, count + 0, bytes + 0, states + 0
 local ids, id, isCounts = got[2] or '', ',' .. string.sub(ARGV[1], 2, 9), string.sub(ARGV[1], 1, 1) == 'c'
 local isNew, joins, known, before = not string.find(ids, id, 1, true), isCounts and counts == '1', 0, states
 if joins then
 	for i = 3, #names do
 		if got[i] then
-			local _, by, n = string.match(got[i], ` + statePattern + `)
+			local _, by, n = string.match(got[i], ` + stored.PusherStatePattern + `)
 			known = known + 1
 			if n + 0 == after - 1 and by ~= nonce and string.sub(by, 1, 1) ~= '-' then joins = false end
 		end
@@ -63,7 +60,7 @@ local reply = {isNew and 0 or 1, 0, 0, gates}
 for i = 3, #names do
 	local kind, n, wait, digest, generation = 0, 0, 0, ARGV[4 * i - 3], ARGV[4 * i - 1]
 	if got[i] then
-		local til, by, at, gate, rest = string.match(got[i], ` + statePattern + `)
+		local til, by, at, gate, rest = string.match(got[i], ` + stored.PusherStatePattern + `)
 		kind, n, wait = by == nonce and 1 or 2, at + 0, til - now
 		if string.sub(by, 1, 1) == '-' then
 			local old = tonumber(string.match(rest, '^%d+'))
@@ -94,7 +91,7 @@ if isNew then
 		after, count, counts = after + 1, count + 1, isCounts and 1 or 0
 		set[#set + 1], set[#set + 2] = '#ids', string.sub(ids .. id, -576)
 	end
-	set[#set + 1], set[#set + 2] = '#log', string.format(` + headFormat + `, first, after, count, bytes, states, counts, gates)
+	set[#set + 1], set[#set + 2] = '#log', string.format(` + stored.LogHeadFormat + `, first, after, count, bytes, states, counts, gates)
 	if got[1] and before == 0 then redis.call('PERSIST', key) end
 end
 if #set > 0 then redis.call('HSET', key, unpack(set)) end
@@ -111,11 +108,11 @@ local key, nonce, lease, gate, limit, names = KEYS[1], ARGV[1], ARGV[2] + 0, ARG
 for i = 6, #ARGV, 2 do names[#names + 1] = ARGV[i] end
 local got = redis.call('HMGET', key, unpack(names))
 if not got[1] then return {0, 0, -1, ''} end
-local _, after, _, _, states, _, gates = string.match(got[1], ` + headPattern + `)
+local _, after, _, _, states, _, gates = string.match(got[1], ` + stored.LogHeadPattern + `)
 local known, left, reply = 0, -1, {after + 0, 0, 0, gates}
 for i = 2, #names do
 	if got[i] then
-		local til, by, n, at, rest = string.match(got[i], ` + statePattern + `)
+		local til, by, n, at, rest = string.match(got[i], ` + stored.PusherStatePattern + `)
 		local wait = til - now
 		known = known + 1
 		if at == gate or ARGV[2 * i + 3] == '1' then
@@ -144,8 +141,8 @@ const completeScript = `
 local key = KEYS[1]
 local got = redis.call('HMGET', key, '#log', ARGV[1])
 if not (got[1] and got[2]) then return {-1, 0} end
-local first, after, count, bytes, states, counts, gates = string.match(got[1], ` + headPattern + `)
-local til, by, n, gate = string.match(got[2], ` + statePattern + `)
+local first, after, count, bytes, states, counts, gates = string.match(got[1], ` + stored.LogHeadPattern + `)
+local til, by, n, gate = string.match(got[2], ` + stored.PusherStatePattern + `)
 local to, empty = math.min(ARGV[4], after), 0
 if by ~= ARGV[2] or n ~= ARGV[3] and n + 0 ~= to then return {-1, 0} end
 if ARGV[6] ~= '' then
@@ -175,7 +172,7 @@ else
 		empty = 1
 		for i = 1, #ARGV - 7 do
 			if other[i] then
-				local _, _, _, at = string.match(other[i], ` + statePattern + `)
+				local _, _, _, at = string.match(other[i], ` + stored.PusherStatePattern + `)
 				known = known + 1
 				if at == ARGV[7] then empty = 0 end
 			end
@@ -183,7 +180,7 @@ else
 		if known < states then empty = 0 end
 	end
 end
-redis.call('HSET', key, '#log', string.format(` + headFormat + `, first, after, count, bytes, states, counts, gates))
+redis.call('HSET', key, '#log', string.format(` + stored.LogHeadFormat + `, first, after, count, bytes, states, counts, gates))
 if states == 0 then redis.call('EXPIRE', key, 900) end
 return {after - to, empty}`
 
@@ -194,7 +191,7 @@ const postponeScript = `
 local key, nonce = KEYS[1], ARGV[2]
 local got = redis.call('HMGET', key, '#log', ARGV[1])
 if not (got[1] and got[2]) then return {0} end
-local til, by, n, gate, rest = string.match(got[2], ` + statePattern + `)
+local til, by, n, gate, rest = string.match(got[2], ` + stored.PusherStatePattern + `)
 if n ~= ARGV[3] or by ~= nonce and (by ~= '-' .. nonce or ARGV[5] == '') then return {0} end
 if ARGV[5] ~= '' then by, gate, rest = '-' .. nonce, ARGV[5], ARGV[6] end
 redis.call('HSET', key, ARGV[1], string.format('%d %s %s %s %s', now + ARGV[4], by, n, gate, rest))
@@ -210,7 +207,7 @@ const cutScript = `
 local key = KEYS[1]
 local head = redis.call('HGET', key, '#log')
 if not head then return 0 end
-local first, after, count, bytes, states, counts, gates = string.match(head, ` + headPattern + `)
+local first, after, count, bytes, states, counts, gates = string.match(head, ` + stored.LogHeadPattern + `)
 for i = 2, #ARGV do
 	bytes = bytes - redis.call('HSTRLEN', key, '=' .. ARGV[i])
 	count = count - redis.call('HDEL', key, '#' .. ARGV[i])
@@ -218,7 +215,7 @@ for i = 2, #ARGV do
 	if ARGV[i] + 1 == after + 0 then counts = 0 end
 end
 first = math.max(first, math.min(ARGV[1], after))
-redis.call('HSET', key, '#log', string.format(` + headFormat + `, first, after, count, bytes, states, counts, gates))
+redis.call('HSET', key, '#log', string.format(` + stored.LogHeadFormat + `, first, after, count, bytes, states, counts, gates))
 return 1`
 
 // listScript lists users. It only lowers a score, and always changes it. ARGV: for each user
