@@ -68,8 +68,9 @@ for i = 3, #names do
 			if isSet then rest = '0 ' end
 			local asked = (isSet or ARGV[7] == '1') and 0 or by == '-' and isNew and math.max(ARGV[4 * i - 2], 0)
 			if asked and asked < wait then kind, til, wait = 3, string.format('%d', now + asked), asked end
-			local state = string.format('%s %s %s %s %s', til, by, at, digest, rest)
-			if state ~= got[i] then set[#set + 1], set[#set + 2] = names[i], state end
+			if kind == 3 or isSet or gate ~= digest then
+				set[#set + 1], set[#set + 2] = names[i], string.format('%s %s %s %s %s', til, by, at, digest, rest)
+			end
 		end
 	elseif isNew then
 		kind, n, wait = 2, start, ARGV[4 * i - 2] + 0
