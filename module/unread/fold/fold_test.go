@@ -158,7 +158,7 @@ func randomOp(random *rand.Rand) Op {
 }
 
 func TestRandomHistoriesEqualModel(t *testing.T) {
-	seeds := uint64(20_000)
+	seeds := uint64(10_000)
 	if testing.Short() {
 		seeds /= 10
 	}
