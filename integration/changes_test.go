@@ -3,7 +3,6 @@ package integration
 import (
 	"context"
 	"fmt"
-	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -172,13 +171,18 @@ func TestMissedChangesArriveAfterTheSubscriptionsNodeFails(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			cluster := redistest.Cluster(t, 3, 1, "--cluster-require-full-coverage", "no")
-			client := cluster.Client(t)
-			slot, users := channelSlot(t, client), usersOfEach(t, cluster, client)
-			victim, err := cluster.MasterOf(t.Context(), slot)
+			victim, err := cluster.MasterOf(t.Context(), channelSlot(t, cluster.Client(t)))
 			if err != nil {
 				t.Fatal(err)
 			}
-			all := slices.Concat(users...)
+			places, err := (&servers{cluster: cluster, nodes: cluster.Nodes()}).placesOfEach(t.Context(), sharing, keysOfUser)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var all []string
+			for _, p := range places {
+				all = append(all, p.name)
+			}
 			pair := pairOfFeedHosts(t, cluster, all)
 			struck := time.Now()
 			strike(t, cluster, victim)
@@ -205,7 +209,7 @@ func TestListenersReceiveChangesWhileASlotMoves(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.Cluster(t, 3, 1)
 	client := cluster.Client(t)
-	user := newRecoveryUser()
+	user := newUser()
 	slot, err := client.ClusterKeySlot(t.Context(), eventKey(user)).Result()
 	if err != nil {
 		t.Fatal(err)
@@ -233,10 +237,9 @@ func TestListenersReceiveChangesWhileASlotMoves(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		from, err := cluster.MasterOf(t.Context(), moved.slot)
+		to, err := otherMaster(t.Context(), cluster, moved.slot)
 		must(err)
-		masters := cluster.Masters()
-		move, err := cluster.BeginMove(t.Context(), moved.slot, masters[(slices.Index(masters, from)+1)%len(masters)])
+		move, err := cluster.BeginMove(t.Context(), moved.slot, to)
 		must(err)
 		received("when the move has begun")
 		must(move.MoveKeys(t.Context(), moved.keys...))

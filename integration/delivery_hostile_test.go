@@ -18,6 +18,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/pushfx/pushfx"
+	"github.com/pushfx/pushfx/integration/gateway/receiver"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pusher"
 	"github.com/pushfx/pushfx/module/redistest"
@@ -156,7 +157,7 @@ func (g *hostileGateway) connections() (open, most int) {
 type besideHostile struct {
 	tb      testing.TB
 	push    *pushfx.Push
-	works   *timedGateway
+	works   *testGateway
 	hostile *hostileGateway
 	stop    func()
 }
@@ -167,7 +168,7 @@ func workingUser(n int) mxid.UserID { return mxid.UserID(fmt.Sprintf("@works%d:x
 func hostileUser(n int) mxid.UserID { return mxid.UserID(fmt.Sprintf("@hostile%d:x", n%hostileUsers)) }
 
 func startBesideHostile(tb testing.TB) *besideHostile {
-	h := &besideHostile{tb: tb, works: newTimedGateway(tb), hostile: startHostileGateway(tb)}
+	h := &besideHostile{tb: tb, works: newTestGateway(tb), hostile: startHostileGateway(tb)}
 	server := redistest.Single(tb)
 	client := redis.NewClient(&redis.Options{Addr: server.Addr(), ContextTimeoutEnabled: true, MaintNotificationsConfig: noMaintenance()})
 	tb.Cleanup(func() { client.Close() })
@@ -200,21 +201,26 @@ func (h *besideHostile) send(event string, user mxid.UserID) {
 	}
 }
 
-// run sends events to both gateways, one to each per interval. It returns the times that notifications took to the
-// working gateway.
-func (h *besideHostile) run(name string, events int, interval time.Duration) []time.Duration {
+// run sends events to both gateways, one to each per interval. It returns when all have arrived at the gateway that
+// works.
+func (h *besideHostile) run(name string, events int, interval time.Duration) {
 	h.tb.Helper()
-	sent := map[string]time.Time{}
+	missing := map[string]bool{}
 	every := time.NewTicker(interval)
 	defer every.Stop()
 	for n := range events {
 		h.send(fmt.Sprintf("$%s-hostile-%d", name, n), hostileUser(n))
 		event := fmt.Sprintf("$%s-%d", name, n)
-		sent[event] = time.Now()
+		missing[event] = true
 		h.send(event, workingUser(n))
 		<-every.C
 	}
-	return h.works.wait(h.tb, sent)
+	h.works.wait(h.tb, func(all []receiver.Notification) bool {
+		for _, n := range all {
+			delete(missing, n.EventID)
+		}
+		return len(missing) == 0
+	})
 }
 
 func heapBytes() int64 {

@@ -143,7 +143,7 @@ var undisturbed = func() func(t *testing.T) []faultless {
 func (m mutation) faultless(t *testing.T, h *host, client redis.UniversalClient) faultless {
 	t.Helper()
 	var c faultless
-	user := newEffectsUser()
+	user := newUser()
 	m.prepare(t, h, client, user)
 	c.before = traceOf(t, client, user)
 	c.answer = ofAlice(user, h.ask(t, user, m.request).String())
@@ -153,15 +153,13 @@ func (m mutation) faultless(t *testing.T, h *host, client redis.UniversalClient)
 	if !strings.HasPrefix(c.answer, "200 ") || c.after.data == c.before.data || c.after.changes != c.before.changes+1 {
 		t.Fatalf("%s is no mutation: %s", m.name, c.answer)
 	}
-	user = newEffectsUser()
+	user = newUser()
 	m.prepare(t, h, client, user)
 	c.otherIsRefused = h.ask(t, user, m.other).status != http.StatusOK
 	h.ask(t, user, m.request)
 	c.otherFirst = traceOf(t, client, user)
 	return c
 }
-
-func newEffectsUser() string { return fmt.Sprintf("@effects%d:example.org", users.Add(1)) }
 
 // mutationServer is a server with a host that has a direct connection.
 type mutationServer struct {
@@ -176,7 +174,7 @@ func newMutationServer(t *testing.T) *mutationServer {
 	server := redistest.Single(t)
 	client := server.Client(t)
 	s := &mutationServer{server, client, startHost(t, client)}
-	user := newEffectsUser()
+	user := newUser()
 	s.host.ask(t, user, "GET /pushrules/")
 	s.host.ask(t, user, "POST /pushers/set "+httpPusher("app", "key"))
 	return s
@@ -229,7 +227,7 @@ func (s *mutationServer) newScene(t *testing.T, n int, with setting) *mutationTe
 	t.Helper()
 	proxy := redistest.NewProxy(t, s.server)
 	client := proxy.Client(t, func(o *redis.Options) { o.MaxRetries, o.ReadTimeout = with.retries, with.readTimeout })
-	received, user := make(chan string, 10), newEffectsUser()
+	received, user := make(chan string, 10), newUser()
 	h := startHost(t, client,
 		fx.Decorate(func(c pushfx.Config) pushfx.Config {
 			setTimeouts(&c, with.operationTimeout)
@@ -336,44 +334,59 @@ var (
 	either  = append([]string{"GET", "HGETALL", "HMGET"}, writing...)
 )
 
-// lostMessage is a way to lose a request or a reply.
+// lostMessage is a way to lose requests or replies.
 type lostMessage struct {
 	name        string
 	readTimeout time.Duration
 	plan        func(p *redistest.Proxy) []*redistest.Fault // each must occur
+	other       order                                       // of another host's change, which is made after the first fault
 }
 
+type order int
+
+const (
+	noOther order = iota
+	otherNext
+	otherFirst
+)
+
 var losses = []lostMessage{
-	{"reply lost", never, func(p *redistest.Proxy) []*redistest.Fault {
+	{name: "reply lost", readTimeout: never, plan: func(p *redistest.Proxy) []*redistest.Fault {
 		return []*redistest.Fault{p.CutReply(1, writing...)}
 	}},
-	{"two replies lost in a row", never, func(p *redistest.Proxy) []*redistest.Fault {
+	{name: "two replies lost in a row", readTimeout: never, plan: func(p *redistest.Proxy) []*redistest.Fault {
 		first := p.CutReply(1, writing...)
 		return []*redistest.Fault{first, p.CutReply(1, either...).After(first)}
 	}},
-	{"reply late", soon, func(p *redistest.Proxy) []*redistest.Fault {
-		return []*redistest.Fault{p.StallReply(1, writing...)}
-	}},
-	{"two replies late in a row", soon, func(p *redistest.Proxy) []*redistest.Fault {
+	{name: "reply late", readTimeout: soon, plan: lateReply},
+	{name: "two replies late in a row", readTimeout: soon, plan: func(p *redistest.Proxy) []*redistest.Fault {
 		first := p.StallReply(1, writing...)
 		return []*redistest.Fault{first, p.StallReply(1, either...).After(first)}
 	}},
-	{"reply late and then one lost", soon, func(p *redistest.Proxy) []*redistest.Fault {
+	{name: "reply late and then one lost", readTimeout: soon, plan: func(p *redistest.Proxy) []*redistest.Fault {
 		first := p.StallReply(1, writing...)
 		return []*redistest.Fault{first, p.CutReply(1, either...).After(first)}
 	}},
-	{"request lost", never, func(p *redistest.Proxy) []*redistest.Fault {
+	{name: "request lost", readTimeout: never, plan: func(p *redistest.Proxy) []*redistest.Fault {
 		return []*redistest.Fault{p.CutRequest(1, writing...)}
 	}},
-	{"two requests lost in a row", never, func(p *redistest.Proxy) []*redistest.Fault {
+	{name: "two requests lost in a row", readTimeout: never, plan: func(p *redistest.Proxy) []*redistest.Fault {
 		return []*redistest.Fault{p.CutRequest(1, writing...), p.CutRequest(2, writing...)}
 	}},
-	{"request lost and then a reply", never, func(p *redistest.Proxy) []*redistest.Fault {
+	{name: "request lost and then a reply", readTimeout: never, plan: func(p *redistest.Proxy) []*redistest.Fault {
 		return []*redistest.Fault{p.CutRequest(1, writing...), p.CutReply(1, writing...)}
 	}},
-	{"request arrives after its repetition", soon, func(p *redistest.Proxy) []*redistest.Fault {
-		return []*redistest.Fault{p.HoldRequest(1, writing...)}
-	}},
+	{name: "request arrives after its repetition", readTimeout: soon, plan: lateRequest},
+	{name: "reply late, another change comes next", readTimeout: soon, plan: lateReply, other: otherNext},
+	{name: "request late, another change comes first", readTimeout: 2 * soon, plan: lateRequest, other: otherFirst},
+}
+
+func lateReply(p *redistest.Proxy) []*redistest.Fault {
+	return []*redistest.Fault{p.StallReply(1, writing...)}
+}
+
+func lateRequest(p *redistest.Proxy) []*redistest.Fault {
+	return []*redistest.Fault{p.HoldRequest(1, writing...)}
 }
 
 func TestEffectOnceWithLostMessages(t *testing.T) {
@@ -383,66 +396,38 @@ func TestEffectOnceWithLostMessages(t *testing.T) {
 		for _, with := range eachClient(m.readTimeout, never) {
 			t.Run(m.name+"/"+with.String(), func(t *testing.T) {
 				t.Parallel()
-				mutationServer.eachMutation(t, with, func(c *mutationTest) {
-					faults := m.plan(c.proxy)
-					c.wantSuccess(<-c.begin(), c.after)
-					c.wantStored(c.after)
-					for _, f := range faults {
-						c.wantFault(f)
-						f.Release()
-					}
-					c.wantStored(c.after)
-				})
+				mutationServer.eachMutation(t, with, func(c *mutationTest) { c.wantOnce(m) })
 			})
 		}
 	}
 }
 
-func TestAnotherHostsChangeSurvivesALateReply(t *testing.T) {
-	t.Parallel()
-	mutationServer := newMutationServer(t)
-	for _, with := range eachClient(soon, never) {
-		t.Run(with.String(), func(t *testing.T) {
-			t.Parallel()
-			mutationServer.eachMutation(t, with, func(c *mutationTest) {
-				fault := c.proxy.StallReply(1, writing...)
-				got := c.begin()
-				c.wantFault(fault)
-				if a := mutationServer.host.ask(c.t, c.user, c.other); a.status != http.StatusOK {
-					c.errorf("the other change: %s", a)
-				}
-				c.wantSuccess(<-got, c.after, c.thenOther)
-				c.wantStored(c.thenOther)
-				fault.Release()
-				c.wantStored(c.thenOther)
-			})
-		})
+// wantOnce wants an effect once, and beside it that of another host's change.
+func (c *mutationTest) wantOnce(m lostMessage) {
+	answered, want := c.after, c.after
+	switch {
+	case m.other == otherNext:
+		want = c.thenOther
+	case m.other == otherFirst && c.otherIsRefused:
+		return
+	case m.other == otherFirst:
+		answered, want = c.otherFirst, c.otherFirst
 	}
-}
-
-func TestAnotherHostsChangeSurvivesALateRequest(t *testing.T) {
-	t.Parallel()
-	mutationServer := newMutationServer(t)
-	for _, with := range eachClient(2*soon, never) {
-		t.Run(with.String(), func(t *testing.T) {
-			t.Parallel()
-			mutationServer.eachMutation(t, with, func(c *mutationTest) {
-				if c.otherIsRefused {
-					return
-				}
-				fault := c.proxy.HoldRequest(1, writing...)
-				got := c.begin()
-				c.wantFault(fault)
-				if a := mutationServer.host.ask(c.t, c.user, c.other); a.status != http.StatusOK {
-					c.errorf("the other change: %s", a)
-				}
-				c.wantSuccess(<-got, c.otherFirst)
-				c.wantStored(c.otherFirst)
-				fault.Release()
-				c.wantStored(c.otherFirst)
-			})
-		})
+	faults := m.plan(c.proxy)
+	got := c.begin()
+	if m.other != noOther {
+		c.wantFault(faults[0])
+		if a := c.mutationServer.host.ask(c.t, c.user, c.other); a.status != http.StatusOK {
+			c.errorf("the other change: %s", a)
+		}
 	}
+	c.wantSuccess(<-got, answered, want)
+	c.wantStored(want)
+	for _, f := range faults {
+		c.wantFault(f)
+		f.Release()
+	}
+	c.wantStored(want)
 }
 
 func (s *mutationServer) deletion(t *testing.T, with setting) *mutationTest {
@@ -480,14 +465,14 @@ func TestARefusedDeleteHasNoEffectLater(t *testing.T) {
 
 // silences are losses without end.
 var silences = []lostMessage{
-	{"every reply late", 0, func(p *redistest.Proxy) []*redistest.Fault {
+	{name: "every reply late", plan: func(p *redistest.Proxy) []*redistest.Fault {
 		return []*redistest.Fault{p.StallReplies(1)}
 	}},
-	{"every reply late from the first write on", 0, func(p *redistest.Proxy) []*redistest.Fault {
+	{name: "every reply late from the first write on", plan: func(p *redistest.Proxy) []*redistest.Fault {
 		first := p.StallReply(1, writing...)
 		return []*redistest.Fault{first, p.StallReplies(1).After(first)}
 	}},
-	{"every write late", 0, func(p *redistest.Proxy) []*redistest.Fault {
+	{name: "every write late", plan: func(p *redistest.Proxy) []*redistest.Fault {
 		var faults []*redistest.Fault
 		for n := range 20 {
 			faults = append(faults, p.HoldRequest(n+1, writing...))

@@ -41,7 +41,7 @@ const ownRule = "/pushrules/global/room/!own:example.org"
 func newMove(t *testing.T) *interruptedMove {
 	t.Helper()
 	cluster := redistest.Cluster(t, 3, 1, "--cluster-require-full-coverage", "no")
-	m := &interruptedMove{t: t, cluster: cluster, moved: newEffectsUser()}
+	m := &interruptedMove{t: t, cluster: cluster, moved: newUser()}
 	client := cluster.Client(t)
 	m.host = startHost(t, client, fx.Populate(&m.push))
 	m.host.do(m.moved, http.MethodGet, v3+"/pushrules/", "")
@@ -56,7 +56,10 @@ func newMove(t *testing.T) *interruptedMove {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m.source, m.target = source, (&mutationCluster{cluster: cluster}).otherMaster(t, m.slot)
+	m.source = source
+	if m.target, err = otherMaster(t.Context(), cluster, m.slot); err != nil {
+		t.Fatal(err)
+	}
 	move, err := cluster.BeginMove(t.Context(), m.slot, m.target)
 	if err == nil {
 		err = move.MoveKeys(t.Context(), eventKey(m.moved), pushersKey(m.moved))

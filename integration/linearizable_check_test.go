@@ -1,8 +1,11 @@
 package integration
 
 import (
+	"cmp"
+	"fmt"
 	"math/rand/v2"
 	"net/http"
+	"os"
 	"regexp"
 	"slices"
 	"strings"
@@ -78,6 +81,51 @@ var aValue = regexp.MustCompile(`"value":\d+}|"device_display_name":"\d+"`)
 
 func writtenBy(change porcupine.Operation) string {
 	return aValue.FindString(change.Input.(request).body)
+}
+
+// showIllegal logs and draws the history of each user that is not linearizable.
+func showIllegal(t *testing.T, history []porcupine.Operation) {
+	t.Helper()
+	for _, part := range partition(history) {
+		result, info := porcupine.CheckOperationsVerbose(oneAtATime(), part, checkLimit)
+		if result == porcupine.Ok {
+			continue
+		}
+		user := part[0].Input.(request).user
+		t.Logf("%s: %s, drawn in %s\n%s", user, result, draw(t, info), listing(part))
+	}
+}
+
+func listing(history []porcupine.Operation) string {
+	var b strings.Builder
+	byCall := func(x, y porcupine.Operation) int { return cmp.Compare(x.Call, y.Call) }
+	for _, o := range slices.SortedFunc(slices.Values(history), byCall) {
+		fmt.Fprintf(&b, "%3d %5d-%5d %s\n", o.ClientId, o.Call, o.Return, brief(o.Input.(request), o.Output.(string)))
+	}
+	return b.String()
+}
+
+// draw writes a picture of a check to a file, which outlives the test, and returns its path.
+func draw(t *testing.T, info porcupine.LinearizationInfo) string {
+	t.Helper()
+	page, err := os.CreateTemp("", "linearizable-*.html")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer page.Close()
+	if err := porcupine.Visualize(oneAtATime(), info, page); err != nil {
+		t.Error(err)
+	}
+	return page.Name()
+}
+
+// mixes are the kinds of requests. Push rules and pushers share nothing, so each kind has its history.
+var mixes = []struct {
+	name string
+	next func(*randomClient) request
+}{
+	{"push rules", nextForRules},
+	{"pushers", nextForPushers},
 }
 
 // The histories are short enough to try all possibilities.

@@ -278,9 +278,12 @@ func (h *guardedHost) changesDuringMove(ctx context.Context) error {
 		return err
 	}
 	cluster, key := h.servers.cluster, h.cfg.Redis.KeyPrefix+eventKey(mover)
-	stage := mutationCluster{cluster: cluster}
 	slot := int(h.servers.admin.ClusterKeySlot(ctx, key).Val())
-	move, err := cluster.BeginMove(ctx, slot, stage.otherMaster(h.servers.t, slot))
+	to, err := otherMaster(ctx, cluster, slot)
+	if err != nil {
+		return err
+	}
+	move, err := cluster.BeginMove(ctx, slot, to)
 	if err != nil {
 		return err
 	}

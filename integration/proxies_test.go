@@ -38,11 +38,22 @@ func (p proxies) dial(ctx context.Context, network, addr string) (net.Conn, erro
 
 // client returns a client with the settings of the host developer's page. A client of one server does not retry,
 // so the store sees lost replies.
-func (p proxies) client(t *testing.T, addrs ...string) (client redis.UniversalClient) {
+func (p proxies) client(t *testing.T, addrs ...string) redis.UniversalClient {
+	t.Helper()
+	return p.newClient(t, -1, addrs...)
+}
+
+// retrying returns a client that retries.
+func (p proxies) retrying(t *testing.T, addrs ...string) redis.UniversalClient {
+	t.Helper()
+	return p.newClient(t, 0, addrs...)
+}
+
+func (p proxies) newClient(t *testing.T, retries int, addrs ...string) (client redis.UniversalClient) {
 	t.Helper()
 	if len(addrs) == 1 {
 		client = redis.NewClient(&redis.Options{
-			Addr: addrs[0], Dialer: p.dial, ContextTimeoutEnabled: true, ReadTimeout: 2 * time.Second, MaxRetries: -1,
+			Addr: addrs[0], Dialer: p.dial, ContextTimeoutEnabled: true, ReadTimeout: 2 * time.Second, MaxRetries: retries,
 			MaintNotificationsConfig: noMaintenance(),
 		})
 	} else {
@@ -55,37 +66,19 @@ func (p proxies) client(t *testing.T, addrs ...string) (client redis.UniversalCl
 	return client
 }
 
-// loseReplies makes every server lose every n-th reply to a store's command until the context ends.
-func (p proxies) loseReplies(ctx context.Context, n int) {
+// loseReplies makes every server lose every n-th reply to the commands until the context ends.
+func (p proxies) loseReplies(ctx context.Context, n int, commands ...string) {
+	if len(commands) == 0 {
+		return
+	}
 	for _, proxy := range p {
 		go func() {
 			for ctx.Err() == nil {
 				select {
-				case <-proxy.CutReply(n, either...).Struck():
+				case <-proxy.CutReply(n, commands...).Struck():
 				case <-ctx.Done():
 				}
 			}
 		}()
-	}
-}
-
-// eachLossy runs a test on a server and on a cluster that lose every fifth reply to a store's command. Each call
-// of newClient is for another host.
-func eachLossy(t *testing.T, run func(t *testing.T, newClient func(*testing.T) redis.UniversalClient)) {
-	redistest.Require(t)
-	for name, start := range map[string]func(*testing.T) []*redistest.Server{
-		"standalone": func(t *testing.T) []*redistest.Server { return []*redistest.Server{redistest.Single(t)} },
-		"cluster":    func(t *testing.T) []*redistest.Server { return redistest.Cluster(t, 3, 0).Masters() },
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			servers := start(t)
-			way, addrs := newProxies(t, servers...), []string{}
-			for _, server := range servers {
-				addrs = append(addrs, server.Addr())
-			}
-			way.loseReplies(t.Context(), 5)
-			run(t, func(t *testing.T) redis.UniversalClient { return way.client(t, addrs...) })
-		})
 	}
 }

@@ -36,7 +36,7 @@ func newMutationCluster(t *testing.T, d rediscommit.Durability) *mutationCluster
 func (s *mutationCluster) newUser(t *testing.T) (user string, slot int) {
 	t.Helper()
 	for {
-		user := newEffectsUser()
+		user := newUser()
 		key, err := s.client.ClusterKeySlot(t.Context(), eventKey(user)).Result()
 		if err != nil {
 			t.Fatal(err)
@@ -62,7 +62,11 @@ type moving struct {
 func (s *mutationCluster) newMoving(t *testing.T, n int, when phase) *moving {
 	t.Helper()
 	user, slot := s.newUser(t)
-	m := &moving{cluster: s.cluster, slot: slot, to: s.otherMaster(t, slot), way: newProxies(t, s.cluster.Masters()...), refusals: &refusals{}}
+	to, err := otherMaster(t.Context(), s.cluster, slot)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := &moving{cluster: s.cluster, slot: slot, to: to, way: newProxies(t, s.cluster.Masters()...), refusals: &refusals{}}
 	if when.toNewcomer {
 		m.refusals.hidden = m.to.Addr()
 	}
@@ -94,16 +98,6 @@ func (s *mutationCluster) newClient(t *testing.T, m *moving) *redis.ClusterClien
 	t.Cleanup(func() { client.Close() })
 	client.OnNewNode(func(node *redis.Client) { node.AddHook(m.refusals) })
 	return client
-}
-
-func (s *mutationCluster) otherMaster(t *testing.T, slot int) *redistest.Server {
-	t.Helper()
-	from, err := s.cluster.MasterOf(t.Context(), slot)
-	if err != nil {
-		t.Fatal(err)
-	}
-	masters := s.cluster.Masters()
-	return masters[(slices.Index(masters, from)+1)%len(masters)]
 }
 
 type part func(m *moving) error

@@ -41,11 +41,13 @@ func newUnreadMove(t *testing.T) *unreadMove {
 		}
 	}
 	m.newHosts(t)
-	owner, err := cluster.MasterOf(t.Context(), m.slot)
+	var err error
+	if m.owner, err = cluster.MasterOf(t.Context(), m.slot); err == nil {
+		m.target, err = otherMaster(t.Context(), cluster, m.slot)
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	m.owner, m.target = owner, (&mutationCluster{cluster: cluster}).otherMaster(t, m.slot)
 	return m
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -17,57 +18,115 @@ import (
 	"github.com/pushfx/pushfx/module/pushrule"
 )
 
-type judgement struct {
-	operations, unknown int
-	illegal             []porcupine.Operation // histories of users that are not linearizable
-	undecided           []string              // users whose check takes too long
-	outage              time.Duration         // longest time without a change for a user of the fault
-}
-
-func (v *judgement) add(other judgement) {
-	v.operations += other.operations
-	v.unknown += other.unknown
-	v.illegal = append(v.illegal, other.illegal...)
-	v.undecided = append(v.undecided, other.undecided...)
-	v.outage = max(v.outage, other.outage)
-}
-
-// isBad reports whether a promise was broken. A busy machine may leave one history undecided.
-func (v *judgement) isBad() bool { return len(v.illegal) > 0 || len(v.undecided) > 1 }
-
-type judgementCounts struct {
-	operations, unknown, illegal, undecided int
-	outage                                  time.Duration
-}
-
-func (v *judgement) counts() judgementCounts {
-	return judgementCounts{v.operations, v.unknown, len(partition(v.illegal)), len(v.undecided), v.outage}
-}
-
-// judge checks that every history is linearizable.
+// judge checks that every user's history is linearizable.
 //
 // After a crash of a master, Redis promises less, whatever the durability. A master shows a change before a
 // replica has it, so a client can read a change that is never acknowledged and disappears in the takeover. A
 // frozen master that was replaced answers with old values until it learns of the takeover. So for the users of a
 // crashed master, reads and refusals between the crash and the end of its effects do not count. Acknowledged
 // changes always count.
-func (r *chaosRound) judge(crashed bool) (v judgement) {
-	for _, u := range r.users {
-		history := r.historyOf(u)
-		isHit := slices.Contains(r.hit, u.name)
+func (h *ruleHistory) judge(ctx context.Context, s *strike) error {
+	if err := h.lookAtAll(ctx); err != nil {
+		return err
+	}
+	if s.control {
+		kept, lost := h.ownEntries()
+		if s.t.Logf("%s: %d entries of clients are kept, %d lost", s, kept, lost); lost == 0 {
+			s.t.Error("a fault that loses nothing shows nothing")
+		}
+		return nil
+	}
+	moved, err := movedUsers(ctx, s)
+	if err != nil {
+		return err
+	}
+	if len(moved) > 0 && h.durability.Replicas == 0 {
+		s.t.Logf("%s: not judged, since the cluster took a slow server for dead", s)
+		return nil
+	}
+	s.hit = append(s.hit, moved...)
+	v := h.verdict(s, s.crash || len(moved) > 0)
+	s.t.Logf("%s, durability %s, lossy %t: %d operations, %d unknown; of %d users %d histories are not linearizable, %d undecided; no change for %v at most",
+		s, h.durability, s.lossy, v.operations, v.unknown, len(h.users), len(v.illegal), len(v.undecided), v.outage)
+	if v.unknown > v.operations/10 && h.length > 0 {
+		s.t.Error("too few answers to show anything")
+	}
+	if kept, lost := h.ownEntries(); v.isBad() || lost > 0 {
+		s.t.Errorf("%s: %d of %d own entries are lost, the history is not linearizable, or its check takes too long", s, lost, lost+kept)
+		showIllegal(s.t, slices.Concat(v.illegal...))
+	}
+	return nil
+}
+
+// ownEntries counts the acknowledged entries that clients have not deleted, by the last look at them.
+func (h *ruleHistory) ownEntries() (kept, lost int) {
+	for _, u := range h.users {
+		stored := ""
+		for _, c := range h.clients {
+			if c.of == u && c.number == chaosClients {
+				stored = c.history[0].Output.(string)
+			}
+		}
+		for _, c := range h.clients {
+			for _, id := range c.mine {
+				if c.of != u {
+					continue
+				}
+				if strings.Contains(stored, id) {
+					kept++
+				} else {
+					lost++
+				}
+			}
+		}
+	}
+	return kept, lost
+}
+
+// movedUsers returns the users on an unexpected server, because the cluster replaced a server that was only slow.
+func movedUsers(ctx context.Context, s *strike) (moved []*place, err error) {
+	for _, p := range s.places {
+		home, err := s.masterOf(ctx, p.slot())
+		if err != nil {
+			return nil, err
+		}
+		if p.home != nil && home != p.home {
+			moved = append(moved, p)
+		}
+	}
+	return moved, nil
+}
+
+type verdict struct {
+	operations, unknown int
+	illegal             [][]porcupine.Operation // histories of users that are not linearizable
+	undecided           []string                // users whose check takes too long
+	outage              time.Duration           // longest time without a change for a user of the fault
+}
+
+// isBad reports whether a promise was broken. A busy machine may leave one history undecided.
+func (v verdict) isBad() bool { return len(v.illegal) > 0 || len(v.undecided) > 1 }
+
+func (h *ruleHistory) verdict(s *strike, crashed bool) (v verdict) {
+	for _, u := range h.users {
+		history := h.of(u)
+		isHit := slices.ContainsFunc(s.hit, func(p *place) bool { return p.name == u.name })
 		v.operations += len(history)
 		v.unknown += unanswered(history)
 		if isHit {
-			v.outage = max(v.outage, r.outage(history))
+			v.outage = max(v.outage, outageAfter(s.struck, history))
 		}
 		result := check(history)
-		if result != porcupine.Ok && crashed && isHit {
-			history, result = r.checkPromised(history)
+		for _, end := range []int64{s.over, s.whole} { // success is always valid: a history without some of its reads stays linearizable
+			if result != porcupine.Ok && crashed && isHit {
+				history = acknowledged(h.of(u), s.struck, end)
+				result = check(history)
+			}
 		}
 		switch result {
 		case porcupine.Ok:
 		case porcupine.Illegal:
-			v.illegal = append(v.illegal, history...)
+			v.illegal = append(v.illegal, history)
 		default:
 			v.undecided = append(v.undecided, u.name)
 		}
@@ -75,17 +134,19 @@ func (r *chaosRound) judge(crashed bool) (v judgement) {
 	return v
 }
 
-// checkPromised checks the promised part of the history of a user whose master crashed, and returns it. It
-// first leaves out the reads until r.over and, if that check fails, the reads until r.whole. Success is always
-// valid: a linearizable history stays linearizable without some of its reads.
-func (r *chaosRound) checkPromised(all []porcupine.Operation) (rest []porcupine.Operation, result porcupine.CheckResult) {
-	for _, end := range []int64{r.over, r.whole} {
-		rest = acknowledged(all, r.struck, end)
-		if result = check(rest); result == porcupine.Ok {
-			break
+// outageAfter returns the longest time without an acknowledged change, since the start of the fault.
+func outageAfter(struck int64, history []porcupine.Operation) (longest time.Duration) {
+	times := []int64{struck}
+	for _, o := range history {
+		if o.Output == done && o.Return > struck {
+			times = append(times, o.Return)
 		}
 	}
-	return rest, result
+	slices.Sort(times)
+	for i := range times[1:] {
+		longest = max(longest, time.Duration(times[i+1]-times[i]))
+	}
+	return longest.Round(time.Millisecond)
 }
 
 // acknowledged removes the reads and refusals between from and to.
@@ -161,25 +222,21 @@ func TestTheJudgeFindsLostAndRepeatedChanges(t *testing.T) {
 				func(s module.RuleStore) module.RuleStore { return flawedRules{s, counted} },
 				func(s module.PusherStore) module.PusherStore { return flawedPushers{s, counted} },
 			)
-			r := newChaosRound(&hostPair{hosts: []*host{startHost(t, client, option), startHost(t, client, option)}}, rand.New(rand.NewPCG(1, 0)))
-			r.addUser(alice, test.of, nil)
-			none := func(context.Context, *faultRun) error { return nil }
-			whole := func(ctx context.Context) error { // whatever else keeps the machine busy
-				for changes.Load() < 100 {
-					if err := sleep(ctx, aroundFault); err != nil {
-						return err
-					}
+			h := &ruleHistory{hosts: []*host{startHost(t, client, option), startHost(t, client, option)}, random: rand.New(rand.NewPCG(1, 0)), start: time.Now()}
+			h.addUser(alice, test.of)
+			ctx, stop := context.WithCancel(t.Context())
+			go func() {
+				defer stop()
+				for changes.Load() < 100 { // whatever else keeps the machine busy
+					time.Sleep(50 * time.Millisecond)
 				}
-				return nil
-			}
-			if err := r.play(t.Context(), chaosFault{faultRun: none}, whole); err != nil {
+			}()
+			h.work(ctx)
+			if err := h.lookAtAll(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			if err := r.lookAtAll(t.Context()); err != nil {
-				t.Fatal(err)
-			}
-			if v := r.judge(false); v.isBad() != test.bad {
-				t.Errorf("got %+v", v.counts())
+			if v := h.verdict(&strike{}, false); v.isBad() != test.bad {
+				t.Errorf("got %+v", v)
 			}
 		})
 	}

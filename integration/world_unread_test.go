@@ -18,7 +18,6 @@ import (
 	"github.com/pushfx/pushfx/module/match"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pushrule"
-	"github.com/pushfx/pushfx/module/redisclient"
 	"github.com/pushfx/pushfx/module/redistest"
 	"github.com/pushfx/pushfx/module/stored"
 	"github.com/pushfx/pushfx/module/unread"
@@ -105,18 +104,53 @@ func notifying(t testing.TB, user mxid.UserID) module.Decision {
 	return module.Decision{User: user, Result: match.Compile(rules).Evaluate(event, match.Facts{User: user})}
 }
 
+// Two hosts get calls about the same users, on a Redis that loses replies, on a cluster, and while the user's slot moves
+// to other masters and back.
+func TestUnreadCountsAreLinearizable(t *testing.T) {
+	t.Parallel()
+	play(t,
+		row{name: "lost replies", servers: singleServer(), work: unreadCounts{}, lossy: []string{"RPUSH", "RPUSHX", "EVALSHA"}, faults: []chaosFault{noFault}, rounds: 30},
+		row{name: "a cluster", servers: clusterOf3(0), work: unreadCounts{}, faults: []chaosFault{noFault}, rounds: 30},
+		row{name: "slots move", servers: clusterOf3(0), work: unreadCounts{}, faults: []chaosFault{slotMovedAgain}, rounds: 5},
+	)
+}
+
+// unreadCounts is the work of clients that add events to a room of a user, read, redact and count them.
+type unreadCounts struct{}
+
+func (unreadCounts) start(w *world) func(context.Context, *strike) (history, error) {
+	hosts := [2]*unread.Service{newUnread(w.t, w.way.retrying(w.t, w.addrs()...)), newUnread(w.t, w.way.client(w.t, w.addrs()...))}
+	return func(_ context.Context, s *strike) (history, error) {
+		user := mxid.UserID(fmt.Sprintf("@user%d:x", s.number))
+		s.places = []*place{{name: string(user), keys: []string{stored.Keys{}.Unread(user)}}}
+		return &unreadHistory{t: s.t, hosts: hosts, decision: notifying(s.t, user), seed: s.random.Uint64()}, nil
+	}
+}
+
 // unreadHistory records the calls of several clients at two hosts about a user's room. A
 // client repeats a call until it succeeds.
 type unreadHistory struct {
 	t        *testing.T
 	hosts    [2]*unread.Service
 	decision module.Decision
+	seed     uint64
 	next     atomic.Int64 // position
-	done     [64]atomic.Bool
+	added    [64]atomic.Bool
 
 	mu  sync.Mutex
 	ops []porcupine.Operation
 }
+
+func (h *unreadHistory) work(context.Context) {
+	var clients sync.WaitGroup
+	for id := range 8 {
+		clients.Go(func() { h.client(id, rand.New(rand.NewPCG(h.seed, uint64(id)))) })
+	}
+	clients.Wait()
+}
+
+// waitServed returns at once: a client is served in the end, or the test runs into its deadline.
+func (h *unreadHistory) waitServed(context.Context) error { return nil }
 
 func (h *unreadHistory) client(id int, random *rand.Rand) {
 	for range 12 {
@@ -130,7 +164,7 @@ func (h *unreadHistory) client(id int, random *rand.Rand) {
 			op.call, op.thread = "read", unreadThreads[random.IntN(3)]
 			op.position = 1 + random.IntN(int(h.next.Load())+1)
 		case 3:
-			if h.done[op.position].Load() { // a redaction follows its event
+			if h.added[op.position].Load() { // a redaction follows its event
 				op.call = "forget"
 			}
 		}
@@ -146,7 +180,7 @@ func (h *unreadHistory) record(client int, op unreadOp, host func() *unread.Serv
 		output, err = h.call(host(), op)
 	}
 	if op.call == "add" {
-		h.done[op.position].Store(true)
+		h.added[op.position].Store(true)
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -172,92 +206,16 @@ func (h *unreadHistory) call(s *unread.Service, op unreadOp) (output string, err
 	return output, err
 }
 
-// Two hosts get calls about the same users, on a Redis that loses replies, and on a cluster.
-func TestUnreadCountsAreLinearizable(t *testing.T) {
-	t.Parallel()
-	redistest.Require(t)
-	for name, newClient := range map[string]func(*testing.T) func() redis.UniversalClient{
-		"lost replies": func(t *testing.T) func() redis.UniversalClient {
-			server := redistest.Single(t)
-			return func() redis.UniversalClient {
-				proxy := redistest.NewProxy(t, server)
-				for n := range 400 {
-					proxy.CutReply(5*(n+1), "RPUSH", "RPUSHX")
-					proxy.CutReply(3*(n+1), "EVALSHA")
-				}
-				return proxy.Client(t)
-			}
-		},
-		"a cluster": func(t *testing.T) func() redis.UniversalClient {
-			cluster := redistest.Cluster(t, 3, 0)
-			return func() redis.UniversalClient { return cluster.Client(t) }
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			client := newClient(t)
-			hosts := [2]*unread.Service{newUnread(t, client()), newUnread(t, client())}
-			for seed := range uint64(30) {
-				h := &unreadHistory{t: t, hosts: hosts, decision: notifying(t, mxid.UserID(fmt.Sprintf("@user%d:x", seed)))}
-				var clients sync.WaitGroup
-				for id := range 8 {
-					clients.Go(func() { h.client(id, rand.New(rand.NewPCG(seed, uint64(id)))) })
-				}
-				clients.Wait()
-				h.judge(seed)
-			}
-		})
+func (h *unreadHistory) judge(_ context.Context, s *strike) error {
+	result := porcupine.CheckOperationsTimeout(unreadModel, h.ops, time.Minute)
+	if result == porcupine.Ok {
+		return nil
 	}
-}
-
-func (h *unreadHistory) judge(seed uint64) {
-	h.t.Helper()
-	if result := porcupine.CheckOperationsTimeout(unreadModel, h.ops, time.Minute); result != porcupine.Ok {
-		slices.SortFunc(h.ops, func(a, b porcupine.Operation) int { return int(a.Call - b.Call) })
-		for _, op := range h.ops {
-			h.t.Logf("client %d, %v: %v, from %d to %d", op.ClientId, op.Input, op.Output, op.Call, op.Return)
-		}
-		h.t.Fatalf("seed %d: %s", seed, result)
+	slices.SortFunc(h.ops, func(a, b porcupine.Operation) int { return int(a.Call - b.Call) })
+	for _, op := range h.ops {
+		s.t.Logf("client %d, %v: %v, from %d to %d", op.ClientId, op.Input, op.Output, op.Call, op.Return)
 	}
-}
-
-// The slot of the user moves to other masters and back while two hosts get calls.
-func TestUnreadCountsAreLinearizableWhileSlotsMove(t *testing.T) {
-	t.Parallel()
-	redistest.Require(t)
-	cluster := redistest.Cluster(t, 3, 0)
-	masters := cluster.Masters()
-	hosts := [2]*unread.Service{newUnread(t, cluster.Client(t)), newUnread(t, cluster.Client(t))}
-	moves := 0
-	for seed := range few(5, make([]struct{}, 50)) {
-		h := &unreadHistory{t: t, hosts: hosts, decision: notifying(t, mxid.UserID(fmt.Sprintf("@user%d:x", seed)))}
-		slot := redisclient.SlotOf(stored.Keys{}.Unread(h.decision.User))
-		var clients sync.WaitGroup
-		for id := range 8 {
-			clients.Go(func() { h.client(id, rand.New(rand.NewPCG(uint64(seed), uint64(id)))) })
-		}
-		ended := make(chan struct{})
-		go func() {
-			defer close(ended)
-			clients.Wait()
-		}()
-		for i := 0; ; i++ {
-			if err := cluster.MoveSlot(t.Context(), slot, masters[i%len(masters)]); err != nil {
-				t.Fatal(err)
-			}
-			moves++
-			select {
-			case <-ended:
-			default:
-				continue
-			}
-			break
-		}
-		h.judge(uint64(seed))
-	}
-	if moves < 10 {
-		t.Errorf("%d moves", moves)
-	}
+	return fmt.Errorf("the history is %s", result)
 }
 
 // The checker finds a count that is a call old.

@@ -1,0 +1,353 @@
+package integration
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"hash/fnv"
+	"io"
+	"math/rand/v2"
+	"net"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/pushfx/pushfx/module/redisclient"
+	"github.com/pushfx/pushfx/module/redistest"
+)
+
+var (
+	chaosTime = flag.Duration("chaos", 0, "how long each row of the world repeats its faults; all fault tests have all their cases then, not a few")
+	chaosSeed = flag.Uint64("chaos.seed", 0, "repeats the faults of the row that logged this seed")
+)
+
+// few returns the first n cases, or all cases with -chaos.
+func few[T any](n int, cases []T) []T {
+	if *chaosTime > 0 {
+		return cases
+	}
+	return cases[:n]
+}
+
+// row is a promise: hosts that share one Redis do the work while the faults occur, one in each round, and the judge of
+// the work accepts every history.
+type row struct {
+	name    string
+	servers func(*testing.T) *servers
+	work    work
+	faults  []chaosFault
+	more    []chaosFault // only with -chaos
+	rounds  int          // of all faults; 0 means 1
+	lossy   []string     // every fifth reply to these commands is lost, all the time
+}
+
+// work is what hosts do in a row.
+type work interface {
+	// start starts the hosts. The function begins a round: a history with new data.
+	start(w *world) func(ctx context.Context, s *strike) (history, error)
+}
+
+// history is the work of one round.
+type history interface {
+	// work returns when the work is done, or soon after ctx ends.
+	work(ctx context.Context)
+
+	// waitServed waits until each user, or each host, has been served by a request sent from now on.
+	waitServed(ctx context.Context) error
+
+	// judge reports broken promises to the test.
+	judge(ctx context.Context, s *strike) error
+}
+
+// world is the servers and hosts of a row.
+type world struct {
+	*servers
+	t         *testing.T
+	processes []*process // the hosts that a fault can kill
+}
+
+const (
+	roundLimit  = 3 * time.Minute // many times a round's duration
+	servedLimit = time.Minute     // many times the usual wait until all users are served
+)
+
+// play plays each row: all its faults, each time in random order, until the time is up.
+func play(t *testing.T, rows ...row) {
+	t.Helper()
+	redistest.Require(t)
+	for _, r := range rows {
+		t.Run(r.name, func(t *testing.T) {
+			t.Parallel()
+			r.play(t)
+		})
+	}
+}
+
+func (r row) play(t *testing.T) {
+	seed := *chaosSeed
+	switch {
+	case seed != 0:
+	case *chaosTime > 0:
+		seed = rand.Uint64()
+	default:
+		seed = seedOf(t.Name())
+	}
+	t.Logf("seed %d", seed)
+	w := &world{servers: r.servers(t), t: t}
+	w.way.loseReplies(t.Context(), 5, r.lossy...)
+	begin := r.work.start(w)
+	faults := slices.Clone(r.faults)
+	if *chaosTime > 0 {
+		faults = append(faults, r.more...)
+	}
+	order := rand.New(rand.NewPCG(seed, 0))
+	end := time.Now().Add(*chaosTime)
+	for n := 0; (n < len(faults)*max(1, r.rounds) || time.Now().Before(end)) && !t.Failed(); n++ {
+		if n%len(faults) == 0 {
+			order.Shuffle(len(faults), func(i, j int) { faults[i], faults[j] = faults[j], faults[i] })
+		}
+		s := &strike{world: w, chaosFault: faults[n%len(faults)], number: n, random: rand.New(rand.NewPCG(seed, uint64(n+1))), start: time.Now(), done: make(chan struct{})}
+		if err := s.round(t.Context(), begin); err != nil {
+			t.Fatalf("%s: %v", s, err)
+		}
+	}
+}
+
+// round causes one fault during a history, and judges the history.
+func (s *strike) round(ctx context.Context, begin func(context.Context, *strike) (history, error)) error {
+	ctx, cancel := context.WithTimeout(ctx, roundLimit)
+	defer cancel()
+	var err error
+	if s.history, err = begin(ctx, s); err != nil {
+		return err
+	}
+	if err := s.during(ctx); err != nil {
+		return err
+	}
+	return s.history.judge(ctx, s)
+}
+
+// during lets a history go on from before the fault until the servers have recovered and serve every user.
+func (s *strike) during(ctx context.Context) error {
+	working, stop := context.WithCancel(ctx)
+	var ended sync.WaitGroup
+	defer ended.Wait()
+	defer stop()
+	ended.Go(func() {
+		defer close(s.done)
+		s.history.work(working)
+	})
+	served := func(ctx context.Context) error {
+		ctx, cancel := context.WithTimeout(ctx, servedLimit)
+		defer cancel()
+		return s.history.waitServed(ctx)
+	}
+	return inTurn(ctx, served, s.steady, s.strike, served, s.waitRecovered, s.steady)
+}
+
+// waitRecovered waits until the servers have recovered.
+func (s *strike) waitRecovered(ctx context.Context) error {
+	if s.repair != nil {
+		s.repair()
+	}
+	err := s.waitWhole(ctx)
+	s.whole = s.now()
+	return err
+}
+
+// steady is a while without a fault, but for work that has an end of its own.
+func (s *strike) steady(ctx context.Context) error {
+	select {
+	case <-s.done:
+		return nil
+	case <-time.After(s.around):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (s *strike) strike(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	if s.lossy {
+		s.way.loseReplies(ctx, 5, either...)
+	}
+	s.struck = s.now()
+	s.noticed = s.struck
+	err := s.cause(ctx, s)
+	s.over = s.now()
+	return err
+}
+
+func inTurn(ctx context.Context, do ...func(context.Context) error) error {
+	for _, step := range do {
+		if err := step(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func sleep(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(d):
+		return nil
+	}
+}
+
+// seedOf returns a seed for each history, the same in every run.
+func seedOf(name string) uint64 {
+	hash := fnv.New64a()
+	io.WriteString(hash, name)
+	return hash.Sum64()
+}
+
+// servers is one Redis: a single server, a server with a sentinel, or a cluster of three masters.
+type servers struct {
+	cluster  *redistest.ClusterServers  // nil for other servers
+	sentinel *redistest.SentinelServers // nil for other servers
+	nodes    []*redistest.Server
+	admin    redis.UniversalClient
+	way      proxies   // to the nodes
+	failover time.Time // end of the last manual failover
+}
+
+func singleServer(args ...string) func(*testing.T) *servers {
+	return func(t *testing.T) *servers {
+		t.Helper()
+		server := redistest.Single(t, args...)
+		return &servers{nodes: []*redistest.Server{server}, admin: server.Client(t), way: newProxies(t, server)}
+	}
+}
+
+func clusterOf3(replicas int, args ...string) func(*testing.T) *servers {
+	return func(t *testing.T) *servers {
+		t.Helper()
+		c := redistest.Cluster(t, 3, replicas, args...)
+		return &servers{cluster: c, nodes: c.Nodes(), admin: c.Client(t), way: newProxies(t, c.Nodes()...)}
+	}
+}
+
+func withSentinel(t *testing.T) *servers {
+	t.Helper()
+	s := redistest.Sentinel(t)
+	return &servers{sentinel: s, nodes: []*redistest.Server{s.Master(), s.Replica()}, admin: s.Master().Client(t)}
+}
+
+func (s *servers) addrs() (addrs []string) {
+	for _, node := range s.nodes {
+		addrs = append(addrs, node.Addr())
+	}
+	return addrs
+}
+
+// masterOf returns the server of a slot.
+func (s *servers) masterOf(ctx context.Context, slot int) (*redistest.Server, error) {
+	if s.cluster == nil {
+		return s.nodes[0], nil
+	}
+	return s.cluster.MasterOf(ctx, slot)
+}
+
+func (s *servers) masters() int {
+	if s.cluster == nil {
+		return 1
+	}
+	return len(s.cluster.Masters())
+}
+
+// place is data with one slot, of a user if it has a name.
+type place struct {
+	name string
+	keys []string
+	home *redistest.Server // updated by the faults; nil if unknown
+}
+
+func (p *place) slot() int { return redisclient.SlotOf(p.keys[0]) }
+
+func newUser() string { return fmt.Sprintf("@user%d:example.org", users.Add(1)) }
+
+// placesOfEach returns the places of new users, as many on each master, one master after the other. All keys of a user
+// are on one master.
+func (s *servers) placesOfEach(ctx context.Context, count int, keys func(user string) []string) (places []*place, err error) {
+	at := map[*redistest.Server][]*place{}
+	for found := 0; found < count*s.masters(); {
+		user := newUser()
+		p := &place{name: user, keys: keys(user)}
+		homes := make([]*redistest.Server, len(p.keys))
+		for i, key := range p.keys {
+			if homes[i], err = s.masterOf(ctx, redisclient.SlotOf(key)); err != nil {
+				return nil, err
+			}
+		}
+		if p.home = homes[0]; len(slices.Compact(homes)) == 1 && len(at[p.home]) < count {
+			at[p.home] = append(at[p.home], p)
+			found++
+		}
+	}
+	for _, node := range s.nodes {
+		places = append(places, at[node]...)
+	}
+	return places, nil
+}
+
+// waitWhole waits until the servers have recovered from a fault.
+func (s *servers) waitWhole(ctx context.Context) error {
+	switch {
+	case s.cluster != nil:
+		return s.cluster.WaitWhole(ctx)
+	case s.sentinel != nil:
+		return nil
+	}
+	return s.admin.Ping(ctx).Err()
+}
+
+// waitTakeover waits until another server has replaced the master of a slot.
+func (s *servers) waitTakeover(ctx context.Context, slot int, master *redistest.Server) (*redistest.Server, error) {
+	if s.cluster != nil {
+		return s.cluster.WaitTakeover(ctx, slot, master)
+	}
+	watcher := redis.NewSentinelClient(&redis.Options{
+		Addr: s.sentinel.Addr(), ContextTimeoutEnabled: true, MaintNotificationsConfig: noMaintenance(),
+	})
+	defer watcher.Close()
+	for {
+		now, err := watcher.GetMasterAddrByName(ctx, s.sentinel.MasterName()).Result()
+		if next := s.sentinel.Replica(); err != nil || net.JoinHostPort(now[0], now[1]) == next.Addr() {
+			return next, err
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+const clusterSlots = 16384
+
+// otherMaster returns a master that does not have the slot. It asks the cluster, since replicas replace masters.
+func otherMaster(ctx context.Context, cluster *redistest.ClusterServers, slot int) (*redistest.Server, error) {
+	from, err := cluster.MasterOf(ctx, slot)
+	for step := 1; err == nil && step < clusterSlots; step += 1000 {
+		other, failed := cluster.MasterOf(ctx, (slot+step)%clusterSlots)
+		if err = failed; other != from {
+			return other, err
+		}
+	}
+	return nil, fmt.Errorf("slot %d has no other master: %w", slot, err)
+}
+
+// onlyReplica returns the replica of a master that has one.
+func onlyReplica(ctx context.Context, cluster *redistest.ClusterServers, master *redistest.Server) (*redistest.Server, error) {
+	replicas, err := cluster.ReplicasOf(ctx, master)
+	if err == nil && len(replicas) != 1 {
+		err = fmt.Errorf("the master at %s has %d replicas", master.Addr(), len(replicas))
+	}
+	if err != nil {
+		return nil, err
+	}
+	return replicas[0], nil
+}
