@@ -33,7 +33,7 @@ func TestChaosLosesNoNotification(t *testing.T) {
 	)
 }
 
-// Writes wait for a replica while masters of delivery's shards are killed and frozen.
+// Writes wait for a replica while masters of users' logs are killed and frozen.
 func TestChaosOfCrashesLosesNoNotification(t *testing.T) {
 	t.Parallel()
 	play(t, row{

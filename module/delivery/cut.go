@@ -11,7 +11,9 @@ import (
 )
 
 const (
-	cutEvery = 20 // notifications of a log between two cuts
+	// A log is cut after cutEvery notifications, a long one after a twelfth of its length or
+	// more: since a cut reads all of it, the cost for each notification stays the same.
+	cutEvery = 20
 
 	// keepFor is the age below which notifications are not cut, up to keepMost times the
 	// limit: a log may become long while it waits for the claim of a dead host to lapse.
@@ -21,7 +23,11 @@ const (
 
 // cutIfLong cuts the log of a user that is longer than Config.MaxBacklog by a fifth.
 func (d *Delivery) cutIfLong(ctx context.Context, user mxid.UserID, added module.Appended) {
-	if added.Again || added.Length*5 <= d.cfg.MaxBacklog*6 || added.End%cutEvery != 0 {
+	every := int64(cutEvery)
+	for int64(added.Length) > 12*every {
+		every *= 2
+	}
+	if added.Again || added.Length*5 <= d.cfg.MaxBacklog*6 || added.End%every != 0 {
 		return
 	}
 	if !d.start(func(life context.Context) { d.cut(life, user) }) {
@@ -47,7 +53,8 @@ func (d *Delivery) cut(ctx context.Context, user mxid.UserID) {
 
 // leastImportant returns the numbers of the notifications to remove from a log, so that limit
 // are left: counts first, then low priority, then the oldest of the room with most. It spares
-// the ones at which a claimed pusher is, and young ones unless the log is very long.
+// the ones at which a claimed pusher is, and young ones, unless more than keepMost times the
+// limit would be left.
 func leastImportant(log module.Log, limit int, now time.Time) (numbers []int64) {
 	first := int64(math.MaxInt64)
 	var at []int64 // the places of claimed pushers
@@ -56,19 +63,22 @@ func leastImportant(log module.Log, limit int, now time.Time) (numbers []int64) 
 			at = append(at, p.Number)
 		}
 	}
+	isYoung := func(n module.Notification) bool { return now.Sub(n.Added) < keepFor }
 	var all []module.Notification // that may be chosen
-	excess, rooms := -limit, map[string]int{}
+	waiting, old, rooms := 0, 0, map[string]int{}
 	for _, n := range log.Notifications {
 		if n.Number < first { // all pushers have passed it
 			continue
 		}
-		excess++
+		waiting++
 		rooms[n.Room]++
-		if !slices.Contains(at, n.Number) {
-			all = append(all, n)
+		if slices.Contains(at, n.Number) {
+			continue
+		}
+		if all = append(all, n); !isYoung(n) {
+			old++
 		}
 	}
-	isLong := excess > (keepMost-1)*limit
 	rank := func(n module.Notification) int {
 		switch n.Priority {
 		case module.CountsOnly:
@@ -78,7 +88,7 @@ func leastImportant(log module.Log, limit int, now time.Time) (numbers []int64) 
 		}
 		return rooms[n.Room]
 	}
-	for ; excess > 0 && len(all) > 0; excess-- {
+	for excess := waiting - limit; excess > 0 && len(all) > 0 && (old > 0 || waiting > keepMost*limit); excess-- {
 		worst := 0
 		for i, n := range all {
 			if rank(n) > rank(all[worst]) {
@@ -88,9 +98,14 @@ func leastImportant(log module.Log, limit int, now time.Time) (numbers []int64) 
 		n := all[worst]
 		all = slices.Delete(all, worst, worst+1)
 		rooms[n.Room]--
-		if isLong || now.Sub(n.Added) >= keepFor {
-			numbers = append(numbers, n.Number)
+		if isYoung(n) && waiting <= keepMost*limit {
+			continue
 		}
+		if !isYoung(n) {
+			old--
+		}
+		waiting--
+		numbers = append(numbers, n.Number)
 	}
 	slices.Sort(numbers)
 	return numbers

@@ -48,7 +48,8 @@ func TestTheLeastImportantAreCut(t *testing.T) {
 		"what one has passed counts":            {readLog("l1 l1 l1 h1 l1", at(2), at(5)), 2, []int64{2, 3}},
 		"young ones stay":                       {readLog("h1 h1 | l1 l1 h1", at(1)), 3, nil},
 		"also while old ones go":                {readLog("l1 h1 | l1 l1 h1", at(1)), 3, []int64{1}},
-		"but not beyond ten times the limit":    {readLog("| l1 l1 l1 l1 l1 l1 l1 l1 l1 l1 h1 h1 h1", at(1)), 1, []int64{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}},
+		"but not beyond ten times the limit":    {readLog("| h1 l1 l1 l1 l1 l1 l1 l1 l1 l1 h1 h1 h1", at(1)), 1, []int64{2, 3, 4}},
+		"then old ones go as well":              {readLog("h1 h1 | l1 l1 l1 l1 l1 l1 l1 l1 l1 l1", at(1)), 1, []int64{1, 3, 4}},
 		"without pushers everything was passed": {readLog("l1 l1 l1"), 1, nil},
 	} {
 		t.Run(label, func(t *testing.T) {

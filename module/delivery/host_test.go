@@ -29,6 +29,7 @@ type world struct {
 	cfg   Config
 
 	mu        sync.Mutex
+	rules     map[mxid.UserID]pushrule.Ruleset
 	pushers   map[mxid.UserID]pusher.List
 	removed   []mxid.UserID
 	reading   func() error // called when pushers are read
@@ -63,7 +64,7 @@ type sent struct {
 
 func newWorld(t *testing.T) *world {
 	w := &world{
-		t: t, began: time.Now(), queue: queuetest.NewMemory(), cfg: DefaultConfig(), pushers: map[mxid.UserID]pusher.List{},
+		t: t, began: time.Now(), queue: queuetest.NewMemory(), cfg: DefaultConfig(), rules: map[mxid.UserID]pushrule.Ruleset{}, pushers: map[mxid.UserID]pusher.List{},
 		gateways: map[string]func(context.Context, sent) (module.GatewayAnswer, error){}, underWay: map[string]int{},
 		dropped: map[DropReason]int{}, counts: map[string]int{}, arrived: map[string][]string{}, reading: func() error { return nil },
 	}
@@ -237,9 +238,16 @@ func (h *worldHost) RemovePusher(_ context.Context, user mxid.UserID, key pusher
 }
 
 func (h *worldHost) Rulesets(_ context.Context, users []mxid.UserID) map[mxid.UserID]module.Result[module.Content] {
+	h.w.mu.Lock()
+	defer h.w.mu.Unlock()
 	sets := map[mxid.UserID]module.Result[module.Content]{}
 	for _, user := range users {
-		sets[user] = module.Result[module.Content]{Value: module.Content{Rules: pushrule.ServerDefault(user)}}
+		set, made := h.w.rules[user]
+		if !made {
+			set = pushrule.ServerDefault(user)
+			h.w.rules[user] = set
+		}
+		sets[user] = module.Result[module.Content]{Value: module.Content{Rules: set}}
 	}
 	return sets
 }

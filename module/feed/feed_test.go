@@ -118,10 +118,10 @@ func (s *shared) LoadMany(ctx context.Context, users []mxid.UserID) map[mxid.Use
 	contents, err := s.load(ctx, users)
 	all := map[mxid.UserID]module.Result[module.Content]{}
 	for user, content := range contents {
-		if user == away {
-			content, err = module.Content{}, errDown
-		}
 		all[user] = module.Result[module.Content]{Value: content, Err: err}
+		if user == away {
+			all[user] = module.Result[module.Content]{Err: errDown}
+		}
 	}
 	return all
 }

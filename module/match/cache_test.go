@@ -79,7 +79,11 @@ func TestDifferentSetsAreNotShared(t *testing.T) {
 func TestCachedSetsEqualCompiledSets(t *testing.T) {
 	t.Parallel()
 	cache := match.NewCache(64 << 10) // too small for all
-	for seed := range uint64(500) {
+	seeds := uint64(500)
+	if testing.Short() {
+		seeds /= 10
+	}
+	for seed := range seeds {
 		g := newGenerator(seed)
 		set := readSet(t, encode(g.set()))
 		for range 3 {

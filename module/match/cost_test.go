@@ -110,6 +110,9 @@ func ownedMembers(tb testing.TB, n int) (*match.Event, []match.Member) {
 }
 
 func TestEvaluateAllEndsSoonAfterTheContext(t *testing.T) {
+	if testing.Short() {
+		t.Skip("measures times")
+	}
 	for name, test := range map[string]struct {
 		of func(testing.TB, int) (*match.Event, []match.Member)
 		n  int

@@ -93,7 +93,7 @@ func askJSSDK(t *testing.T, cases []jsCase) (answers []jsAnswer) {
 // listed quirk: with this quirk, the reference must agree with matrix-js-sdk.
 func TestJSSDKDiffersOnlyByKnownQuirks(t *testing.T) {
 	t.Parallel()
-	cases, facts := make([]jsCase, 3000), make([]match.Facts, 3000)
+	cases, facts := make([]jsCase, 1500), make([]match.Facts, 1500)
 	for i := range cases {
 		cases[i], facts[i] = newJSCase(newGenerator(uint64(i)))
 	}

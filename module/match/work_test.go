@@ -136,6 +136,9 @@ func (d *slowCase) timePerUnit(t *testing.T) float64 {
 
 // The test compares with the first case. A faster unit is no error.
 func TestWorkUnitsTakeSimilarTime(t *testing.T) {
+	if testing.Short() {
+		t.Skip("measures times")
+	}
 	const limit = 3
 	cases := slowCases()
 	for i := range cases {

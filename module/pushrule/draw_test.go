@@ -37,7 +37,11 @@ func CheckDrawn(t *testing.T, check func(d Draws)) {
 		of(*seedFlag)
 		return
 	}
-	for range drawings {
+	n := drawings
+	if testing.Short() {
+		n /= 10
+	}
+	for range n {
 		of(rand.Uint64())
 	}
 }

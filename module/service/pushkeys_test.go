@@ -547,7 +547,11 @@ func (e *expectation) allows(owners []mxid.UserID) bool {
 // step.
 func TestReconciliationLeavesOneOwnerAfterAnyDeath(t *testing.T) {
 	t.Parallel()
-	for _, script := range scripts(3, takes, appends, deletes) {
+	length := 3
+	if testing.Short() {
+		length = 2
+	}
+	for _, script := range scripts(length, takes, appends, deletes) {
 		t.Run(fmt.Sprint(script), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				exhaust(func(choose func(int) int) {

@@ -68,8 +68,9 @@ for i = 3, #names do
 			if isSet then rest = '0 ' end
 			local asked = (isSet or ARGV[7] == '1') and 0 or by == '-' and isNew and math.max(ARGV[4 * i - 2], 0)
 			if asked and asked < wait then kind, til, wait = 3, string.format('%d', now + asked), asked end
-			local state = string.format('%s %s %s %s %s', til, by, at, digest, rest)
-			if state ~= got[i] then set[#set + 1], set[#set + 2] = names[i], state end
+			if kind == 3 or isSet or gate ~= digest then
+				set[#set + 1], set[#set + 2] = names[i], string.format('%s %s %s %s %s', til, by, at, digest, rest)
+			end
 		end
 	elseif isNew then
 		kind, n, wait = 2, start, ARGV[4 * i - 2] + 0
@@ -139,7 +140,7 @@ return reply`
 // how many numbers are left; and 1 if nothing is left at the gate.
 const completeScript = `
 local key = KEYS[1]
-local got = redis.call('HMGET', key, '#log', ARGV[1])
+local got = redis.call('HMGET', key, '#log', ARGV[1], '#ids')
 if not (got[1] and got[2]) then return {-1, 0} end
 local first, after, count, bytes, states, counts, gates = string.match(got[1], ` + stored.LogHeadPattern + `)
 local til, by, n, gate = string.match(got[2], ` + stored.PusherStatePattern + `)
@@ -160,10 +161,11 @@ if to < after + 0 then
 		end
 	end
 elseif states == '1' then
-	local ids = redis.call('HGET', key, '#ids')
+	local head = string.format(` + stored.LogHeadFormat + `, after, after, 0, 0, 0, 0, gates)
 	redis.call('UNLINK', key)
-	if ids then redis.call('HSET', key, '#ids', ids) end
-	first, count, bytes, states, counts, empty = after, 0, 0, 0, 0, 1
+	redis.call('HSET', key, '#log', head, '#ids', got[3] or '')
+	redis.call('EXPIRE', key, '900')
+	return {after - to, 1}
 else
 	redis.call('HDEL', key, ARGV[1])
 	states = states - 1
@@ -181,7 +183,6 @@ else
 	end
 end
 redis.call('HSET', key, '#log', string.format(` + stored.LogHeadFormat + `, first, after, count, bytes, states, counts, gates))
-if states == 0 then redis.call('EXPIRE', key, 900) end
 return {after - to, empty}`
 
 // postponeScript ends or renews a claim. ARGV: pusher, nonce, its number, delay, the gate's

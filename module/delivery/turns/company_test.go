@@ -134,6 +134,9 @@ func newSimulation(t *testing.T) *simulation {
 
 // Row C2: users keep four requests each in flight at a gateway that accepts them after 1.9 s.
 func TestASlowGatewayDelaysNoOthers(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine, in virtual time, for long")
+	}
 	oneGateway := func(user, n int) string { return fmt.Sprint("https://slow app", (user+n)%5) }
 	ownGateways := func(user, n int) string { return fmt.Sprint("https://slow", user, n, " app") }
 	for name, test := range map[string]struct {

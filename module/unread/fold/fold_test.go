@@ -158,7 +158,11 @@ func randomOp(random *rand.Rand) Op {
 }
 
 func TestRandomHistoriesEqualModel(t *testing.T) {
-	for seed := range uint64(20_000) {
+	seeds := uint64(10_000)
+	if testing.Short() {
+		seeds /= 10
+	}
+	for seed := range seeds {
 		random := rand.New(rand.NewPCG(seed, 1))
 		ops := make([]Op, 1+random.IntN(25))
 		for i := range ops {
