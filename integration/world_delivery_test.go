@@ -97,7 +97,7 @@ func (n notifications) start(w *world) func(context.Context, *strike) (history, 
 	}
 	h := &deliveryHistory{notifications: n, gateway: gateway, client: client, sent: map[string]sentEvent{}}
 	return func(ctx context.Context, s *strike) (history, error) {
-		s.around = time.Second
+		s.around = 500 * time.Millisecond
 		h.s, h.strikes = s, append(h.strikes, s)
 		return h, h.addPlaces(ctx)
 	}
