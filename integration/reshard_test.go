@@ -172,7 +172,7 @@ type refusals struct {
 
 func (r *refusals) note(cmds ...redis.Cmder) {
 	for _, cmd := range cmds {
-		if list, is := cmd.(*redis.ClusterSlotsCmd); is {
+		if list, is := cmd.(*redis.ClusterSlotsCmd); is && list.Err() == nil {
 			list.SetVal(slices.DeleteFunc(list.Val(), func(s redis.ClusterSlot) bool { return s.Nodes[0].Addr == r.hidden }))
 		}
 		if err := cmd.Err(); err != nil {

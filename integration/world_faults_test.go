@@ -53,8 +53,9 @@ var (
 	targetKilled    = chaosFault{name: "target killed in a move", crash: true, cause: killInMove(target)}
 	bothKilled      = chaosFault{name: "source, then target killed in a move", crash: true, cause: killInMove(source, target)}
 
-	hostKilled             = chaosFault{name: "host killed", cause: stopHost(syscall.SIGKILL)}
-	hostStopped            = chaosFault{name: "host stopped in order", cause: stopHost(syscall.SIGTERM)}
+	hostKilled             = chaosFault{name: "host killed", cause: stopHost(syscall.SIGKILL, 2*time.Second)}
+	hostGone               = chaosFault{name: "host killed until the others have its work", cause: stopHost(syscall.SIGKILL, hostPause)}
+	hostStopped            = chaosFault{name: "host stopped in order", cause: stopHost(syscall.SIGTERM, 2*time.Second)}
 	hostPaused             = chaosFault{name: "host paused", cause: pauseHost(func(context.Context, *strike) error { return nil })}
 	hostPausedMasterKilled = chaosFault{name: "master killed that is ahead of its replica, beside a paused host", crash: true, cause: pauseHost(killMasterAhead)}
 )
@@ -67,12 +68,14 @@ type strike struct {
 	random  *rand.Rand
 	around  time.Duration // how long the work goes on before and after the fault
 	lossy   bool          // replies get lost, too
-	control bool          // hosts acknowledge what the fault loses
 	history history
 	places  []*place
 	hit     []*place // those of the faulty server
 	resumed []int64  // when hosts resumed that were paused
 	repair  func()   // brings a lost master back after the hosts have come back; nil for none
+
+	// ahead waits while only the master gets changes; nil means a random time.
+	ahead func(context.Context) error
 
 	start               time.Time
 	struck, over, whole int64         // start and end of the fault, and the end of its effects
@@ -239,8 +242,8 @@ func moveOn(ctx context.Context, s *strike) error {
 		}
 		select {
 		case <-s.done:
-			if n < 2 {
-				return fmt.Errorf("the slot has moved only %d times", n)
+			if n == 0 {
+				return errors.New("the slot has moved only once")
 			}
 			return nil
 		default:
@@ -252,7 +255,7 @@ func moveOn(ctx context.Context, s *strike) error {
 func shard(ctx context.Context, s *strike) (master, replica *redistest.Server, err error) {
 	master = s.somewhere().home
 	s.hit = s.on(master)
-	replica, err = onlyReplica(ctx, s.cluster, master)
+	replica, err = s.replicaOf(ctx, master)
 	return master, replica, err
 }
 
@@ -341,6 +344,9 @@ func killMasterAhead(ctx context.Context, s *strike) error {
 	if err := cutOff(ctx, master, replica); err != nil {
 		return err
 	}
+	if s.ahead == nil {
+		s.ahead = func(ctx context.Context) error { return s.hold(ctx, 0, 400*time.Millisecond) }
+	}
 	if err := s.ahead(ctx); err != nil {
 		return err
 	}
@@ -350,21 +356,10 @@ func killMasterAhead(ctx context.Context, s *strike) error {
 	return err
 }
 
-// ahead waits while only the master gets changes.
-func (s *strike) ahead(ctx context.Context) error {
-	if s.control {
-		if err := s.history.waitServed(ctx); err != nil {
-			return err
-		}
-		return s.hold(ctx, 400*time.Millisecond, 800*time.Millisecond)
-	}
-	return s.hold(ctx, 0, 400*time.Millisecond)
-}
-
 // cutOff freezes a replica and cuts its connection, so that it misses the following changes.
 func cutOff(ctx context.Context, master, replica *redistest.Server) error {
 	replica.Pause()
-	client := redis.NewClient(&redis.Options{Addr: master.Addr(), MaintNotificationsConfig: noMaintenance()})
+	client := clientOf(master)
 	defer client.Close()
 	return client.ClientKillByFilter(ctx, "TYPE", "replica").Err()
 }
@@ -374,12 +369,16 @@ func cutOff(ctx context.Context, master, replica *redistest.Server) error {
 func replace(ctx context.Context, s *strike, master *redistest.Server) (next *redistest.Server, err error) {
 	hit := s.on(master)
 	master.Stop()
-	defer master.Start()
-	if next, err = s.waitTakeover(ctx, hit[0].slot(), master); err != nil {
+	next, err = s.waitTakeover(ctx, hit[0].slot(), master)
+	master.Start()
+	if err != nil {
 		return nil, err
 	}
 	replaced(hit, next)
-	return next, nil
+	if s.cluster == nil { // whose nodes follow by themselves
+		err = s.follow(ctx)
+	}
+	return next, err
 }
 
 type moveEnd string
@@ -406,7 +405,7 @@ func killInMove(victims ...moveEnd) func(context.Context, *strike) error {
 		}
 		err = inTurn(ctx,
 			func(ctx context.Context) error { return move.MoveKeys(ctx, p.keys...) },
-			func(ctx context.Context) error { return waitCopied(ctx, s.cluster, to, p.slot()) },
+			func(ctx context.Context) error { return s.waitCopied(ctx, to, p.slot()) },
 			func(ctx context.Context) error { return s.hold(ctx, 0, 400*time.Millisecond) },
 		)
 		for _, victim := range victims {
@@ -426,15 +425,15 @@ func killInMove(victims ...moveEnd) func(context.Context, *strike) error {
 }
 
 // waitCopied waits until the master's replica has the keys of a slot, which no other server has after a move.
-func waitCopied(ctx context.Context, cluster *redistest.ClusterServers, master *redistest.Server, slot int) error {
-	replica, err := onlyReplica(ctx, cluster, master)
+func (s *strike) waitCopied(ctx context.Context, master *redistest.Server, slot int) error {
+	replica, err := s.replicaOf(ctx, master)
 	if err != nil {
 		return err
 	}
 	var keys [2][]string
 	for err == nil && (len(keys[0]) == 0 || !slices.Equal(keys[0], keys[1])) {
 		for i, server := range []*redistest.Server{master, replica} {
-			client := redis.NewClient(&redis.Options{Addr: server.Addr(), MaintNotificationsConfig: noMaintenance()})
+			client := clientOf(server)
 			there, failed := client.ClusterGetKeysInSlot(ctx, slot, 1000).Result()
 			slices.Sort(there)
 			keys[i], err = there, errors.Join(err, failed, client.Close())
@@ -443,19 +442,16 @@ func waitCopied(ctx context.Context, cluster *redistest.ClusterServers, master *
 	return err
 }
 
-// hostDown is how long a killed host is down.
-const hostDown = 2 * time.Second
-
-func stopHost(how syscall.Signal) func(context.Context, *strike) error {
+func stopHost(how syscall.Signal, down time.Duration) func(context.Context, *strike) error {
 	return func(ctx context.Context, s *strike) error {
 		victim := s.processes[s.random.IntN(len(s.processes))]
 		victim.signal(s.t, how)
 		defer victim.start(s.t)
-		return sleep(ctx, hostDown)
+		return sleep(ctx, down)
 	}
 }
 
-// hostPause is how long a host is paused: longer than its leases last.
+// hostPause is how long a host is paused or gone: longer than its leases last.
 const hostPause = 7 * time.Second
 
 // pauseHost pauses a host while another fault occurs.

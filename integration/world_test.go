@@ -2,6 +2,7 @@ package integration
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"hash/fnv"
@@ -9,7 +10,9 @@ import (
 	"math/rand/v2"
 	"net"
 	"slices"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -41,8 +44,11 @@ type row struct {
 	faults  []chaosFault
 	more    []chaosFault // only with -chaos
 	rounds  int          // of all faults; 0 means 1
-	lossy   []string     // every fifth reply to these commands is lost, all the time
+	lossy   lostReplies  // all the time
 }
+
+// lostReplies says for each n to which commands every n-th reply gets lost.
+type lostReplies map[int][]string
 
 // work is what hosts do in a row.
 type work interface {
@@ -97,7 +103,9 @@ func (r row) play(t *testing.T) {
 	}
 	t.Logf("seed %d", seed)
 	w := &world{servers: r.servers(t), t: t}
-	w.way.loseReplies(t.Context(), 5, r.lossy...)
+	for n, commands := range r.lossy {
+		w.way.loseReplies(t.Context(), n, commands...)
+	}
 	begin := r.work.start(w)
 	faults := slices.Clone(r.faults)
 	if *chaosTime > 0 {
@@ -105,7 +113,7 @@ func (r row) play(t *testing.T) {
 	}
 	order := rand.New(rand.NewPCG(seed, 0))
 	end := time.Now().Add(*chaosTime)
-	for n := 0; (n < len(faults)*max(1, r.rounds) || time.Now().Before(end)) && !t.Failed(); n++ {
+	for n := 0; (n < len(faults)*max(1, r.rounds) || w.sentinel == nil && time.Now().Before(end)) && !t.Failed(); n++ { // a sentinel's master is lost once
 		if n%len(faults) == 0 {
 			order.Shuffle(len(faults), func(i, j int) { faults[i], faults[j] = faults[j], faults[i] })
 		}
@@ -208,22 +216,37 @@ func seedOf(name string) uint64 {
 	return hash.Sum64()
 }
 
-// servers is one Redis: a single server, a server with a sentinel, or a cluster of three masters.
+// servers is one Redis: a single server, a server with a replica, a server with a sentinel, or a cluster of three
+// masters.
 type servers struct {
 	cluster  *redistest.ClusterServers  // nil for other servers
 	sentinel *redistest.SentinelServers // nil for other servers
 	nodes    []*redistest.Server
+	master   atomic.Pointer[redistest.Server] // unless the servers are a cluster
 	admin    redis.UniversalClient
 	way      proxies   // to the nodes
 	failover time.Time // end of the last manual failover
 }
 
+// oneMaster returns servers that are no cluster. The first node is the master.
+func oneMaster(t *testing.T, nodes ...*redistest.Server) *servers {
+	t.Helper()
+	s := &servers{nodes: nodes, admin: nodes[0].Client(t), way: newProxies(t, nodes...)}
+	s.master.Store(nodes[0])
+	return s
+}
+
 func singleServer(args ...string) func(*testing.T) *servers {
 	return func(t *testing.T) *servers {
 		t.Helper()
-		server := redistest.Single(t, args...)
-		return &servers{nodes: []*redistest.Server{server}, admin: server.Client(t), way: newProxies(t, server)}
+		return oneMaster(t, redistest.Single(t, args...))
 	}
+}
+
+// masterAndReplica is for faults that make the replica the master; then the hosts reach that one.
+func masterAndReplica(t *testing.T) *servers {
+	t.Helper()
+	return oneMaster(t, redistest.Replicated(t, 1, "--repl-diskless-sync", "no").Servers()...)
 }
 
 func clusterOf3(replicas int, args ...string) func(*testing.T) *servers {
@@ -236,8 +259,34 @@ func clusterOf3(replicas int, args ...string) func(*testing.T) *servers {
 
 func withSentinel(t *testing.T) *servers {
 	t.Helper()
-	s := redistest.Sentinel(t)
-	return &servers{sentinel: s, nodes: []*redistest.Server{s.Master(), s.Replica()}, admin: s.Master().Client(t)}
+	sentinel := redistest.Sentinel(t)
+	s := oneMaster(t, sentinel.Master(), sentinel.Replica())
+	s.sentinel = sentinel
+	return s
+}
+
+// client returns a client with the settings of the host developer's page, but that a client of one master repeats a
+// command so often; -1 means never, so that the store sees lost replies.
+func (s *servers) client(t *testing.T, retries int) (client redis.UniversalClient) {
+	t.Helper()
+	const patience = 2 * time.Second
+	if s.cluster == nil {
+		client = redis.NewClient(&redis.Options{
+			Addr: s.nodes[0].Addr(), Dialer: s.dialMaster, ContextTimeoutEnabled: true, ReadTimeout: patience, MaxRetries: retries,
+			MaintNotificationsConfig: noMaintenance(),
+		})
+	} else {
+		client = redis.NewClusterClient(&redis.ClusterOptions{
+			Addrs: s.addrs(), Dialer: s.way.dial, ContextTimeoutEnabled: true, ReadTimeout: patience,
+			ClusterStateReloadInterval: 2 * time.Second, MaintNotificationsConfig: noMaintenance(),
+		})
+	}
+	t.Cleanup(func() { client.Close() })
+	return client
+}
+
+func (s *servers) dialMaster(ctx context.Context, network, _ string) (net.Conn, error) {
+	return s.way.dial(ctx, network, s.master.Load().Addr())
 }
 
 func (s *servers) addrs() (addrs []string) {
@@ -250,9 +299,24 @@ func (s *servers) addrs() (addrs []string) {
 // masterOf returns the server of a slot.
 func (s *servers) masterOf(ctx context.Context, slot int) (*redistest.Server, error) {
 	if s.cluster == nil {
-		return s.nodes[0], nil
+		return s.master.Load(), nil
 	}
 	return s.cluster.MasterOf(ctx, slot)
+}
+
+// replicaOf returns the only replica of a master.
+func (s *servers) replicaOf(ctx context.Context, master *redistest.Server) (*redistest.Server, error) {
+	if s.cluster == nil {
+		return s.nodes[1-slices.Index(s.nodes, master)], nil
+	}
+	replicas, err := s.cluster.ReplicasOf(ctx, master)
+	if err == nil && len(replicas) != 1 {
+		err = fmt.Errorf("the master at %s has %d replicas", master.Addr(), len(replicas))
+	}
+	if err != nil {
+		return nil, err
+	}
+	return replicas[0], nil
 }
 
 func (s *servers) masters() int {
@@ -308,19 +372,61 @@ func (s *servers) waitWhole(ctx context.Context) error {
 	return s.admin.Ping(ctx).Err()
 }
 
+// follow makes the other node a replica of the master, and waits until it has the data.
+func (s *servers) follow(ctx context.Context) error {
+	master := s.master.Load()
+	replica, err := s.replicaOf(ctx, master)
+	if err != nil {
+		return err
+	}
+	client := clientOf(replica)
+	defer client.Close()
+	host, port, _ := net.SplitHostPort(master.Addr())
+	if err := client.Do(ctx, "REPLICAOF", host, port).Err(); err != nil {
+		return err
+	}
+	for {
+		info, err := client.Info(ctx, "replication").Result()
+		if err != nil || strings.Contains(info, "master_link_status:up") {
+			return err
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+func clientOf(server *redistest.Server) *redis.Client {
+	return redis.NewClient(&redis.Options{Addr: server.Addr(), ContextTimeoutEnabled: true, MaintNotificationsConfig: noMaintenance()})
+}
+
 // waitTakeover waits until another server has replaced the master of a slot.
 func (s *servers) waitTakeover(ctx context.Context, slot int, master *redistest.Server) (*redistest.Server, error) {
 	if s.cluster != nil {
 		return s.cluster.WaitTakeover(ctx, slot, master)
 	}
+	next, err := s.replicaOf(ctx, master)
+	if err != nil {
+		return nil, err
+	}
+	if s.sentinel != nil {
+		err = s.waitElected(ctx, next)
+	} else {
+		client := clientOf(next)
+		err = errors.Join(client.Do(ctx, "REPLICAOF", "NO", "ONE").Err(), client.Close())
+	}
+	s.master.Store(next)
+	return next, err
+}
+
+// waitElected waits until the sentinel names the server as the master.
+func (s *servers) waitElected(ctx context.Context, next *redistest.Server) error {
 	watcher := redis.NewSentinelClient(&redis.Options{
 		Addr: s.sentinel.Addr(), ContextTimeoutEnabled: true, MaintNotificationsConfig: noMaintenance(),
 	})
 	defer watcher.Close()
 	for {
 		now, err := watcher.GetMasterAddrByName(ctx, s.sentinel.MasterName()).Result()
-		if next := s.sentinel.Replica(); err != nil || net.JoinHostPort(now[0], now[1]) == next.Addr() {
-			return next, err
+		if err != nil || net.JoinHostPort(now[0], now[1]) == next.Addr() {
+			return err
 		}
 		time.Sleep(20 * time.Millisecond)
 	}
@@ -338,16 +444,4 @@ func otherMaster(ctx context.Context, cluster *redistest.ClusterServers, slot in
 		}
 	}
 	return nil, fmt.Errorf("slot %d has no other master: %w", slot, err)
-}
-
-// onlyReplica returns the replica of a master that has one.
-func onlyReplica(ctx context.Context, cluster *redistest.ClusterServers, master *redistest.Server) (*redistest.Server, error) {
-	replicas, err := cluster.ReplicasOf(ctx, master)
-	if err == nil && len(replicas) != 1 {
-		err = fmt.Errorf("the master at %s has %d replicas", master.Addr(), len(replicas))
-	}
-	if err != nil {
-		return nil, err
-	}
-	return replicas[0], nil
 }
