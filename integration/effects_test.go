@@ -2,13 +2,16 @@ package integration
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
+	"net"
 	"net/http"
 	"regexp"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -227,6 +230,8 @@ func (s *mutationServer) newScene(t *testing.T, n int, with setting) *mutationTe
 	t.Helper()
 	proxy := redistest.NewProxy(t, s.server)
 	client := proxy.Client(t, func(o *redis.Options) { o.MaxRetries, o.ReadTimeout = with.retries, with.readTimeout })
+	var start patientStart
+	client.AddHook(&start)
 	received, user := make(chan string, 10), newUser()
 	h := startHost(t, client,
 		fx.Decorate(func(c pushfx.Config) pushfx.Config {
@@ -238,9 +243,37 @@ func (s *mutationServer) newScene(t *testing.T, n int, with setting) *mutationTe
 		}),
 		fx.Provide(pushfx.AsChangeListener(func() versionRecorder { return versionRecorder{recorder{received}, s.client, user} })),
 	)
+	start.isOver.Store(true)
 	c := &mutationTest{mutations[n], undisturbed(t)[n], t, s, user, proxy, h, received}
 	c.prepare(t, s.host, s.client, c.user)
 	return c
+}
+
+// patientStart repeats commands that a busy server answers too late, until the host has started.
+type patientStart struct{ isOver atomic.Bool }
+
+func (p *patientStart) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (p *patientStart) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		return p.repeat(ctx, func() error { return next(ctx, cmd) })
+	}
+}
+
+func (p *patientStart) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		return p.repeat(ctx, func() error { return next(ctx, cmds) })
+	}
+}
+
+func (p *patientStart) repeat(ctx context.Context, do func() error) error {
+	for {
+		err := do()
+		var late net.Error
+		if p.isOver.Load() || ctx.Err() != nil || !errors.As(err, &late) || !late.Timeout() {
+			return err
+		}
+	}
 }
 
 // versionRecorder sends the version that is stored when its listener is called.

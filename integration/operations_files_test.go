@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"maps"
 	"os"
+	"os/exec"
 	"regexp"
 	"slices"
 	"strings"
@@ -169,5 +170,31 @@ func TestEachAlertIsExplained(t *testing.T) {
 		if !strings.Contains(pages, "`"+a.Alert+"`") {
 			t.Errorf("the operators' pages do not explain %s", a.Alert)
 		}
+	}
+}
+
+// Promtool plays each fault of alerts_test.yml, and an hour of peace, and compares all alerts that fire.
+func TestEachAlertFiresInItsFaultAndNoneInPeace(t *testing.T) {
+	t.Parallel()
+	const faults = "operations/alerts_test.yml"
+	text, err := os.ReadFile(faults)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, a := range alerts(t) {
+		if !strings.Contains(string(text), `alertname="`+a.Alert+`"`) {
+			t.Errorf("there is no fault for %s", a.Alert)
+		}
+	}
+	promtool, err := exec.LookPath("promtool")
+	switch {
+	case err == nil:
+	case os.Getenv("REQUIRE_PROMTOOL") == "1":
+		t.Fatal("promtool is not on the PATH")
+	default:
+		t.Skip("promtool is not on the PATH")
+	}
+	if report, err := exec.CommandContext(t.Context(), promtool, "test", "rules", faults).CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, report)
 	}
 }

@@ -381,6 +381,7 @@ func TestANotificationIsSent(t *testing.T) {
 		for i := range 20 {
 			w.set(name(i), key(i), "gw")
 		}
+		w.set("@sender:h", "own", "gw")
 		time.Sleep(2 * time.Second)
 		began := time.Now()
 		for e := range 5 {
@@ -392,6 +393,7 @@ func TestANotificationIsSent(t *testing.T) {
 				t.Errorf("pusher %d got %s, want %s", i, got, want)
 			}
 		}
+		w.want("own")
 		if took := time.Since(began); took > 0 {
 			t.Errorf("it took %v", took)
 		}

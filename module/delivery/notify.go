@@ -65,7 +65,7 @@ func (d *Delivery) Notify(ctx context.Context, e module.Event, decisions module.
 	h.text = h.meta.Text()
 	var users []mxid.UserID
 	for _, decision := range decisions {
-		if decision.Result.Notify() && string(decision.User) != ev.Sender {
+		if decision.Result.Notify() {
 			users = append(users, decision.User)
 			h.recipients[decision.User] = decision
 		}

@@ -154,10 +154,12 @@ func (f *Facts) sawForPermission(action string) string {
 	return fmt.Sprintf("the user has power level %d, %d is needed to %s", *f.Power, needed, action)
 }
 
+var escape = strings.NewReplacer(`\`, `\\`, ".", `\.`)
+
 func (k *key) path() string {
 	names := make([]string, len(k.parts))
 	for i, part := range k.parts {
-		names[i] = strings.NewReplacer(`\`, `\\`, ".", `\.`).Replace(part)
+		names[i] = escape.Replace(part)
 	}
 	return strings.Join(names, ".")
 }

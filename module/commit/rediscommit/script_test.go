@@ -284,7 +284,7 @@ func TestWaitsLeaveConnectionsToOtherCommands(t *testing.T) {
 	t.Parallel()
 	servers := redistest.Cluster(t, 2, 1)
 	client := redis.NewClusterClient(&redis.ClusterOptions{
-		Addrs: servers.Addrs(), PoolSize: 4, PipelinePoolSize: -1, ContextTimeoutEnabled: true,
+		Addrs: servers.Addrs(), PoolSize: 4, PipelinePoolSize: -1, ContextTimeoutEnabled: true, ReadTimeout: never,
 	})
 	defer client.Close()
 	pipelines := redisclient.NewPipelines(client, nil)

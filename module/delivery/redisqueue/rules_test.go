@@ -14,6 +14,7 @@ import (
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/redistest"
+	"github.com/pushfx/pushfx/module/stored"
 )
 
 const alice mxid.UserID = "@alice:example.org"
@@ -23,6 +24,24 @@ type noScript struct{}
 
 func (noScript) Error() string { return "NOSCRIPT No matching script." }
 func (noScript) RedisError()   {}
+
+func TestALogExpiresOnlyWhileNothingWaits(t *testing.T) {
+	t.Parallel()
+	client := redistest.Single(t).Client(t)
+	h, key := newHost(t, client), stored.Keys{}.UserLog(alice)
+	for n := range 2 {
+		claim := h.mustAdd(alice, n, "p")[0]
+		if ttl := client.PTTL(t.Context(), key).Val(); ttl > 0 {
+			t.Errorf("notification %d is lost after %v", n, ttl)
+		}
+		if _, err := h.Complete(t.Context(), claim, module.Done{To: claim.Number + 1}); err != nil {
+			t.Fatal(err)
+		}
+		if ttl := client.PTTL(t.Context(), key).Val(); ttl < 14*time.Minute || ttl > 15*time.Minute {
+			t.Errorf("the empty log expires after %v", ttl)
+		}
+	}
+}
 
 // Each test fails without its rule; see the package comment.
 func TestTheRulesOfTheIndex(t *testing.T) {
