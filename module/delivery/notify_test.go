@@ -203,7 +203,7 @@ func TestAPartThatDoesNotAnswerDelaysNoOther(t *testing.T) {
 				for i := range 40 {
 					w.set(name(i), key(i), "gw")
 				}
-				w.answer("gw", statuses(502))
+				w.answer("gw", always(502))
 				d, _ := w.hostOn(queue, w)
 				for i := range 40 {
 					w.notify(d, 1000+i, "!r:h", name(i))

@@ -20,11 +20,9 @@ import (
 
 // statuses answers with one status after the other, then always with the last.
 func statuses(all ...int) func(context.Context, sent) (module.GatewayAnswer, error) {
-	n := 0
+	var n atomic.Int64
 	return func(context.Context, sent) (module.GatewayAnswer, error) {
-		status := all[min(n, len(all)-1)]
-		n++
-		return module.GatewayAnswer{Status: status}, nil
+		return module.GatewayAnswer{Status: all[min(int(n.Add(1)), len(all))-1]}, nil
 	}
 }
 
@@ -206,8 +204,8 @@ func TestAnOrderlyStopDelaysNothing(t *testing.T) {
 // Two gateways are down during the burst.
 func TestABurstOfOneAccountDropsNoNotificationOfOthers(t *testing.T) {
 	inBubble(t, func(w *world) {
-		w.answer("away", statuses(502))
-		w.answer("burst", statuses(502))
+		w.answer("away", always(502))
+		w.answer("burst", always(502))
 		for i := range 10 {
 			w.set(name(i), key(i), "away")
 		}
@@ -243,7 +241,7 @@ func TestABurstOfOneAccountDropsNoNotificationOfOthers(t *testing.T) {
 
 func TestStoredNotificationsAreLimited(t *testing.T) {
 	inBubble(t, func(w *world) {
-		w.answer("gw", statuses(502))
+		w.answer("gw", always(502))
 		w.set(name1, "key", "gw")
 		d := w.host()
 		w.event(d, fmt.Sprintf(`{"event_id":"$b","room_id":"!b:h","type":"m.room.message","sender":"@s:h","content":{"body":"%s"}}`, strings.Repeat("x", 60_000)), name1)
@@ -256,7 +254,7 @@ func TestStoredNotificationsAreLimited(t *testing.T) {
 // A gateway is down for 45 s, with 205 events in busy rooms.
 func TestImportantNotificationsSurviveALongOutage(t *testing.T) {
 	inBubble(t, func(w *world) {
-		w.answer("gw", statuses(502))
+		w.answer("gw", always(502))
 		w.set(name1, "key", "gw")
 		d := w.host()
 		send := func(id, room, kind, more string) {
