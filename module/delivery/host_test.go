@@ -95,7 +95,7 @@ func (w *world) stopped(queue module.DeliveryQueue, gateway module.Gateway) *Del
 	return d
 }
 
-// hostOn starts a host. It stops at the end of the test, or before.
+// hostOn starts a host, and returns when it has looked for the first time. It stops at the end of the test, or before.
 func (w *world) hostOn(queue module.DeliveryQueue, gateway module.Gateway) (d *Delivery, stop func()) {
 	w.t.Helper()
 	d = w.stopped(queue, gateway)
@@ -113,6 +113,7 @@ func (w *world) hostOn(queue module.DeliveryQueue, gateway module.Gateway) (d *D
 		<-ended
 	}
 	w.t.Cleanup(stop)
+	synctest.Wait()
 	return d, stop
 }
 
