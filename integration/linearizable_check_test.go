@@ -42,8 +42,8 @@ func bounded(history []porcupine.Operation) []porcupine.Operation {
 	history = slices.Clone(history)
 	for i := range history {
 		change := &history[i]
-		for _, other := range history {
-			if isShown(*change, other) && change.Call < other.Return {
+		for _, other := range answersThatShow(history, *change) {
+			if change.Call < other.Return {
 				change.Return = min(change.Return, other.Return)
 			}
 		}
@@ -54,26 +54,29 @@ func bounded(history []porcupine.Operation) []porcupine.Operation {
 // shown removes the changes without an answer that no answer shows.
 func shown(history []porcupine.Operation) []porcupine.Operation {
 	return slices.DeleteFunc(slices.Clone(history), func(o porcupine.Operation) bool {
-		isShownBy := func(other porcupine.Operation) bool { return isShown(o, other) }
-		return o.Output == unknown && !slices.ContainsFunc(history, isShownBy)
+		return o.Output == unknown && len(answersThatShow(history, o)) == 0
 	})
 }
 
 // likely removes only changes whose effect an answer would show, so no deletes.
 func likely(history []porcupine.Operation) []porcupine.Operation {
 	return slices.DeleteFunc(slices.Clone(history), func(o porcupine.Operation) bool {
-		isShownBy := func(other porcupine.Operation) bool { return isShown(o, other) }
-		return o.Output == unknown && writtenBy(o) != "" && !slices.ContainsFunc(history, isShownBy)
+		return o.Output == unknown && writtenBy(o) != "" && len(answersThatShow(history, o)) == 0
 	})
 }
 
-// isShown reports whether the answer of another request proves that a change without an answer happened.
-func isShown(change, other porcupine.Operation) bool {
-	if change.Output != unknown || change.Input.(request).user != other.Input.(request).user {
-		return false
-	}
+// answersThatShow returns the answered requests that prove that a change without an answer happened.
+func answersThatShow(history []porcupine.Operation, change porcupine.Operation) (answered []porcupine.Operation) {
 	written := writtenBy(change)
-	return written != "" && strings.Contains(other.Output.(string), written)
+	if change.Output != unknown || written == "" {
+		return nil
+	}
+	for _, other := range history {
+		if other.Input.(request).user == change.Input.(request).user && strings.Contains(other.Output.(string), written) {
+			answered = append(answered, other)
+		}
+	}
+	return answered
 }
 
 // aValue is a value that only one change of the user writes; see [randomClient.value].

@@ -265,8 +265,8 @@ type chaosClient struct {
 }
 
 const (
-	// maxPause is the longest wait between two requests. Longer waits would make histories too long to check.
-	maxPause = 30 * time.Millisecond
+	// maxPause is the longest wait between two requests.
+	maxPause = 60 * time.Millisecond
 
 	// A client hangs up once in so many changes, and three of four clients once in a short history.
 	hangUps = 200
