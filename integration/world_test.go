@@ -35,6 +35,11 @@ func few[T any](n int, cases []T) []T {
 	return cases[:n]
 }
 
+// isPlayed reports whether a test plays case n in a turn. Each case has one of the turns, or with -chaos all of them.
+func isPlayed(n, turn, turns int) bool {
+	return *chaosTime > 0 || n%turns == turn%turns
+}
+
 // row is a promise: hosts that share one Redis do the work while the faults occur, one in each round, and the judge of
 // the work accepts every history.
 type row struct {
