@@ -51,8 +51,8 @@ func TestLinearizableHistoriesOfTwoHosts(t *testing.T) {
 	t.Parallel()
 	faults := []chaosFault{noFault}
 	play(t,
-		row{name: "standalone", servers: singleServer(), work: ruleClients{length: 32}, lossy: lostReplies{5: either}, faults: faults, rounds: 5},
-		row{name: "cluster", servers: clusterOf3(0), work: ruleClients{length: 32}, lossy: lostReplies{5: either}, faults: faults, rounds: 5},
+		row{name: "standalone", servers: singleServer(), work: ruleClients{length: 32}, lossy: lostReplies{5: either}, faults: faults, rounds: 3},
+		row{name: "cluster", servers: clusterOf3(0), work: ruleClients{length: 32}, lossy: lostReplies{5: either}, faults: faults, rounds: 3},
 	)
 }
 
