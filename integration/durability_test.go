@@ -103,10 +103,12 @@ func TestUnreachedDurabilityGives503InTimeWhileReadsContinue(t *testing.T) {
 	prepared := make(chan struct{})
 	close(prepared)
 	readUntil(plain, prepared) // creates the rules of the readers
-	began := time.Now()
-	a := h.ask(t, "@reader0:example.org", `PUT /pushrules/global/room/r {"actions":[]}`)
-	if took := time.Since(began); a.status != http.StatusServiceUnavailable || took > limit+slack {
-		t.Errorf("alone: got %s after %v, want it after %v", a, took, patience)
+	for _, try := range []string{"alone", "again, when it would change nothing"} {
+		began := time.Now()
+		a := h.ask(t, "@reader0:example.org", `PUT /pushrules/global/room/r {"actions":[]}`)
+		if took := time.Since(began); a.status != http.StatusServiceUnavailable || took > limit+slack {
+			t.Errorf("%s: got %s after %v, want it after %v", try, a, took, patience)
+		}
 	}
 	var writing sync.WaitGroup
 	for n := range many {
