@@ -59,7 +59,7 @@ type moving struct {
 	refusals *refusals
 }
 
-func (s *mutationCluster) newMoving(t *testing.T, n int, when phase) *moving {
+func (s *mutationCluster) newMoving(t *testing.T, n int, when phase, large bool) *moving {
 	t.Helper()
 	user, slot := s.newUser(t)
 	to, err := otherMaster(t.Context(), s.cluster, slot)
@@ -75,6 +75,9 @@ func (s *mutationCluster) newMoving(t *testing.T, n int, when phase) *moving {
 		fx.Decorate(func(c pushfx.Config) pushfx.Config {
 			setTimeouts(&c, never)
 			c.Redis.Durability = s.durability
+			if large {
+				c.Redis.LargeValueBytes = 1
+			}
 			return c
 		}),
 		fx.Provide(pushfx.AsChangeListener(func() versionRecorder { return versionRecorder{recorder{received}, s.client, user} })),
@@ -274,7 +277,7 @@ func (m *moving) play(when phase, losesReply bool) {
 	}
 }
 
-// Each phase has half of the mutations with a durability, and half without.
+// Each phase has half of the mutations with a durability, and half without. In half of them, every event counts as large.
 func TestEffectOnceWhileSlotMoves(t *testing.T) {
 	t.Parallel()
 	redistest.Require(t)
@@ -295,7 +298,7 @@ func (s *mutationCluster) playMoves(t *testing.T, when phase, losesReply bool, t
 	var group sync.WaitGroup
 	for n := range mutations {
 		if isPlayed(n, turn, 2) {
-			m := s.newMoving(t, n, when)
+			m := s.newMoving(t, n, when, (n/2+turn)%2 == 0)
 			group.Go(func() { m.play(when, losesReply) })
 		}
 	}
