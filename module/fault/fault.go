@@ -69,8 +69,11 @@ func (e *Error) Error() string { return e.Text }
 func (e *Error) Unwrap() error { return e.Err }
 
 // Details returns the text of any error for a log, followed by the causes of its
-// faults, each after a colon.
+// faults, each after a colon; "" for nil.
 func Details(err error) string {
+	if err == nil {
+		return ""
+	}
 	text := err.Error()
 	for _, cause := range causes(err) {
 		text += ": " + Details(cause)

@@ -42,6 +42,7 @@ func TestKindOfFindsTheFirstFaultInTheChain(t *testing.T) {
 func TestDetailsTellEveryCause(t *testing.T) {
 	away := fault.Wrap(fault.Unavailable, "Try again later.", fmt.Errorf("redis: get: %w", io.ErrClosedPipe))
 	for want, err := range map[string]error{
+		"":                            nil,
 		"EOF":                         io.EOF,
 		"not there":                   fault.New(fault.NotFound, "not there"),
 		"reading: not there":          fmt.Errorf("reading: %w", fault.New(fault.NotFound, "not there")),
