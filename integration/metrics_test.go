@@ -80,14 +80,14 @@ func (s scraped) want(t *testing.T, wanted scraped) {
 func TestMetricsShowOperations(t *testing.T) {
 	t.Parallel()
 	_, client := embedded(t)
-	h, registry := startMeasured(t, client, fx.Provide(pushfx.AsChangeListener(newDeaf)))
-	eventually(t, "the watch has begun", func() bool { return scrape(t, registry)["pushfx_watching{}"] == 1 })
+	listener := recorder{make(chan string, 10)}
+	h, registry := startMeasured(t, client, fx.Provide(pushfx.AsChangeListener(func() recorder { return listener })))
+	listener.wantWatch(t)
 	scrape(t, registry).want(t, scraped{
 		"pushfx_rule_sets_total{event=created}":                                 0,
 		"pushfx_rule_sets_total{event=imported}":                                0,
 		"pushfx_store_write_events_total{event=unknown_outcome,store=pushkeys}": 0,
 	})
-	eventually(t, "the store is watched", func() bool { return scrape(t, registry)["pushfx_watching{}"] == 1 })
 	h.do(alice, http.MethodGet, v3+"/pushrules/", "")
 	eventually(t, "the listener receives the first change, before the second takes its place", func() bool {
 		return scrape(t, registry)["pushfx_change_lag_seconds{}"] == 1
@@ -122,9 +122,10 @@ func TestAHostsOwnStoreIsMeasured(t *testing.T) {
 	t.Parallel()
 	_, client := embedded(t)
 	mine := newMemoryRules()
-	h, registry := startMeasured(t, client, fx.Provide(pushfx.AsChangeListener(newDeaf)),
+	listener := recorder{make(chan string, 10)}
+	h, registry := startMeasured(t, client, fx.Provide(pushfx.AsChangeListener(func() recorder { return listener })),
 		fx.Replace(fx.Annotate(mine, fx.As(new(module.RuleStore)))))
-	eventually(t, "the store is watched", func() bool { return scrape(t, registry)["pushfx_watching{}"] == 1 })
+	listener.wantWatch(t)
 	h.do(alice, http.MethodGet, v3+"/pushrules/", "")
 	h.do(alice, http.MethodPut, v3+"/pushrules/global/room/!a:b", `{"actions":[]}`)
 	eventually(t, "the listener is notified", func() bool { return scrape(t, registry)["pushfx_change_lag_seconds{}"] >= 1 })
@@ -381,12 +382,18 @@ func TestMetricsAreRegisteredWhileTheHostRuns(t *testing.T) {
 	}
 }
 
-type idleListener struct{}
-
-func newDeaf() idleListener { return idleListener{} }
-
-func (idleListener) PushRulesChanged(context.Context, mxid.UserID) {}
-func (idleListener) PushRulesMissed(context.Context)               {}
+// wantWatch waits until the listener has been told that the watch has begun. A change before that needs no call of its own.
+func (r recorder) wantWatch(t *testing.T) {
+	t.Helper()
+	select {
+	case got := <-r.received:
+		if got != allMissed {
+			t.Fatalf("the listener received %q first", got)
+		}
+	case <-time.After(never):
+		t.Fatal("the watch has not begun")
+	}
+}
 
 func eventually(t *testing.T, what string, isSo func() bool) {
 	t.Helper()
