@@ -110,9 +110,9 @@ func (m *unreadMove) wantCount(t *testing.T, user mxid.UserID, want int) {
 // machine, a list may take longer than States waits.
 func (m *unreadMove) stateOf(t *testing.T, host *unread.Service, user mxid.UserID) (state module.Result[module.UnreadState]) {
 	t.Helper()
-	users := []mxid.UserID{m.stayed, m.moved}
+	events := []module.UserEvent{{User: m.stayed}, {User: m.moved}}
 	for range 20 {
-		state = host.States(t.Context(), []module.UserEvent{{User: m.stayed}, {User: m.moved}})[slices.Index(users, user)]
+		state = host.States(t.Context(), events)[slices.Index(events, module.UserEvent{User: user})]
 		if fault.KindOf(state.Err) != fault.Unavailable {
 			break
 		}
