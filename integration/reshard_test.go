@@ -287,18 +287,20 @@ func TestEffectOnceWhileSlotMoves(t *testing.T) {
 			servers := newMutationCluster(t, durability)
 			for n, when := range phases {
 				for _, losesReply := range few(1, []bool{n%2 == 1, n%2 == 0}) {
-					t.Run(fmt.Sprintf("%s/reply lost %t", when.name, losesReply), func(t *testing.T) { servers.playMoves(t, when, losesReply, n/2+turn) })
+					t.Run(fmt.Sprintf("%s/reply lost %t", when.name, losesReply), func(t *testing.T) { servers.playMoves(t, n, losesReply, turn) })
 				}
 			}
 		})
 	}
 }
 
-func (s *mutationCluster) playMoves(t *testing.T, when phase, losesReply bool, turn int) {
+// playMoves plays a phase. The mutations of a turn, and those with large events, are others in other phases.
+func (s *mutationCluster) playMoves(t *testing.T, number int, losesReply bool, turn int) {
+	when := phases[number]
 	var group sync.WaitGroup
 	for n := range mutations {
-		if isPlayed(n, turn, 2) {
-			m := s.newMoving(t, n, when, (n/2+turn)%2 == 0)
+		if isPlayed(n, number/2+turn, 2) {
+			m := s.newMoving(t, n, when, (number/4+n/2)%2 == 0)
 			group.Go(func() { m.play(when, losesReply) })
 		}
 	}

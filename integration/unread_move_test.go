@@ -106,8 +106,8 @@ func (m *unreadMove) wantCount(t *testing.T, user mxid.UserID, want int) {
 	}
 }
 
-// stateOf returns the state of a user, asked for together with those of the others, once it comes in time: on a busy
-// machine, a list may take longer than States waits.
+// stateOf asks for the states of both users and returns that of one. It asks again if the state comes late, as on a busy
+// machine.
 func (m *unreadMove) stateOf(t *testing.T, host *unread.Service, user mxid.UserID) (state module.Result[module.UnreadState]) {
 	t.Helper()
 	events := []module.UserEvent{{User: m.stayed}, {User: m.moved}}
