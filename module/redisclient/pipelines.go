@@ -116,8 +116,12 @@ type sent struct {
 }
 
 // Do sends commands of one kind and returns the error of each. Until ctx ends, it sends
-// a failed command again if that can help, for example after the slot has moved.
+// a failed command again if that can help, for example after the slot has moved. If ctx
+// has ended before, nothing is sent.
 func (p *Pipelines) Do(ctx context.Context, k Kind, commands ...*Command) []error {
+	if err := ctx.Err(); err != nil { // another caller, with a context of its own, might send them
+		return slices.Repeat([]error{err}, len(commands))
+	}
 	all, open := make([]sent, len(commands)), make([]*sent, len(commands))
 	for i, c := range commands {
 		all[i].Command = c

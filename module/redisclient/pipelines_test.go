@@ -208,6 +208,25 @@ func TestWaitingCommandEndsWithItsContext(t *testing.T) {
 	})
 }
 
+func TestAContextThatHasEndedSendsNothing(t *testing.T) {
+	forEachLane(t, func(t *testing.T, isWrite bool) {
+		l := newLane(t, isWrite, nil)
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		queue := func(context.Context, Sender) func() error {
+			t.Error("a command was queued")
+			return func() error { return nil }
+		}
+		close(l.opens)
+		l.running.Wait() // a slot is free
+		for _, err := range l.pipelines.Do(ctx, Kind{IsRead: !isWrite}, &Command{Key: "a", Queue: queue}, &Command{Key: "b", Queue: queue}) {
+			if !errors.Is(err, context.Canceled) {
+				t.Errorf("got error %v", err)
+			}
+		}
+	})
+}
+
 func TestCommandsOfAFailedBatchAreRepeated(t *testing.T) {
 	forEachLane(t, func(t *testing.T, isWrite bool) {
 		l := newLane(t, isWrite, errors.New("connection lost"))
