@@ -134,8 +134,11 @@ var errAway = errors.New("the master does not answer")
 
 // sideBySide asks masters, each for itself, and passes on the answers. It does not wait for a
 // master that is away: its request goes on, and it is not asked again until that has ended.
-// Then the answer goes to late.
+// Then the answer goes to late. If ctx has ended, it asks none.
 func sideBySide[T any](ctx context.Context, x *Index, masters []*redis.Client, ask func(context.Context, *redis.Client) T, answer, late func(T)) (silent []*redis.Client) {
+	if ctx.Err() != nil {
+		return masters
+	}
 	var mu sync.Mutex
 	hasLeft, began, answers := false, time.Now(), make(chan *redis.Client, len(masters))
 	got := map[*redis.Client]T{}

@@ -1,7 +1,13 @@
 package redisqueue_test
 
 import (
+	"context"
+	"errors"
+	"io"
+	"net"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -9,6 +15,7 @@ import (
 	"github.com/pushfx/pushfx/module/commit/rediscommit"
 	"github.com/pushfx/pushfx/module/delivery/queuetest"
 	"github.com/pushfx/pushfx/module/delivery/redisqueue"
+	"github.com/pushfx/pushfx/module/fault"
 	"github.com/pushfx/pushfx/module/redistest"
 )
 
@@ -40,5 +47,25 @@ func TestContract(t *testing.T) {
 		queuetest.Queue(t, func(t *testing.T) module.DeliveryQueue {
 			return newQueue(t, cluster.Client(t), func(c *rediscommit.Config) { c.Durability.Replicas = 1 })
 		})
+	})
+}
+
+func TestAContextThatHasEndedAsksNoMaster(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", ContextTimeoutEnabled: true, Dialer: func(context.Context, string, string) (net.Conn, error) {
+			t.Error("Redis was asked")
+			return nil, io.ErrClosedPipe
+		}})
+		defer client.Close()
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		q := newQueue(t, client)
+		_, err := q.Look(ctx, module.Look{Limit: 1, Lease: time.Minute, Gate: func(string) (int, int, bool) { return 1, 1, false }})
+		for what, err := range map[string]error{"open": q.Open(ctx), "look": err} {
+			if fault.KindOf(err) != fault.Unavailable || !errors.Is(err, context.Canceled) {
+				t.Errorf("%s: got error %v", what, fault.Details(err))
+			}
+		}
+		synctest.Wait()
 	})
 }
