@@ -20,6 +20,7 @@ import (
 	"github.com/pushfx/pushfx"
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/commit/rediscommit"
+	"github.com/pushfx/pushfx/module/fault"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pusher"
 	"github.com/pushfx/pushfx/module/pushrule"
@@ -402,4 +403,14 @@ func eventually(t *testing.T, what string, isSo func() bool) {
 			t.Fatalf("not so after %v: %s", never, what)
 		}
 	}
+}
+
+// persist repeats do while storage is unavailable, as it may be on a busy machine.
+func persist(do func() error) (err error) {
+	for start := time.Now(); time.Since(start) < time.Minute; {
+		if err = do(); fault.KindOf(err) != fault.Unavailable {
+			break
+		}
+	}
+	return err
 }

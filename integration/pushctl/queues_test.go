@@ -488,7 +488,7 @@ func TestAGatewayThatCouldBeSeveralIsAskedFor(t *testing.T) {
 // A lost master takes away its own shards and users only.
 func TestQueuesBesideALostMasterShowTheRest(t *testing.T) {
 	t.Parallel()
-	servers := redistest.Cluster(t, 3, 0)
+	servers := redistest.Cluster(t, 3, 0, "--cluster-require-full-coverage", "no")
 	d := newFixture(t, "-redis-mode", "cluster", "-redis", strings.Join(servers.Addrs(), ",")).deliver(16)
 	var users []mxid.UserID
 	for n := range 12 {
