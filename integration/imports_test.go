@@ -31,7 +31,7 @@ func importTable() []importRow {
 		semaphore = "golang.org/x/sync/semaphore"
 		zap       = "go.uber.org/zap"
 
-		logging     = "module/observe/logging"
+		logging     = "module/telemetry/logging"
 		redisClient = "module/redisclient"
 		redisCommit = "module/commit/rediscommit"
 		retry       = "module/retry"
@@ -49,9 +49,9 @@ func importTable() []importRow {
 		{bounded, nil, noIO},
 		{retry, nil, []string{"net", "net/http", "os"}},
 		{"module/observe", []string{"module/fault"}, []string{"net", "net/http", "os"}},
-		{"module/observe/metrics", with(prom, "module/delivery", "module/feed"), nil},
+		{"module/telemetry/metrics", with(prom, "module/delivery", "module/feed"), nil},
 		{logging, with(redisClient, "module/delivery", "module/service", zap), nil},
-		{"module/observe/tracing", with("module/delivery", otel+"/attribute", otel+"/codes", otel+"/propagation", otel+"/trace"), nil},
+		{"module/telemetry/tracing", with("module/delivery", otel+"/attribute", otel+"/codes", otel+"/propagation", otel+"/trace"), nil},
 		{"module/commit", []string{"module/fault", "module/stored", "module/observe", retry}, []string{"net/http", "os"}},
 		{redisClient, []string{"module/fault", "module/observe", retry, redis}, nil},
 		{redisCommit, with(redis, redisClient, "module/stored", bounded, semaphore), nil},
@@ -76,7 +76,7 @@ func importTable() []importRow {
 		{"rulestore", with("module/stored", redis, redisClient, redisCommit), nil},
 		{"pusherstore", with("module/stored", redis, redisClient, redisCommit), nil},
 		{"handlers", with(echo, zap), nil},
-		{"", with("module/match", "module/feed", "module/service", "module/delivery", "module/delivery/dialguard", "module/delivery/redisqueue", "handlers", "rulestore", "pusherstore", "module/unread", "module/unread/redisunread", redisClient, redisCommit, logging, "module/observe/metrics", "module/observe/tracing",
+		{"", with("module/match", "module/feed", "module/service", "module/delivery", "module/delivery/dialguard", "module/delivery/redisqueue", "handlers", "rulestore", "pusherstore", "module/unread", "module/unread/redisunread", redisClient, redisCommit, logging, "module/telemetry/metrics", "module/telemetry/tracing",
 			redis, fx, zap, prom, otel+"/trace"), nil},
 	}
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/pushfx/pushfx/integration/operations"
 	"github.com/pushfx/pushfx/module/delivery"
 	"github.com/pushfx/pushfx/module/feed"
-	"github.com/pushfx/pushfx/module/observe/metrics"
+	"github.com/pushfx/pushfx/module/telemetry/metrics"
 )
 
 type query struct{ where, expr string }

@@ -24,7 +24,7 @@ var promised = []string{
 var lent = map[string][]string{
 	"module/commit/rediscommit": {"Config", "Durability", "Options"},
 	"module/feed":               {"Config", "Feed"},
-	"module/observe/metrics":    {"DeliveryConfig"},
+	"module/telemetry/metrics":  {"DeliveryConfig"},
 	"module/redisclient":        {"Clock", "Config"},
 	"module/strictjson":         {"Member", "Reader"},
 }

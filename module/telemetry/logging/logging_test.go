@@ -14,11 +14,11 @@ import (
 	"github.com/pushfx/pushfx/module/delivery"
 	"github.com/pushfx/pushfx/module/feed"
 	"github.com/pushfx/pushfx/module/observe"
-	"github.com/pushfx/pushfx/module/observe/logging"
 	"github.com/pushfx/pushfx/module/pusher"
 	"github.com/pushfx/pushfx/module/pushrule"
 	"github.com/pushfx/pushfx/module/redisclient"
 	"github.com/pushfx/pushfx/module/service"
+	"github.com/pushfx/pushfx/module/telemetry/logging"
 )
 
 // The line contains the cause, not only the text for clients.

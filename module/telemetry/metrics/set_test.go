@@ -8,7 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/pushfx/pushfx/module/observe"
-	"github.com/pushfx/pushfx/module/observe/metrics"
+	"github.com/pushfx/pushfx/module/telemetry/metrics"
 )
 
 func registered(t *testing.T, r *prometheus.Registry) int {

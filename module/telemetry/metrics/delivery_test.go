@@ -11,7 +11,7 @@ import (
 	"github.com/pushfx/pushfx/module/delivery"
 	"github.com/pushfx/pushfx/module/fault"
 	"github.com/pushfx/pushfx/module/observe"
-	"github.com/pushfx/pushfx/module/observe/metrics"
+	"github.com/pushfx/pushfx/module/telemetry/metrics"
 )
 
 // The series exist before the first failure, since Prometheus sees no increase in a series
