@@ -14,6 +14,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -461,3 +462,19 @@ func (s *sizes) checkData(ctx context.Context) error {
 	fmt.Printf("\nThe data of 1,000,000 users: %.2f GiB, computed %.2f.\n", got*users/(1<<30), s.bytes*users/(1<<30))
 	return nil
 }
+
+func notifyingResult() (match.Result, error) {
+	event, err := match.ReadEvent(`{"type":"m.room.message","content":{"body":"hello"}}`)
+	if err != nil {
+		return match.Result{}, err
+	}
+	return match.Compile(pushrule.ServerDefault("@a:b")).Evaluate(event, match.Facts{User: "@a:b"}), nil
+}
+
+func ownCPU() time.Duration {
+	var usage syscall.Rusage
+	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &usage) // cannot fail for the process itself
+	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
+}
+
+func benchRoom(n int) string { return fmt.Sprintf("!room%014d:example.org", n) }
