@@ -1,6 +1,6 @@
 // Package pushfx is a plugin for Matrix homeservers that serves push rules and pushers: an
-// fx module with echo route groups for the eleven endpoints, the domain service behind
-// them, and stores on Redis.
+// fx module with echo route groups for the endpoints, the domain service behind them, and
+// stores on Redis.
 //
 // The host includes [Module], provides a redis.UniversalClient and a *zap.Logger, and mounts
 // the route groups (tagged [RouteGroups]) with an auth middleware that calls

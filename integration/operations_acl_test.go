@@ -181,7 +181,7 @@ func (h *guardedHost) request(ctx context.Context, user, method, path, body stri
 	return nil
 }
 
-// endpoints calls all eleven endpoints. Users set one pushkey in both orders, and a pusher grows.
+// endpoints calls the endpoints of push rules and pushers. Users set one pushkey in both orders, and a pusher grows.
 func (h *guardedHost) endpoints(ctx context.Context) error {
 	const rule = "/pushrules/global/content/cake"
 	for _, r := range []struct{ user, method, path, body string }{

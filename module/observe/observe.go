@@ -240,7 +240,7 @@ const (
 
 	// PusherTaken is a pusher that was removed since another user has set its pushkey.
 	// PusherLoggedOut is a pusher that was removed since its device is logged out. The error
-	// is a module.RemovedPusher.
+	// is a service.RemovedPusher.
 	PusherTaken
 	PusherLoggedOut
 

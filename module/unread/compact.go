@@ -87,9 +87,9 @@ func (s *Service) compact(ctx context.Context, lists map[mxid.UserID][]string) {
 	s.observer.Count(observe.UnreadCompacted, "", compacted)
 }
 
-// before returns the time in milliseconds that was some time ago by the clock of the
-// stores and by the host's clock: a clock that is ahead for a minute must not expire
-// anything.
+// before returns the present less a duration, in milliseconds. The present is the earlier
+// of two times, the stores' and the host's: a clock that is ahead for a minute must not
+// expire anything.
 func (s *Service) before(ago time.Duration) int64 {
 	return min(s.now().UnixMilli(), time.Now().UnixMilli()) - ago.Milliseconds()
 }

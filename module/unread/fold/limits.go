@@ -52,8 +52,8 @@ func (o omission) plus(more omission) omission {
 
 const maxOmitted = 1 << 30
 
-// read removes notifications up to a position. If it is between two of them, at least one
-// is left.
+// read removes the omitted notifications up to a position. Of these, only their number and
+// the last position are known: a position before the last one leaves one notification.
 func (o omission) read(position int64) omission {
 	for i := range o.n {
 		if position >= o.upTo[i] {
