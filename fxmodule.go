@@ -245,14 +245,16 @@ func New(client redis.UniversalClient, cfg Config, o Options) (*Push, error) {
 	}
 	var events module.NotifiedEvents
 	if o.Unread != nil {
-		p.Unread, events = b.unread(stores.Unread), o.Unread.Events
+		p.Unread, events = &counts{b.unread(stores.Unread)}, o.Unread.Events
 	}
 	if o.Delivery != nil {
 		if p.Delivery, err = b.newDelivery(*o.Delivery, host, changes, p.Unread); err != nil {
 			return nil, err
 		}
 	}
-	p.Groups = b.groups(rules, pushers, host, p.Unread, events)
+	if p.Groups, err = b.groups(rules, pushers, host, p.Unread, events); err != nil {
+		return nil, err
+	}
 	return b.push(p), b.finish()
 }
 
@@ -326,7 +328,7 @@ func (p *Push) Run(ctx context.Context) {
 // OpenTelemetry trace.TracerProvider.
 var Module = fx.Module("push",
 	once("pushfx.Module"),
-	fx.Provide(DefaultConfig),
+	fx.Provide(changeConfigWithFxReplaceOrDecorate),
 	fx.Provide(newBuilder), // [Delivery] needs the builder, too
 	fx.Provide(fx.Private,
 		fx.Annotate((*builder).groups, fx.ParamTags("", "", "", "", `optional:"true"`, `optional:"true"`)),
@@ -349,6 +351,7 @@ var Module = fx.Module("push",
 		(*feed.Feed).Sync,
 		fx.Annotate(func(own ownGroups) []handlers.RouteGroup { return own }, fx.ResultTags(`group:"push.route_groups,flatten"`)),
 		fx.Annotate(notifierOf, fx.ParamTags(`optional:"true"`)),
+		fx.Annotate(unreadOf, fx.ParamTags(`optional:"true"`)),
 		(*builder).push,
 	),
 	fx.Decorate(func(log *zap.Logger) *zap.Logger { return log.Named("push") }),
@@ -372,7 +375,16 @@ var Unread = fx.Module("push_unread", once("pushfx.Unread"), besideModule("pushf
 	(*builder).unreadStore,
 	(*builder).unread,
 	func(service module.UnreadService) module.Unread { return service },
+	func(service module.UnreadService) *counts { return &counts{service} },
 ))
+
+// counts has the unread counts of a host that includes [Unread], wrapped or replaced by the
+// host.
+type counts struct{ service module.UnreadService }
+
+// changeConfigWithFxReplaceOrDecorate is [DefaultConfig]. Its name is in the error of an app
+// that supplies a Config beside it.
+func changeConfigWithFxReplaceOrDecorate() Config { return DefaultConfig() }
 
 type included bool
 
@@ -557,18 +569,26 @@ func (b *builder) stores(s module.Stores) (module.Stores, error) {
 
 func (b *builder) unreadStore() (module.UnreadStore, error) { return redisunread.New(b.redis()) }
 
-func (b *builder) unread(store module.UnreadStore) module.UnreadService {
+func (b *builder) unread(store module.UnreadStore) *unread.Service {
 	b.metrics.AddUnread()
 	return unread.New(store, b.host.Config.Unread, b.host.Config.Delivery.MaxAge, b.servers.Clock().Now, b.observer)
 }
+
+const noNil = "leave it out of Options, or let its constructor return one"
 
 func (b *builder) health() module.Health { return b.servers }
 
 func (b *builder) feed(stores module.Stores, rules []module.ChangeListener, pushers []module.PusherListener) (*feed.Feed, error) {
 	for _, listener := range rules {
+		if listener == nil {
+			return nil, fmt.Errorf("pushfx: a ChangeListener is nil: %s", noNil)
+		}
 		b.note("ChangeListener", listener, nil)
 	}
 	for _, listener := range pushers {
+		if listener == nil {
+			return nil, fmt.Errorf("pushfx: a PusherListener is nil: %s", noNil)
+		}
 		b.note("PusherListener", listener, nil)
 	}
 	stores.Rules = service.ObservedRules(stores.Rules, b.observer)
@@ -594,17 +614,22 @@ func (b *builder) service(
 // ownGroups are the module's route groups, without the host's in [RouteGroups].
 type ownGroups []handlers.RouteGroup
 
-// groups omits GET /notifications without unread or events.
+var errEventsWithoutUnread = errors.New("pushfx: a NotifiedEvents needs unread counts: include pushfx.Unread, or provide no NotifiedEvents")
+
+// groups omits GET /notifications without events.
 func (b *builder) groups(
-	rules module.RuleService, pushers module.PusherService, host module.HostService, unread module.UnreadService, events module.NotifiedEvents,
-) ownGroups {
+	rules module.RuleService, pushers module.PusherService, host module.HostService, unread *counts, events module.NotifiedEvents,
+) (ownGroups, error) {
 	all := ownGroups{b.server.PushRules(rules), b.server.Pushers(pushers), b.server.AccountData(host)}
-	if unread != nil && events != nil {
-		b.hasNotifications = true
-		b.note("NotifiedEvents", events, nil)
-		all = append(all, b.server.Notifications(unread, events))
+	if events == nil {
+		return all, nil
 	}
-	return all
+	if unread == nil {
+		return nil, errEventsWithoutUnread
+	}
+	b.hasNotifications = true
+	b.note("NotifiedEvents", events, nil)
+	return append(all, b.server.Notifications(unread.service, events)), nil
 }
 
 type parts struct {
@@ -620,20 +645,24 @@ type parts struct {
 	Service *service.Service
 	Feed    *feed.Feed
 
-	Delivery *delivery.Delivery   `optional:"true"`
-	Unread   module.UnreadService `optional:"true"`
+	Delivery *delivery.Delivery `optional:"true"`
+	Unread   *counts            `optional:"true"`
 }
 
 func (b *builder) push(p parts) *Push {
 	notifier, _ := notifierOf(p.Delivery) // without delivery, each call of notifier returns the error
 	push := &Push{
-		Rules: p.Rules, Pushers: p.Pushers, Host: p.Host, Sync: p.Sync, Health: p.Health, Notifier: notifier, Unread: p.Unread,
+		Rules: p.Rules, Pushers: p.Pushers, Host: p.Host, Sync: p.Sync, Health: p.Health, Notifier: notifier,
 		Stores: p.Stores, Clock: b.servers.Clock(), Groups: p.Groups,
 		service: p.Service, feed: p.Feed, delivery: p.Delivery, metrics: b.metrics,
 		features: b.host.Config.Features, log: b.host.Log, hasNotifications: b.hasNotifications,
 	}
 	if b.onRedis {
 		push.servers = b.servers
+	}
+	if p.Unread != nil {
+		push.Unread = p.Unread.service
+		b.note("UnreadService", push.Unread, (*unread.Service)(nil))
 	}
 	b.noteParts(p)
 	push.fromHost = slices.Sorted(slices.Values(b.fromHost))
@@ -649,7 +678,6 @@ func (b *builder) noteParts(p parts) {
 	b.note("PusherService", p.Pushers, p.Service.Pushers())
 	b.note("HostService", p.Host, p.Service.Host(p.Rules))
 	b.note("SyncService", p.Sync, p.Feed.Sync(p.Rules))
-	b.note("UnreadService", p.Unread, (*unread.Service)(nil))
 	b.note("Health", p.Health, b.servers)
 }
 
@@ -687,6 +715,17 @@ func notifierOf(d *delivery.Delivery) (module.Notifier, error) {
 		return noNotifier{}, errNoDelivery
 	}
 	return d, nil
+}
+
+var errNoUnread = errors.New("pushfx: there is no UnreadService without unread counts: include pushfx.Unread beside pushfx.Module, or set Options.Unread")
+
+// unreadOf returns the UnreadService of an app. An app that asks for one without [Unread]
+// gets an error at start.
+func unreadOf(s *unread.Service) (module.UnreadService, error) {
+	if s == nil {
+		return nil, errNoUnread
+	}
+	return s, nil
 }
 
 func (b *builder) deliveryQueue() (module.DeliveryQueue, error) {
@@ -729,10 +768,10 @@ func (b *builder) delivery(
 }
 
 func (b *builder) newDelivery(
-	o DeliveryOptions, host module.HostService, feed *feed.Feed, unread module.UnreadService,
+	o DeliveryOptions, host module.HostService, feed *feed.Feed, unread *counts,
 ) (*delivery.Delivery, error) {
 	if o.Unread == nil && unread != nil {
-		o.Unread = unread
+		o.Unread = unread.service
 	}
 	if o.Queue == nil {
 		queue, err := b.deliveryQueue()

@@ -1,6 +1,7 @@
 package handlers
 
 import (
+	"errors"
 	"net/http"
 	"net/url"
 	"slices"
@@ -21,8 +22,15 @@ var prefixes = []string{V3: "/_matrix/client/v3", R0: "/_matrix/client/r0"}
 
 // Handler serves the route groups below "/_matrix/client/v3" and "/_matrix/client/r0",
 // for hosts with another router than echo. All other paths are 404 M_UNRECOGNIZED; see
-// [Owns].
+// [Owns]. Without auth, each request is 500 M_UNKNOWN, and the log says so. A nil log means
+// no logs.
 func Handler(auth Auth, log *zap.Logger, groups ...RouteGroup) http.Handler {
+	if auth == nil {
+		auth = func(*http.Request) (Requester, error) { return Requester{}, errNoAuth }
+	}
+	if log == nil {
+		log = zap.NewNop()
+	}
 	e := echo.New()
 	e.HTTPErrorHandler = func(_ error, c echo.Context) {
 		status, body := ErrorReply(errUnrecognized)
@@ -64,6 +72,8 @@ func Owns(r *http.Request) bool {
 	}
 	return false
 }
+
+var errNoAuth = errors.New("handlers: the Auth is nil: pass a function that returns the user of a request")
 
 func (auth Auth) middleware(log *zap.Logger) echo.MiddlewareFunc {
 	return func(next echo.HandlerFunc) echo.HandlerFunc {

@@ -3,12 +3,14 @@ package handlers
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
 
 	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/labstack/echo/v4"
 
@@ -69,6 +71,22 @@ func TestAHandlerServesAHostWithoutEcho(t *testing.T) {
 		if a := answerTo(h, test.request, test.token); a.Code != test.status || a.Body.String() != test.body {
 			t.Errorf("%s as %q: got %d %s, want %d %s", test.request, test.token, a.Code, a.Body, test.status, test.body)
 		}
+	}
+}
+
+// A host that forgot its Auth serves no request as anybody's, and its log names the remedy.
+func TestAHandlerWithoutAuthSaysSo(t *testing.T) {
+	t.Parallel()
+	const request, body = "GET /_matrix/client/v3/pushrules/", `{"errcode":"M_UNKNOWN","error":"Internal server error."}`
+	core, logs := observer.New(zap.ErrorLevel)
+	rules := newServer(t, zap.NewNop()).PushRules(nil)
+	for name, log := range map[string]*zap.Logger{"with a log": zap.New(core), "without": nil} {
+		if a := answerTo(Handler(nil, log, rules), request, "@a:b"); a.Code != 500 || a.Body.String() != body {
+			t.Errorf("%s: got %d %s", name, a.Code, a.Body)
+		}
+	}
+	if all := logs.All(); len(all) != 1 || !strings.Contains(fmt.Sprint(all[0].ContextMap()["error"]), "the Auth is nil: pass a function") {
+		t.Errorf("logged %v", all)
 	}
 }
 

@@ -28,11 +28,14 @@ type Server struct {
 	log      *zap.Logger
 }
 
-// NewServer reports each request to observer, which may be nil. It fails if cfg is
-// invalid.
+// NewServer reports each request to observer, which may be nil. A nil log means no logs. It
+// fails if cfg is invalid.
 func NewServer(cfg Config, observer observe.Observer, log *zap.Logger) (*Server, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("handlers: %w", err)
+	}
+	if log == nil {
+		log = zap.NewNop()
 	}
 	return &Server{cfg, observe.Or(observer), log}, nil
 }

@@ -32,6 +32,8 @@ func TestWrongWiringNamesTheRemedy(t *testing.T) {
 	if err := withNew(client, pushfx.Options{Metrics: registry}); err != nil {
 		t.Fatal(err)
 	}
+	nilListener := func() (module.ChangeListener, error) { return nil, nil }
+	nilList := func() (module.PusherListener, error) { return nil, nil }
 	const noClient = "there is no Redis client, or it is nil: provide a redis.UniversalClient"
 	for name, test := range map[string]struct {
 		err  error
@@ -42,6 +44,25 @@ func TestWrongWiringNamesTheRemedy(t *testing.T) {
 		"Unread twice":            {host(pushfx.Module, pushfx.Unread, pushfx.Unread), "include pushfx.Unread once"},
 		"Delivery without Module": {host(pushfx.Delivery), "pushfx: include pushfx.Module, which pushfx.Delivery needs"},
 		"Unread without Module":   {host(pushfx.Unread), "pushfx: include pushfx.Module, which pushfx.Unread needs"},
+		"a nil ChangeListener":    {withNew(client, pushfx.Options{Listeners: []module.ChangeListener{noWaker{}, nil}}), "pushfx: a ChangeListener is nil: leave it out"},
+		"a nil PusherListener":    {withNew(client, pushfx.Options{PusherListeners: []module.PusherListener{nil}}), "pushfx: a PusherListener is nil: leave it out"},
+		"fx, a nil ChangeListener": {
+			host(pushfx.Module, fx.Provide(pushfx.AsChangeListener(nilListener))), "pushfx: a ChangeListener is nil: leave it out",
+		},
+		"fx, a nil PusherListener": {
+			host(pushfx.Module, fx.Provide(pushfx.AsPusherListener(nilList))), "pushfx: a PusherListener is nil: leave it out",
+		},
+		"an UnreadService without Unread": {
+			host(pushfx.Module, fx.Invoke(func(module.UnreadService) {})), "include pushfx.Unread beside pushfx.Module, or set Options.Unread",
+		},
+		"a Notifier without Delivery": {
+			host(pushfx.Module, fx.Invoke(func(module.Notifier) {})), "include pushfx.Delivery beside pushfx.Module, or set Options.Delivery",
+		},
+		"NotifiedEvents without Unread": {
+			host(pushfx.Module, fx.Supply(fx.Annotate(noEvents{}, fx.As(new(module.NotifiedEvents))))), "include pushfx.Unread, or provide no NotifiedEvents",
+		},
+		"a supplied Config":                   {host(pushfx.Module, fx.Supply(pushfx.DefaultConfig())), "changeConfigWithFxReplaceOrDecorate"},
+		"a supplied Config before the Module": {host(fx.Supply(pushfx.DefaultConfig()), pushfx.Module), "changeConfigWithFxReplaceOrDecorate"},
 		"a nil *redis.Client": {
 			fx.New(fx.NopLogger, pushfx.Module, fx.Provide(zap.NewNop, func() redis.UniversalClient { return (*redis.Client)(nil) })).Err(),
 			noClient,

@@ -39,7 +39,8 @@ type UnreadService interface {
 
 	// Rooms returns the counts of the named rooms, or of all rooms with unread
 	// notifications if none is named. They include every call that has returned, on any
-	// host.
+	// host. A name that is not a room id is left out, and the other rooms have their
+	// counts: Add counts no event there.
 	Rooms(ctx context.Context, user mxid.UserID, rooms ...string) (map[string]RoomCounts, error)
 
 	// Retain marks all other rooms as read, except rooms with calls in the last minute. It

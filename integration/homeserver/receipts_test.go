@@ -175,3 +175,23 @@ func TestCountsStayWhenRulesChange(t *testing.T) {
 	d.expect("POST", v3+"/rooms/"+teaRoom+"/receipt/m.read/$5", "demo-alice", "{}", 200, "{}")
 	expect("{0 0}")
 }
+
+// A room of an older version of the host, whose id the module refuses, takes no counts of other rooms from a sync.
+func TestAnOddRoomTakesNoCountsFromASync(t *testing.T) {
+	t.Parallel()
+	server := redistest.Single(t)
+	d := startDemo(t, "-redis-mode", "standalone", "-redis", server.Addr())
+	d.send("demo-bob", "$1", "")
+	const odd = "!nul\x00:localhost"
+	for key, fields := range map[string][]any{"demo:rooms:{@alice:localhost}": {odd, ""}, "demo:room:{" + odd + "}": {"is:@alice:localhost", "join"}} {
+		if err := server.Client(t).HSet(t.Context(), key, fields...).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := d.syncRooms("demo-alice", ""); len(got.Rooms.Join) != 2 {
+		t.Errorf("got %+v", got)
+	}
+	if got := d.unread("demo-alice", ""); got != "{1 0} map[]" {
+		t.Errorf("got %s", got)
+	}
+}

@@ -42,17 +42,12 @@ func (r *roomRoutes) relations(c echo.Context) error {
 	chunk := []json.RawMessage{}
 	for _, e := range related {
 		var has struct {
-			Type    string `json:"type"`
-			Content struct {
-				RelatesTo struct {
-					Type string `json:"rel_type"`
-				} `json:"m.relates_to"`
-			} `json:"content"`
+			Type string `json:"type"`
 		}
 		if err := json.Unmarshal([]byte(e.JSON), &has); err != nil {
 			return err
 		}
-		if matches(wanted["relType"], has.Content.RelatesTo.Type) && matches(wanted["eventType"], has.Type) {
+		if matches(wanted["relType"], rooms.RelationOf(e.JSON).Type) && matches(wanted["eventType"], has.Type) {
 			chunk = append(chunk, json.RawMessage(e.JSON))
 		}
 	}

@@ -1,7 +1,9 @@
 package main
 
 import (
+	"fmt"
 	"net/http"
+	"net/url"
 	"strings"
 	"testing"
 )
@@ -53,6 +55,41 @@ func TestRelationsAndReceiptsAreServed(t *testing.T) {
 			if e.Type != "m.receipt" || threaded.Thread != "$1" && private.Time == 0 || private.Thread != "" {
 				t.Errorf("got %+v", e)
 			}
+		}
+	}
+}
+
+// Any member may send an invalid relation. It counts as none: the event is in the main timeline, and it is counted,
+// pushed and shown as any other. It takes nothing from other events.
+func TestAnInvalidRelationCountsAsNone(t *testing.T) {
+	t.Parallel()
+	invalid := []string{
+		`{"rel_type":5,"event_id":"$1"}`, `{"rel_type":"m.thread","event_id":"foo"}`, `{"rel_type":"m.thread","event_id":"$\u0000"}`,
+		`{"rel_type":"m.thread","event_id":"$` + strings.Repeat("x", 255) + `"}`, `{"rel_type":"m.thread","event_id":["$1"]}`,
+		`{"rel_type":"m.thread"}`, `{"event_id":"$1"}`, `{"rel_type":"","event_id":"$1"}`, `{"Rel_Type":"m.thread","event_id":"$1"}`,
+		`["$1"]`, `"$1"`, `5`, `null`,
+	}
+	d := startDemo(t)
+	d.setPusherHere("demo-alice", "phone", "")
+	d.send("demo-bob", "$1", "")
+	for i, relation := range invalid {
+		d.send("demo-bob", fmt.Sprint("$odd", i), `,"m.relates_to":`+relation)
+	}
+	d.send("demo-bob", "$reply", `,"m.relates_to":{"rel_type":"m.thread","event_id":"$1"}`)
+	for _, token := range []string{"demo-alice", "demo-bob"} {
+		got := d.do("GET", "/_matrix/client/v1/rooms/"+teaRoom+"/relations/$1", token, "")
+		if got.status != http.StatusOK || strings.Count(got.body, `"event_id":"$`) != 2 || !strings.Contains(got.body, `"$reply"`) { // itself, and its root
+			t.Errorf("%s: got %d %s", token, got.status, got.body)
+		}
+	}
+	byThread := "filter=" + url.QueryEscape(`{"room":{"timeline":{"unread_thread_notifications":true}}}`)
+	if got, want := d.unread("demo-alice", byThread), fmt.Sprintf("{%d 0} map[$1:{1 0}]", 1+len(invalid)); got != want {
+		t.Errorf("unread %s, want %s", got, want)
+	}
+	poll(t, "all events are pushed", func() bool { return strings.Contains(d.stdout.String(), "event $reply ") })
+	for i, relation := range invalid {
+		if !strings.Contains(d.stdout.String(), fmt.Sprintf("event $odd%d ", i)) {
+			t.Errorf("the event with the relation %s is not pushed", relation)
 		}
 	}
 }

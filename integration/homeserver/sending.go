@@ -59,17 +59,17 @@ func (r *sendRequest) check() error {
 		return missing("members")
 	case len(r.Members) > maxMembers:
 		return badRequest("M_INVALID_PARAM", fmt.Sprintf("More than %d members.", maxMembers))
-	case !strings.HasPrefix(r.RoomID, "!"):
-		return badRequest("M_INVALID_PARAM", "Invalid room id.")
-	case r.EventID != "" && !strings.HasPrefix(r.EventID, "$"):
-		return badRequest("M_INVALID_PARAM", "Invalid event id.")
-	case !rooms.ValidRelation(r.Content):
-		return badRequest("M_INVALID_PARAM", "Invalid relation.")
 	}
 	for name, text := range map[string]string{"event_id": r.EventID, "room_id": r.RoomID, "type": r.Type, "state_key": r.stateKey()} {
 		if len(text) > rooms.MaxIDBytes {
 			return badRequest("M_INVALID_PARAM", fmt.Sprintf("Field '%s' has more than %d bytes.", name, rooms.MaxIDBytes))
 		}
+	}
+	switch {
+	case !rooms.ValidID(r.RoomID, "!"):
+		return badRequest("M_INVALID_PARAM", "Invalid room id.")
+	case r.EventID != "" && !rooms.ValidID(r.EventID, "$"):
+		return badRequest("M_INVALID_PARAM", "Invalid event id.")
 	}
 	for _, user := range r.Members {
 		if user.Validate() != nil {

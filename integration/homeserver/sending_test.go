@@ -109,7 +109,8 @@ func TestARefusedEventTakesNoPosition(t *testing.T) {
 		`"M_INVALID_PARAM","error":"Field 'room_id' has more than 255 bytes."`:   strings.Replace(good, "!r", "!"+long, 1),
 		`"M_INVALID_PARAM","error":"Field 'type' has more than 255 bytes."`:      strings.Replace(good, `"type":"x"`, `"type":"x`+long+`"`, 1),
 		`"M_INVALID_PARAM","error":"Field 'state_key' has more than 255 bytes."`: strings.Replace(good, `"s"`, `"s`+long+`"`, 1),
-		`"M_INVALID_PARAM","error":"Invalid relation."`:                          strings.Replace(good, `{}`, `{"m.relates_to":{"rel_type":"m.thread","event_id":"$`+long+`"}}`, 1),
+		`"M_INVALID_PARAM","error":"Invalid room id."`:                           strings.Replace(good, "!r", `!\u0000r`, 1),
+		`"M_INVALID_PARAM","error":"Invalid event id."`:                          strings.Replace(good, "$1", `$\u0000`, 1),
 		`"M_BAD_JSON"`:  strings.Replace(good, `{}`, `{"a":1,"a":2}`, 1),
 		`"M_TOO_LARGE"`: strings.Replace(good, `{}`, `{"body":"`+strings.Repeat("x", maxBodyBytes-len(good)-len(`"body":""`))+`"}`, 1),
 	} {

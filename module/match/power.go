@@ -1,7 +1,6 @@
 package match
 
 import (
-	"errors"
 	"slices"
 	"strconv"
 	"strings"
@@ -64,9 +63,6 @@ func (p *Power) neededFor(action string) (level int64, found bool) {
 // permissionLevel is the default for ban, kick and redact; the default for invite is 0.
 const permissionLevel = 50
 
-// ErrRoomVersion refuses a room version that is not a number.
-var ErrRoomVersion = errors.New("match: the room version is not a number")
-
 // Before room version 12, a room without m.room.power_levels gives its creator this
 // level.
 const creatorLevel = 100
@@ -80,16 +76,28 @@ const creatorLevel = 100
 // A level is an integer or, before room version 10, also a string with an integer. Any
 // other value counts as absent.
 //
-// Errors: [ErrNotAnEvent], [ErrRoomVersion].
+// A room version that the specification lacks, such as "org.matrix.msc3757.11", is read as
+// the newest; see [ReadPowerAs].
+//
+// Errors: [ErrNotAnEvent]. The Power is nil then: evaluate the event without it, so that
+// only rules about power levels do not match.
 func ReadPower(create, levels string, sender mxid.UserID) (*Power, error) {
+	return readPower(create, levels, sender, (*Event).roomVersion)
+}
+
+// ReadPowerAs is [ReadPower] for a room whose version the specification lacks: version
+// is the version of the specification with the same power levels and creators. A version
+// below 1 is read as the newest.
+func ReadPowerAs(create, levels string, sender mxid.UserID, version int) (*Power, error) {
+	return readPower(create, levels, sender, func(*Event) int { return orNewest(version) })
+}
+
+func readPower(create, levels string, sender mxid.UserID, versionOf func(create *Event) int) (*Power, error) {
 	c, err := ReadEvent(create)
 	if err != nil {
 		return nil, err
 	}
-	version, err := c.roomVersion()
-	if err != nil {
-		return nil, err
-	}
+	version := versionOf(c)
 	isCreator := c.isCreator(version, string(sender))
 	power := &Power{SenderCreator: isCreator && version >= 12}
 	if levels == "" {
@@ -106,17 +114,27 @@ func ReadPower(create, levels string, sender mxid.UserID) (*Power, error) {
 	return power, nil
 }
 
+// newestVersion has the newest rules about power levels and creators.
+const newestVersion = 12
+
 // roomVersion returns the room's version, 1 if m.room.create has none.
-func (e *Event) roomVersion() (int, error) {
+func (e *Event) roomVersion() int {
 	p := e.findPath("content", "room_version")
 	if p == nil {
-		return 1, nil
+		return 1
 	}
-	version, err := strconv.Atoi(p.value.text)
-	if p.value.kind != textual || err != nil || version < 1 {
-		return 0, ErrRoomVersion
+	version, _ := strconv.Atoi(p.value.text)
+	if p.value.kind != textual || strconv.Itoa(version) != p.value.text {
+		return newestVersion
 	}
-	return version, nil
+	return orNewest(version)
+}
+
+func orNewest(version int) int {
+	if version < 1 {
+		return newestVersion
+	}
+	return version
 }
 
 // isCreator tests content.creator before room version 11, and the sender from then on.

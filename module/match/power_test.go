@@ -17,7 +17,6 @@ func TestReadPower(t *testing.T) {
 		v10 = `{"type":"m.room.create","sender":"@bob:example.org","content":{"creator":"@alice:example.org","room_version":"10"}}`
 		v11 = `{"type":"m.room.create","sender":"@alice:example.org","content":{"room_version":"11","creator":"@bob:example.org"}}`
 		v12 = `{"type":"m.room.create","sender":"@alice:example.org","content":{"room_version":"12","additional_creators":["@bob:example.org"]}}`
-		hot = `{"type":"m.room.create","sender":"@alice:example.org","content":{"room_version":"org.example.hot"}}`
 
 		empty = `{"type":"m.room.power_levels","content":{}}`
 		some  = `{"content":{"users":{"@alice:example.org":75,"@a.b\\c:example.org":30},"users_default":10,"notifications":{"room":20,"party":0}}}`
@@ -57,7 +56,6 @@ func TestReadPower(t *testing.T) {
 			match.Power{Permissions: map[string]int64{"invite": 20, "kick": 30, "ban": 40, "redact": 60}}, nil},
 		"levels of actions that cannot be read": {v12, `{"content":{"invite":"20","kick":67.89,"ban":null}}`, "@carol:example.org", match.Power{}, nil},
 		"levels of actions as strings":          {v9, `{"content":{"invite":"20"}}`, "@carol:example.org", match.Power{Permissions: map[string]int64{"invite": 20}}, nil},
-		"a version that nobody knows":           {hot, empty, "@alice:example.org", match.Power{}, match.ErrRoomVersion},
 		"no create event":                       {"", empty, "@alice:example.org", match.Power{}, match.ErrNotAnEvent},
 		"levels that are no event":              {v12, "[]", "@alice:example.org", match.Power{}, match.ErrNotAnEvent},
 	} {
@@ -73,5 +71,39 @@ func TestReadPower(t *testing.T) {
 				t.Errorf("got %+v beside an error", *power)
 			}
 		})
+	}
+}
+
+// An unknown room version must not keep a room's members from their notifications. The first four are like the
+// examples of the specification's grammar (appendices, "Room versions").
+func TestAnUnknownRoomVersionIsReadAsTheNewest(t *testing.T) {
+	t.Parallel()
+	const (
+		creator = mxid.UserID("@alice:example.org")
+		levels  = `{"content":{"users":{"@bob:example.org":"75"},"users_default":10}}`
+	)
+	newest, before := match.Power{Sender: 10, SenderCreator: true}, match.Power{Sender: 10}
+	for _, version := range []string{
+		`"1.2"`, `"com.example.version"`, `"org.matrix.msc3757.11"`, `"1.2-beta"`, `""`, `"0"`, `"-1"`, `"+5"`, `"05"`, `" 5"`, `"99999999999999999999"`, `"13"`,
+		`5`, `null`, `["5"]`, `{"a":"5"}`,
+	} {
+		create := `{"type":"m.room.create","sender":"@alice:example.org","content":{"room_version":` + version + `}}`
+		for asked, got := range map[string]func() (*match.Power, error){
+			"ReadPower":   func() (*match.Power, error) { return match.ReadPower(create, levels, creator) },
+			"ReadPowerAs": func() (*match.Power, error) { return match.ReadPowerAs(create, levels, creator, 0) },
+		} {
+			if power, err := got(); err != nil || !reflect.DeepEqual(*power, newest) {
+				t.Errorf("%s of version %s: got %+v, %v, want %+v", asked, version, power, err, newest)
+			}
+		}
+		if power, err := match.ReadPowerAs(create, levels, creator, 11); err != nil || !reflect.DeepEqual(*power, before) {
+			t.Errorf("%s as 11: got %+v, %v, want %+v", version, power, err, before)
+		}
+		if power, err := match.ReadPowerAs(create, levels, "@bob:example.org", 9); err != nil || power.Sender != 75 {
+			t.Errorf("%s as 9: got %+v, %v, want a level of 75, which is a text", version, power, err)
+		}
+	}
+	if power, err := match.ReadPowerAs("[]", levels, creator, 11); power != nil || !errors.Is(err, match.ErrNotAnEvent) {
+		t.Errorf("no event: got %+v, %v", power, err)
 	}
 }

@@ -17,18 +17,15 @@ import (
 func (s *Service) Rooms(ctx context.Context, user mxid.UserID, rooms ...string) (counts map[string]module.RoomCounts, err error) {
 	ctx, end := s.observer.Begin(ctx, s.rooms)
 	defer func() { end(observe.Outcome{Err: err}) }()
-	for _, room := range rooms {
-		if !isID(room, "!") {
-			return nil, errRoom
-		}
-	}
 	record, err := s.load(ctx, user, rooms...)
 	if err != nil {
 		return nil, err
 	}
 	counts = make(map[string]module.RoomCounts, len(rooms))
 	for _, room := range rooms {
-		counts[room] = module.RoomCounts{}
+		if isID(room, "!") {
+			counts[room] = module.RoomCounts{}
+		}
 	}
 	for id, room := range record.Rooms() {
 		if room.Len() > 0 {

@@ -71,7 +71,6 @@ func TestBadInputIsRefusedBeforeAnythingIsStored(t *testing.T) {
 		"Read: no room":              func() error { return s.Read(ctx, alice, "", "", 1) },
 		"Forget: position 0":         func() error { return s.Forget(ctx, room, 0, []mxid.UserID{alice}) },
 		"Forget: an invalid user":    func() error { return s.Forget(ctx, room, 1, []mxid.UserID{alice, "bob"}) },
-		"Rooms: an invalid room":     func() error { _, err := s.Rooms(ctx, alice, room, "room"); return err },
 		"Rooms: an invalid user":     func() error { _, err := s.Rooms(ctx, "alice"); return err },
 		"Retain: an invalid user":    func() error { return s.Retain(ctx, "alice", nil) },
 		"List: a negative limit":     func() error { _, err := s.List(ctx, alice, module.UnreadQuery{Limit: -1}); return err },
@@ -297,6 +296,22 @@ func TestNamedRoomsAreAlwaysInTheResult(t *testing.T) {
 	}
 	if sum := (module.RoomCounts{Main: module.ThreadCounts{Notifications: 1}, Threads: map[string]module.ThreadCounts{"$a": {Notifications: 3, Highlights: 2}, "$b": {Notifications: 1}}}).Sum(); sum != (module.ThreadCounts{Notifications: 5, Highlights: 2}) {
 		t.Errorf("the sum is %+v", sum)
+	}
+}
+
+// One odd room id, which anybody may send events to, takes no counts of other rooms.
+func TestAnInvalidRoomIsLeftOutOfTheCounts(t *testing.T) {
+	s, _ := newService(t)
+	add(t, s, 1, "event", alice)
+	odd := []string{"!nul\x00:x", "room", "", "!\xff", "!" + strings.Repeat("x", 255)}
+	for name, rooms := range map[string][]string{"first": append(odd, room), "last": append([]string{room}, odd...)} {
+		counts, err := s.Rooms(t.Context(), alice, rooms...)
+		if err != nil || len(counts) != 1 || show(counts[room]) != "1/0" {
+			t.Errorf("%s: got %v, error %v", name, counts, err)
+		}
+	}
+	if counts, err := s.Rooms(t.Context(), alice, odd...); err != nil || len(counts) != 0 {
+		t.Errorf("odd rooms alone: got %v, error %v", counts, err)
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/redis/go-redis/v9"
 
@@ -144,9 +145,9 @@ func (s *Store) Add(ctx context.Context, room string, e Event, change Change, ro
 		}
 	}
 	var err error
-	var inThread bool
-	e.Parent, inThread = parentOf(e.JSON)
-	if e.Thread, e.Hops, err = s.threadOf(ctx, room, e.Parent, inThread); err != nil {
+	relation := RelationOf(e.JSON)
+	e.Parent = relation.Parent
+	if e.Thread, e.Hops, err = s.threadOf(ctx, room, relation); err != nil {
 		return Event{}, nil, err
 	}
 	text, err := json.Marshal(e)
@@ -196,38 +197,46 @@ func readEvent(stored string) (e Event, err error) {
 	return e, err
 }
 
-// relating is the part of an event's content that relates the event to another event.
-type relating struct {
-	RelatesTo struct {
-		Type  string `json:"rel_type"`
-		Event string `json:"event_id"`
-	} `json:"m.relates_to"`
+// ValidID reports whether a text is a room id or an event id, which begins with sigil (Matrix specification,
+// appendices, "Opaque identifiers").
+func ValidID(text, sigil string) bool {
+	return strings.HasPrefix(text, sigil) && len(text) <= MaxIDBytes && utf8.ValidString(text) && !strings.Contains(text, "\x00")
 }
 
-// ValidRelation reports whether the id of the event that an event's content relates to is short enough.
-func ValidRelation(content []byte) bool {
-	var r relating
-	_ = json.Unmarshal(content, &r) // an invalid relation counts as none
-	return len(r.RelatesTo.Event) <= MaxIDBytes
+// Relation is how an event relates to an earlier event.
+type Relation struct{ Type, Parent string }
+
+// RelationOf returns the relation of an event as clients see it. An invalid relation counts as none, which is the zero
+// Relation: any client may send one, and it must not break what the others read.
+func RelationOf(event string) (r Relation) {
+	relation := member(member(json.RawMessage(event), "content"), "m.relates_to")
+	// A member that is no text stays empty.
+	_ = json.Unmarshal(member(relation, "rel_type"), &r.Type)
+	_ = json.Unmarshal(member(relation, "event_id"), &r.Parent)
+	if r.Type == "" || !ValidID(r.Parent, "$") {
+		return Relation{}
+	}
+	return r
 }
 
-// parentOf returns the id of the event that an event relates to, and whether the type of the relation is m.thread.
-func parentOf(text string) (parent string, inThread bool) {
-	var e struct{ Content relating }
-	_ = json.Unmarshal([]byte(text), &e) // an invalid relation counts as none
-	return e.Content.RelatesTo.Event, e.Content.RelatesTo.Type == "m.thread"
+// member returns a member of a JSON object, and nothing for any other value. Unlike the fields of a struct, names
+// are compared with their case.
+func member(object json.RawMessage, name string) json.RawMessage {
+	var members map[string]json.RawMessage
+	_ = json.Unmarshal(object, &members)
+	return members[name]
 }
 
 // threadOf returns the thread of an event. In a thread, an event's parent is the root. Any other event is in the thread
 // of its parent, unless it is too many relations from the root.
-func (s *Store) threadOf(ctx context.Context, room, parent string, inThread bool) (thread string, hops int, err error) {
-	if parent == "" {
+func (s *Store) threadOf(ctx context.Context, room string, r Relation) (thread string, hops int, err error) {
+	switch r.Type {
+	case "":
 		return module.MainThread, 0, nil
+	case "m.thread":
+		return r.Parent, 1, nil
 	}
-	if inThread {
-		return parent, 1, nil
-	}
-	earlier, found, err := s.Event(ctx, room, parent)
+	earlier, found, err := s.Event(ctx, room, r.Parent)
 	if err != nil || !found || earlier.Thread == module.MainThread || earlier.Hops >= maxHops {
 		return module.MainThread, 0, err
 	}
