@@ -2,6 +2,7 @@ package integration
 
 import (
 	"encoding/json"
+	"fmt"
 	"maps"
 	"os"
 	"os/exec"
@@ -186,6 +187,19 @@ func TestEachAlertFiresInItsFaultAndNoneInPeace(t *testing.T) {
 			t.Errorf("there is no fault for %s", a.Alert)
 		}
 	}
+	runPromtool(t, "test", "rules", faults)
+}
+
+// The configuration has the alerts.
+func TestPromtoolReadsTheConfiguration(t *testing.T) {
+	t.Parallel()
+	if report := runPromtool(t, "check", "config", "operations/prometheus.yml"); !strings.Contains(report, fmt.Sprint(len(alerts(t)), " rules found")) {
+		t.Error(report)
+	}
+}
+
+func runPromtool(t *testing.T, arguments ...string) (report string) {
+	t.Helper()
 	promtool, err := exec.LookPath("promtool")
 	switch {
 	case err == nil:
@@ -194,7 +208,9 @@ func TestEachAlertFiresInItsFaultAndNoneInPeace(t *testing.T) {
 	default:
 		t.Skip("promtool is not on the PATH")
 	}
-	if report, err := exec.CommandContext(t.Context(), promtool, "test", "rules", faults).CombinedOutput(); err != nil {
-		t.Errorf("%v\n%s", err, report)
+	output, err := exec.CommandContext(t.Context(), promtool, arguments...).CombinedOutput()
+	if err != nil {
+		t.Errorf("%v\n%s", err, output)
 	}
+	return string(output)
 }
