@@ -136,3 +136,22 @@ func largeSet(t *testing.T, client redis.UniversalClient, n, rules int) mxid.Use
 	}
 	return user
 }
+
+func netBytes(t *testing.T, client redis.UniversalClient) (received, sent int64) {
+	t.Helper()
+	info, err := client.Info(t.Context(), "stats").Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(info) {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), ":")
+		n, _ := strconv.ParseInt(value, 10, 64)
+		switch name {
+		case "total_net_input_bytes":
+			received = n
+		case "total_net_output_bytes":
+			sent = n
+		}
+	}
+	return received, sent
+}

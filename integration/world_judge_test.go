@@ -184,8 +184,8 @@ type flawedPushers struct {
 	defect defect
 }
 
-func (s flawedPushers) UpdatePusher(ctx context.Context, user mxid.UserID, key pusher.Key, edit func(*pusher.List) error) error {
-	return s.defect(func() error { return s.PusherStore.UpdatePusher(ctx, user, key, edit) }, func() error { return nil })
+func (s flawedPushers) Update(ctx context.Context, user mxid.UserID, edit func(*pusher.List) error) error {
+	return s.defect(func() error { return s.PusherStore.Update(ctx, user, edit) }, func() error { return nil })
 }
 
 // The stores have defects; Redis has no faults.

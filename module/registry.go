@@ -125,17 +125,6 @@ type PusherStore interface {
 	// [RuleStore.Update].
 	Update(ctx context.Context, user mxid.UserID, edit func(*pusher.List) error) error
 
-	// LoadPusher is LoadMany for one key: each list has at most the user's pusher of that
-	// key. The cost does not depend on other pushers.
-	LoadPusher(ctx context.Context, key pusher.Key, users []mxid.UserID) map[mxid.UserID]Result[pusher.List]
-
-	// UpdatePusher is Update for one key: edit gets a list with at most the user's pusher
-	// of that key. Edit may replace or remove the pusher, but not add a pusher. Other
-	// pushers are neither read nor written. An edit that makes the pusher larger gets a
-	// list whose [pusher.List.Size] includes the user's other pushers, for the limits; see
-	// [pusher.List.WithOthers].
-	UpdatePusher(ctx context.Context, user mxid.UserID, key pusher.Key, edit func(*pusher.List) error) error
-
 	// Delete removes all stored data of a user, readable or not.
 	Delete(ctx context.Context, user mxid.UserID) error
 }

@@ -26,8 +26,6 @@ type Store struct {
 	encoder
 	client redis.UniversalClient
 	hashes *rediscommit.Users[pusher.List, fields]
-	fields *rediscommit.Store[pusher.List, fields] // changes a single field
-	sized  *rediscommit.Store[pusher.List, fields] // the same, and reads the size of the other fields
 }
 
 // New returns a store on client, which must read from masters. The caller closes the
@@ -38,8 +36,7 @@ func New(client redis.UniversalClient, cfg rediscommit.Config, o rediscommit.Opt
 	if err != nil {
 		return nil, err
 	}
-	users := rediscommit.NewUsers(hashes, stored.Keys{}.Pushers)
-	return &Store{e, client, users, hashes.WithCodec(e.fieldCodec()), hashes.WithCodec(e.sizedCodec())}, nil
+	return &Store{e, client, rediscommit.NewUsers(hashes, stored.Keys{}.Pushers)}, nil
 }
 
 // Load returns the stored pushers; see [module.PusherStore].
@@ -51,10 +48,7 @@ func (s *Store) Load(ctx context.Context, user mxid.UserID) (pusher.List, error)
 // LoadMany returns the stored pushers of many users, with one round trip to each node
 // for every 500 users; see [module.PusherStore].
 func (s *Store) LoadMany(ctx context.Context, users []mxid.UserID) map[mxid.UserID]module.Result[pusher.List] {
-	return results(s.hashes.LoadMany(ctx, users))
-}
-
-func results(loaded map[mxid.UserID]module.Result[snapshot]) map[mxid.UserID]module.Result[pusher.List] {
+	loaded := s.hashes.LoadMany(ctx, users)
 	all := make(map[mxid.UserID]module.Result[pusher.List], len(loaded))
 	for user, result := range loaded {
 		all[user] = module.Result[pusher.List]{Value: result.Value.Value, Err: result.Err}

@@ -22,12 +22,11 @@ const emptyExpiry = 10 * time.Minute
 // swapScript changes a hash. A host without the right to publish can make changes, too.
 //
 // ARGV: the channel; the message; the expiry in seconds of a hash with a
-// single field; the required number of fields, -1 for any; the number of fields to
+// single field; the required number of fields; the number of fields to
 // compare, then each with its value; the number of fields to delete, then each; then
 // each field to set with its value.
 const swapScript = `
-local count = tonumber(ARGV[4])
-if count >= 0 and redis.call('HLEN', KEYS[1]) ~= count then return 0 end
+if redis.call('HLEN', KEYS[1]) ~= tonumber(ARGV[4]) then return 0 end
 local at = 6
 for i = 1, tonumber(ARGV[5]) do
 	if redis.call('HGET', KEYS[1], ARGV[at]) ~= ARGV[at + 1] then return 0 end
@@ -62,12 +61,12 @@ func (e encoder) hashCodec() rediscommit.Codec[pusher.List, fields] {
 			Ask: func(ctx context.Context, client redis.Cmdable, key string) redis.Cmder {
 				return client.HGetAll(ctx, key)
 			},
-			Read: readWhole,
+			Read: readHash,
 		},
 		Current:       hasRevision,
 		Same:          func(old snapshot, next pusher.List) bool { return old.Value.Equal(next) },
 		Swap:          swapScript,
-		Prepare:       e.prepareWhole,
+		Prepare:       e.prepare,
 		Bytes:         hashBytes,
 		Unreadable:    pusher.Unreadable,
 		AssumeMissing: true,
@@ -77,15 +76,11 @@ func (e encoder) hashCodec() rediscommit.Codec[pusher.List, fields] {
 	}
 }
 
-func readWhole(_ string, answer redis.Cmder) (snapshot, error) {
+func readHash(_ string, answer redis.Cmder) (snapshot, error) {
 	all, err := answer.(*redis.MapStringStringCmd).Result()
 	if err != nil {
 		return snapshot{}, err
 	}
-	return readHash(all)
-}
-
-func readHash(all fields) (snapshot, error) {
 	h := stored.ReadHash(all)
 	return snapshot{Found: len(all) > 0, Value: h.Pushers, Revision: h.Revision, Raw: all}, h.Err
 }
@@ -134,11 +129,9 @@ func newChange(old snapshot, next pusher.List) change {
 }
 
 type comparison struct {
-	count  int    // of fields, or anyCount
+	count  int    // of fields
 	values fields // some fields with their values
 }
-
-const anyCount = -1
 
 // comparison requires the same revision and number of fields. For a hash without a
 // revision, it requires all fields and values.
@@ -176,25 +169,20 @@ func (c change) result(revision string) fields {
 	return after
 }
 
-func (e encoder) prepareWhole(u commit.Update[pusher.List, fields]) rediscommit.Swap[pusher.List, fields] {
+func (e encoder) prepare(u commit.Update[pusher.List, fields]) rediscommit.Swap[pusher.List, fields] {
 	c := newChange(u.Old, u.Next)
-	return e.prepare(u, c, c.comparison())
-}
-
-func (e encoder) prepare(u commit.Update[pusher.List, fields], c change, compared comparison) rediscommit.Swap[pusher.List, fields] {
 	revision, message := encode(u.Revision), stored.Message(userOf(u.Key), u.Revision.Version)
 	if u.Old.Value.EqualButClaims(u.Next) {
 		message = stored.RepeatedMessage(userOf(u.Key), u.Revision.Version)
 	}
 	return rediscommit.Swap[pusher.List, fields]{
-		Args: e.args(c, compared, message, revision),
+		Args: e.args(c, c.comparison(), message, revision),
 		Now:  snapshot{Found: true, Value: u.Next, Revision: u.Revision, Raw: c.result(revision)},
 	}
 }
 
-// userOf returns the user of a hash or of its fields.
+// userOf returns the user of a hash.
 func userOf(key string) mxid.UserID {
 	_, tagged, _ := strings.Cut(key, "{")
-	hash, _, _ := strings.Cut(tagged, "\n")
-	return mxid.UserID(strings.TrimSuffix(hash, "}"))
+	return mxid.UserID(strings.TrimSuffix(tagged, "}"))
 }

@@ -64,10 +64,6 @@ type Access[V, R any] struct {
 	// snapshot is no longer stored. After an error of kind [fault.Unavailable] the
 	// update may be stored; after any other error it is not.
 	Write func(ctx context.Context, u Update[V, R]) (now Snapshot[V, R], done bool, err error)
-
-	// LockKey names the lock of a key: keys that share a revision share a lock. Nil
-	// means that each key has its own.
-	LockKey func(key string) string
 }
 
 // Committer changes the values of one store. It is safe for concurrent use, starts no
@@ -96,9 +92,6 @@ const (
 
 // New returns a committer for a store.
 func New[V, R any](access Access[V, R], mode Mode) *Committer[V, R] {
-	if access.LockKey == nil {
-		access.LockKey = func(key string) string { return key }
-	}
 	return &Committer[V, R]{
 		access: access, mode: mode, notify: func(observe.Event) {}, now: time.Now,
 		writer: rand.Text()[:writerLength], locks: newKeyLocks(),
@@ -142,7 +135,7 @@ type pendingWrite struct {
 // unchanged, and then nothing has changed. After an error of kind [fault.Unavailable],
 // or one that wraps the error of ctx, the change may have been made.
 func (c *Committer[V, R]) Commit(ctx context.Context, key string, edit func(*V) error) (Snapshot[V, R], error) {
-	unlock, err := c.locks.lock(ctx, c.access.LockKey(key))
+	unlock, err := c.locks.lock(ctx, key)
 	if err != nil {
 		return Snapshot[V, R]{}, err
 	}

@@ -102,20 +102,6 @@ func TestCancelledWaiterChangesNothing(t *testing.T) {
 	})
 }
 
-func TestKeysThatShareARevisionShareALock(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := newCrowd(t, &store{}, Written)
-		c.commits.access.LockKey = func(string) string { return key }
-		c.working.Go(func() { c.commits.Commit(t.Context(), "other", add("a")) })
-		synctest.Wait()
-		if c.store.value.has("a") || c.commits.locks.locks[key].callers != 2 {
-			t.Error("the other key does not wait")
-		}
-		c.proceed()
-		c.want("first a")
-	})
-}
-
 func TestKeysDoNotWaitForEachOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCrowd(t, &store{}, Written)

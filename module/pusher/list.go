@@ -13,8 +13,7 @@ import (
 // Methods that change it are not safe for concurrent use.
 type List struct {
 	pushers []Pusher
-	bytes   int  // of the stored pushers; 0: unknown
-	others  Size // pushers of the user outside the list
+	bytes   int // of the stored pushers; 0: unknown
 }
 
 // NewList returns a list of the pushers, sorted by creation.
@@ -28,21 +27,7 @@ func NewList(pushers ...Pusher) List {
 
 // WithBytes returns the list with the total size of its stored pushers, so that Size
 // need not compute it; see [Size].
-func (l *List) WithBytes(bytes int) List { return List{l.pushers, bytes, l.others} }
-
-// WithOthers returns the list as a part of a user's pushers. Others is the size of the
-// user's other pushers, which [List.Size] then includes.
-func (l *List) WithOthers(others Size) List { return List{l.pushers, l.bytes, others} }
-
-// Only returns a list with the pusher of a key, if any, and the size of the other
-// pushers; see [List.WithOthers].
-func (l *List) Only(key Key) List {
-	only, others := List{}, l.WithOthers(Size{})
-	for _, p := range others.Remove(func(p Pusher) bool { return p.Key == key }) {
-		only = NewList(p)
-	}
-	return only.WithOthers(others.Size())
-}
+func (l *List) WithBytes(bytes int) List { return List{l.pushers, bytes} }
 
 // Len returns the number of pushers.
 func (l *List) Len() int { return len(l.pushers) }
@@ -155,13 +140,11 @@ type Size struct {
 	Bytes   int // bytes of their stored forms with the names of fields
 }
 
-// Size returns the size of the list, with the other pushers of [List.WithOthers].
+// Size returns the size of the list.
 // Escapes can make a stored pusher six times as large as the submitted one.
 func (l *List) Size() Size {
-	s := l.others
-	s.Pushers += len(l.pushers)
+	s := Size{len(l.pushers), l.bytes}
 	if l.bytes > 0 {
-		s.Bytes += l.bytes
 		return s
 	}
 	for _, p := range l.pushers {

@@ -78,8 +78,8 @@ func (s importingRules) Update(ctx context.Context, user mxid.UserID, edit func(
 // import may add another claim of the user in between. That is harmless, because Set
 // joins its claim with the claim of the stored pusher; see [pusherService.put].
 type importingPushers struct {
-	module.PusherStore // LoadPusher does not import: users have no claims before their import
-	imports            *importer
+	module.PusherStore
+	imports *importer
 }
 
 func (s importingPushers) Load(ctx context.Context, user mxid.UserID) (pusher.List, error) {
@@ -103,13 +103,6 @@ func (s importingPushers) Update(ctx context.Context, user mxid.UserID, edit fun
 		return err
 	}
 	return s.PusherStore.Update(ctx, user, edit)
-}
-
-func (s importingPushers) UpdatePusher(ctx context.Context, user mxid.UserID, key pusher.Key, edit func(*pusher.List) error) error {
-	if err := s.importMissing(ctx, user); err != nil {
-		return err
-	}
-	return s.PusherStore.UpdatePusher(ctx, user, key, edit)
 }
 
 func (s importingPushers) importMissing(ctx context.Context, user mxid.UserID) error {

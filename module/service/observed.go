@@ -101,23 +101,9 @@ func (s observedPushers) LoadMany(ctx context.Context, users []mxid.UserID) map[
 	return all
 }
 
-func (s observedPushers) LoadPusher(ctx context.Context, key pusher.Key, users []mxid.UserID) map[mxid.UserID]module.Result[pusher.List] {
-	ctx, end := s.o.Begin(ctx, s.o.loadMany)
-	all := s.store.LoadPusher(ctx, key, users)
-	end(outcomeOf(all))
-	return all
-}
-
 func (s observedPushers) Update(ctx context.Context, user mxid.UserID, edit func(*pusher.List) error) error {
 	ctx, end := s.o.Begin(ctx, s.o.update)
 	err := s.store.Update(ctx, user, edit)
-	end(observe.Outcome{Err: err})
-	return err
-}
-
-func (s observedPushers) UpdatePusher(ctx context.Context, user mxid.UserID, key pusher.Key, edit func(*pusher.List) error) error {
-	ctx, end := s.o.Begin(ctx, s.o.update)
-	err := s.store.UpdatePusher(ctx, user, key, edit)
 	end(observe.Outcome{Err: err})
 	return err
 }

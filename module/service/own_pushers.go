@@ -20,11 +20,6 @@ func (s ownPushers) Update(ctx context.Context, user mxid.UserID, edit func(*pus
 	return s.PusherStore.Update(ctx, user, edit)
 }
 
-func (s ownPushers) UpdatePusher(ctx context.Context, user mxid.UserID, key pusher.Key, edit func(*pusher.List) error) error {
-	defer s.changes.PushersChanged(user)
-	return s.PusherStore.UpdatePusher(ctx, user, key, edit)
-}
-
 func (s ownPushers) Delete(ctx context.Context, user mxid.UserID) error {
 	defer s.changes.PushersChanged(user)
 	return s.PusherStore.Delete(ctx, user)

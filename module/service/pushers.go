@@ -39,7 +39,7 @@ func (s *pusherService) Set(ctx context.Context, user mxid.UserID, p pusher.Push
 		}
 	}
 	if others == pusher.Imported { // keeps a pusher that the user has
-		return s.claim(ctx, user, p, others, s.add)
+		return s.claim(ctx, user, p, others)
 	}
 	claims, err := s.pushkeys.Pushkeys.Load(ctx, p.Digest())
 	if err != nil {
@@ -50,7 +50,7 @@ func (s *pusherService) Set(ctx context.Context, user mxid.UserID, p pusher.Push
 		if err := s.checkGrowth(ctx, user, p, others); err != nil {
 			return err
 		}
-		return s.claim(ctx, user, p, others, s.add)
+		return s.claim(ctx, user, p, others)
 	}
 	if own > rival && (rival == 0 || others == pusher.KeepOthers) {
 		outcome, err := s.renew(ctx, user, p, others, rival)
@@ -63,7 +63,7 @@ func (s *pusherService) Set(ctx context.Context, user mxid.UserID, p pusher.Push
 			return s.checkLoggedIn(ctx, user, p)
 		}
 	}
-	return s.claim(ctx, user, p, others, s.replace)
+	return s.claim(ctx, user, p, others)
 }
 
 // confirmAddress asks the host whether the address of a pusher of kind email is the
@@ -111,7 +111,7 @@ func (s *pusherService) renew(
 	ctx context.Context, user mxid.UserID, p pusher.Pusher, others pusher.Others, rival int64,
 ) (outcome renewal, err error) {
 	at := s.pushkeys.now().UnixMicro()
-	err = s.store.UpdatePusher(ctx, user, p.Key, s.withinLimits(func(list *pusher.List) {
+	err = s.store.Update(ctx, user, s.withinLimits(func(list *pusher.List) {
 		held, found := list.Pusher(p.Key)
 		outcome = needsClaim
 		if !found || held.Claim.Number == 0 || held.Claim.Number < rival || others == pusher.RemoveOthers && held.Claim.Removes == 0 {
@@ -138,31 +138,6 @@ func renewed(held, p pusher.Pusher, at int64) pusher.Pusher {
 	return p
 }
 
-// storing stores the pusher that edit sets for a key. It refuses a pusher over the user's
-// limits.
-type storing func(ctx context.Context, user mxid.UserID, key pusher.Key, edit func(*pusher.List)) error
-
-// replace sets a pusher that probably exists. For the limits it reads only the size of
-// the user's other pushers. If the pusher is new, add sets it.
-func (s *pusherService) replace(ctx context.Context, user mxid.UserID, key pusher.Key, edit func(*pusher.List)) error {
-	var isNew bool
-	err := s.store.UpdatePusher(ctx, user, key, s.withinLimits(func(list *pusher.List) {
-		if isNew = list.Len() == 0; !isNew {
-			edit(list)
-		}
-	}))
-	if err != nil || !isNew {
-		return err
-	}
-	return s.add(ctx, user, key, edit)
-}
-
-// add sets a pusher that probably does not exist. It reads the user's other pushers, for
-// the limits.
-func (s *pusherService) add(ctx context.Context, user mxid.UserID, _ pusher.Key, edit func(*pusher.List)) error {
-	return s.store.Update(ctx, user, s.withinLimits(edit))
-}
-
 func (s *pusherService) withinLimits(edit func(*pusher.List)) func(*pusher.List) error {
 	return func(list *pusher.List) error {
 		before := *list
@@ -181,13 +156,13 @@ func (s *pusherService) withinLimits(edit func(*pusher.List)) func(*pusher.List)
 // another user has claimed the key since: that user's request may not have seen this
 // pusher. The claim of an imported pusher precedes the other users' claims, so such a
 // request may have ended long ago.
-func (s *pusherService) claim(ctx context.Context, user mxid.UserID, p pusher.Pusher, others pusher.Others, store storing) error {
+func (s *pusherService) claim(ctx context.Context, user mxid.UserID, p pusher.Pusher, others pusher.Others) error {
 	number, pending, err := s.pushkeys.claim(ctx, user, p.Key, others, s.policy)
 	if err != nil {
 		return err
 	}
 	p.Claim = others.Claim(number)
-	if err := s.put(ctx, user, p, others, store); err != nil {
+	if err := s.put(ctx, user, p, others); err != nil {
 		return err
 	}
 	if err := s.checkLoggedIn(ctx, user, p); err != nil {
@@ -206,10 +181,10 @@ func (s *pusherService) claim(ctx context.Context, user mxid.UserID, p pusher.Pu
 
 // put stores a pusher. It joins the claim with the claim of the replaced pusher, because
 // a concurrent request of the user may have claimed since, and releases the unused claim.
-func (s *pusherService) put(ctx context.Context, user mxid.UserID, p pusher.Pusher, others pusher.Others, store storing) error {
+func (s *pusherService) put(ctx context.Context, user mxid.UserID, p pusher.Pusher, others pusher.Others) error {
 	var spare int64
 	at := s.pushkeys.now().UnixMicro()
-	err := store(ctx, user, p.Key, func(list *pusher.List) {
+	err := s.store.Update(ctx, user, s.withinLimits(func(list *pusher.List) {
 		held, found := list.Pusher(p.Key)
 		next := p
 		switch {
@@ -222,7 +197,7 @@ func (s *pusherService) put(ctx context.Context, user mxid.UserID, p pusher.Push
 		}
 		next.Claim, spare = p.Claim.Join(held.Claim)
 		list.Set(next)
-	})
+	}))
 	switch {
 	case err == nil:
 		s.pushkeys.release(ctx, p.Digest(), pusher.Owner{User: user, Claim: spare})
@@ -280,9 +255,9 @@ func (s *pusherService) removeOne(
 	ctx context.Context, user mxid.UserID, key pusher.Key, match func(pusher.Pusher) bool,
 ) (kept bool, err error) {
 	var removed []pusher.Pusher
-	err = s.store.UpdatePusher(ctx, user, key, func(list *pusher.List) error {
-		removed = list.Remove(match)
-		kept = list.Len() > 0
+	err = s.store.Update(ctx, user, func(list *pusher.List) error {
+		removed = list.Remove(func(p pusher.Pusher) bool { return p.Key == key && match(p) })
+		_, kept = list.Pusher(key)
 		return nil
 	})
 	return kept, s.releaseOf(ctx, user, removed, err)

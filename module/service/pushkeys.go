@@ -165,7 +165,7 @@ func isUnreadable(err error) bool {
 // held returns the stored pusher of a key for each user with a claim.
 func (k pushkeys) held(ctx context.Context, key pusher.Key, claims pusher.Claims) (map[mxid.UserID]pusher.Pusher, error) {
 	held := map[mxid.UserID]pusher.Pusher{}
-	for user, loaded := range k.Pushers.LoadPusher(ctx, key, claims.Users()) {
+	for user, loaded := range k.Pushers.LoadMany(ctx, claims.Users()) {
 		if isUnreadable(loaded.Err) {
 			continue // an unreadable pusher gets no notifications
 		}
@@ -198,8 +198,9 @@ func (k pushkeys) removeLosers(
 			continue
 		}
 		var removed []pusher.Pusher
-		err := k.Pushers.UpdatePusher(ctx, user, held[user].Key, func(list *pusher.List) error {
-			removed = list.Remove(func(p pusher.Pusher) bool { return p.Claim.Number < least })
+		key := held[user].Key
+		err := k.Pushers.Update(ctx, user, func(list *pusher.List) error {
+			removed = list.Remove(func(p pusher.Pusher) bool { return p.Key == key && p.Claim.Number < least })
 			return nil
 		})
 		if err != nil {

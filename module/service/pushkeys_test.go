@@ -78,20 +78,6 @@ func (c caller) LoadMany(ctx context.Context, users []mxid.UserID) map[mxid.User
 	return all
 }
 
-func (c caller) LoadPusher(ctx context.Context, key pusher.Key, users []mxid.UserID) map[mxid.UserID]module.Result[pusher.List] {
-	all := c.LoadMany(ctx, users)
-	for user, loaded := range all {
-		all[user] = module.Result[pusher.List]{Value: loaded.Value.Only(key), Err: loaded.Err}
-	}
-	return all
-}
-
-func (c caller) UpdatePusher(ctx context.Context, user mxid.UserID, key pusher.Key, edit func(*pusher.List) error) error {
-	return takeAlone(c, turn{string(user), true}, func() error {
-		return c.memory.UpdatePusher(ctx, user, key, edit)
-	})
-}
-
 func (c caller) Update(ctx context.Context, user mxid.UserID, edit func(*pusher.List) error) error {
 	return takeAlone(c, turn{string(user), true}, func() error { return c.memory.Update(ctx, user, edit) })
 }

@@ -195,28 +195,6 @@ func (p memoryPushers) Watch(ctx context.Context, watching func(), changed func(
 	return watch(ctx, p.memory, p.memory.pusherWatchers, &changed, watching)
 }
 
-func (p memoryPushers) LoadPusher(ctx context.Context, key pusher.Key, users []mxid.UserID) map[mxid.UserID]module.Result[pusher.List] {
-	return many(users, func(user mxid.UserID) (pusher.List, error) {
-		list, err := p.Load(ctx, user)
-		return list.Only(key), err
-	})
-}
-
-func (p memoryPushers) UpdatePusher(ctx context.Context, user mxid.UserID, key pusher.Key, edit func(*pusher.List) error) error {
-	return p.Update(ctx, user, func(list *pusher.List) error {
-		one := list.Only(key)
-		if err := edit(&one); err != nil {
-			return err
-		}
-		if changed, found := one.Pusher(key); found {
-			list.Set(changed)
-		} else {
-			list.Delete(key)
-		}
-		return nil
-	})
-}
-
 func (p memoryPushers) Delete(ctx context.Context, user mxid.UserID) error {
 	return p.memory.userStep(ctx, "delete pushers", user, func() error {
 		if _, found := p.memory.Lists[user]; found {

@@ -3,7 +3,6 @@ package storetest
 import (
 	"context"
 	"errors"
-	"strings"
 	"testing"
 	"time"
 
@@ -24,8 +23,6 @@ func Pushers(t *testing.T, newStore func(*testing.T) module.PusherStore) {
 		{"invalid user ids are refused, and an ended context changes nothing", refusedPusherCalls},
 		{"no change of many writers is lost, and many writers of one pusher leave one", pusherWriters},
 		{"many users are loaded at once", loadManyPushers},
-		{"one pusher is loaded and changed without the others", onePusher},
-		{"no change is lost among writers of one pusher and of all", pusherWritersOfBoth},
 		{"deleted pushers are gone", deletedPushers},
 		{"a watch reports changes by all hosts, but no repeated sets", watchedPushers},
 	} {
@@ -118,12 +115,10 @@ func refusedPusherCalls(t *testing.T, newStore func(*testing.T) module.PusherSto
 	wantRefused(t, user, func(ctx context.Context, user mxid.UserID) map[string]error {
 		_, load := store.Load(ctx, user)
 		return map[string]error{
-			"Load":         load,
-			"LoadMany":     store.LoadMany(ctx, []mxid.UserID{user})[user].Err,
-			"LoadPusher":   store.LoadPusher(ctx, p.Key, []mxid.UserID{user})[user].Err,
-			"Update":       store.Update(ctx, user, set),
-			"UpdatePusher": store.UpdatePusher(ctx, user, p.Key, func(*pusher.List) error { return nil }),
-			"Delete":       store.Delete(ctx, user),
+			"Load":     load,
+			"LoadMany": store.LoadMany(ctx, []mxid.UserID{user})[user].Err,
+			"Update":   store.Update(ctx, user, set),
+			"Delete":   store.Delete(ctx, user),
 		}
 	})
 	wantPushers(t, store, user)
@@ -174,94 +169,6 @@ func loadManyPushers(t *testing.T, newStore func(*testing.T) module.PusherStore)
 	}
 }
 
-func wantPusher(t *testing.T, store module.PusherStore, user mxid.UserID, key pusher.Key, want ...pusher.Pusher) {
-	t.Helper()
-	loaded := store.LoadPusher(t.Context(), key, []mxid.UserID{user})[user]
-	wantNoError(t, loaded.Err)
-	if loaded.Value.Len() != len(want) {
-		t.Fatalf("got %d pushers of the key, want %d", loaded.Value.Len(), len(want))
-	}
-	for i, p := range loaded.Value.All() {
-		p.Created = want[i].Created
-		wantEqual(t, string(p.AppendStored(nil)), string(want[i].AppendStored(nil)))
-	}
-}
-
-func onePusher(t *testing.T, newStore func(*testing.T) module.PusherStore) {
-	hosts, user, none := [2]module.PusherStore{newStore(t), newStore(t)}, newUser(), newUser()
-	a, b, c := aPusher("a", "1"), aPusher(`b","`, "2\n3\x00ü"), aPusher("c", "3")
-	setPushers(t, hosts[0], user, a, b, c)
-	wantPusher(t, hosts[1], user, b.Key, b)
-	wantPusher(t, hosts[1], user, aPusher("b", "2").Key)
-	wantPusher(t, hosts[1], none, b.Key)
-	for _, lang := range []string{"longer", "longer still"} {
-		b.Lang = lang
-		c.Lang += lang // another host changes c after the last change of b
-		setPushers(t, hosts[1], user, c)
-		var size pusher.Size
-		wantNoError(t, hosts[0].UpdatePusher(t.Context(), user, b.Key, func(list *pusher.List) error {
-			if list.Len() != 1 {
-				t.Errorf("the edit got %d pushers", list.Len())
-			}
-			list.Set(b)
-			size = list.Size()
-			return nil
-		}))
-		wantPushers(t, hosts[1], user, a, b, c)
-		whole, err := hosts[1].Load(t.Context(), user)
-		wantNoError(t, err)
-		if size != whole.Size() {
-			t.Errorf("the edit was told the size %+v, want that of all, %+v", size, whole.Size())
-		}
-	}
-	refused := hosts[1].UpdatePusher(t.Context(), user, a.Key, func(list *pusher.List) error {
-		list.Delete(a.Key)
-		return errRefused
-	})
-	if !errors.Is(refused, errRefused) {
-		t.Errorf("got error %v, want the edit's", refused)
-	}
-	for _, key := range []pusher.Key{a.Key, a.Key, aPusher("d", "4").Key} {
-		wantNoError(t, hosts[1].UpdatePusher(t.Context(), user, key, func(list *pusher.List) error {
-			list.Delete(key)
-			return nil
-		}))
-	}
-	setPushers(t, hosts[0], user, c)
-	wantPushers(t, hosts[0], user, b, c)
-}
-
-func pusherWritersOfBoth(t *testing.T, newStore func(*testing.T) module.PusherStore) {
-	hosts, user := [2]module.PusherStore{newStore(t), newStore(t)}, newUser()
-	for n := range writers / 2 {
-		setPushers(t, hosts[0], user, aPusher("app", name(n)))
-	}
-	together(t, func(ctx context.Context, writer int) error {
-		key := aPusher("app", name(writer/2)).Key
-		edit := func(list *pusher.List) error {
-			p, _ := list.Pusher(key)
-			if letter := string(rune('a' + writer%2)); !strings.Contains(p.Lang, letter) { // the store may repeat an edit
-				p.Lang += letter
-			}
-			list.Set(p)
-			return nil
-		}
-		return persist(ctx, func() error {
-			if writer%2 == 0 {
-				return hosts[writer/2%2].Update(ctx, user, edit)
-			}
-			return hosts[writer/2%2].UpdatePusher(ctx, user, key, edit)
-		})
-	})
-	list, err := hosts[1].Load(t.Context(), user)
-	wantNoError(t, err)
-	for _, p := range list.All() {
-		if p.Lang != "enab" && p.Lang != "enba" {
-			t.Errorf("a pusher was changed to %q, want both changes", p.Lang)
-		}
-	}
-}
-
 func deletedPushers(t *testing.T, newStore func(*testing.T) module.PusherStore) {
 	hosts, user := [2]module.PusherStore{newStore(t), newStore(t)}, newUser()
 	wantNoError(t, hosts[0].Delete(t.Context(), user)) // without stored pushers
@@ -306,7 +213,7 @@ func watchedPushers(t *testing.T, newStore func(*testing.T) module.PusherStore) 
 		}, 0, 1},
 		{"repeated sets", func() error { return repeatSets(t.Context(), store, user, p.Key) }, repeatedSets, 0},
 		{"a change without effect", func() error { return store.Update(t.Context(), user, func(*pusher.List) error { return nil }) }, 0, 0},
-		{"a change of one pusher", func() error { return store.UpdatePusher(t.Context(), user, p.Key, toggle) }, 0, 1},
+		{"a change of a pusher", func() error { return store.Update(t.Context(), user, toggle) }, 0, 1},
 		{"a removal", func() error {
 			return store.Update(t.Context(), user, func(list *pusher.List) error { list.Delete(p.Key); return nil })
 		}, 0, 1},
@@ -341,7 +248,7 @@ const repeatedSets = 20
 
 func repeatSets(ctx context.Context, store module.PusherStore, user mxid.UserID, key pusher.Key) error {
 	for n := range int64(repeatedSets) {
-		err := store.UpdatePusher(ctx, user, key, func(list *pusher.List) error {
+		err := store.Update(ctx, user, func(list *pusher.List) error {
 			p, _ := list.Pusher(key)
 			p.SetAt, p.Claim = n+1, pusher.KeepOthers.Claim(n+1)
 			list.Set(p)

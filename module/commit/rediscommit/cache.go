@@ -13,10 +13,7 @@ type cache[V, R any] struct {
 	entries bounded.Map[string, cached[V, R]] // by Redis key
 }
 
-// cached is the entry of a Redis key. If the Redis key holds several values, the entry
-// has the value that was used last.
 type cached[V, R any] struct {
-	key      string // of the value
 	bytes    int
 	snapshot commit.Snapshot[V, R]
 }
@@ -32,44 +29,34 @@ func newCache[V, R any](bytes int) *cache[V, R] {
 	return &cache[V, R]{entries: bounded.Map[string, cached[V, R]]{Limit: bytes}}
 }
 
-func (c *cache[V, R]) get(redisKey, key string) (snapshot commit.Snapshot[V, R], found bool) {
+func (c *cache[V, R]) get(key string) (snapshot commit.Snapshot[V, R], found bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	entry, found := c.entries.Get(redisKey)
-	if !found || entry.key != key {
-		return snapshot, false
-	}
-	return entry.snapshot, true
+	entry, found := c.entries.Get(key)
+	return entry.snapshot, found
 }
 
-func (c *cache[V, R]) has(redisKey string) bool {
+func (c *cache[V, R]) forget(key string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	_, found := c.entries.Get(redisKey)
-	return found
+	c.entries.Delete(key)
 }
 
-func (c *cache[V, R]) forget(redisKey string) {
+func (c *cache[V, R]) forgetBefore(key string, version int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.entries.Delete(redisKey)
-}
-
-func (c *cache[V, R]) forgetBefore(redisKey string, version int64) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if entry, found := c.entries.Get(redisKey); found && entry.snapshot.Revision.Version < version {
-		c.entries.Delete(redisKey)
+	if entry, found := c.entries.Get(key); found && entry.snapshot.Revision.Version < version {
+		c.entries.Delete(key)
 	}
 }
 
 // put caches a snapshot, or drops the old entry if the snapshot cannot be cached.
-func (c *cache[V, R]) put(redisKey string, entry cached[V, R]) {
+func (c *cache[V, R]) put(key string, entry cached[V, R]) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if weight := entry.bytes + entryBytes; entry.bytes > 0 && weight <= c.entries.Limit/minEntries {
-		c.entries.Put(redisKey, entry, weight)
+		c.entries.Put(key, entry, weight)
 		return
 	}
-	c.entries.Delete(redisKey)
+	c.entries.Delete(key)
 }

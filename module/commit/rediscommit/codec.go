@@ -19,11 +19,6 @@ type Codec[V, R any] struct {
 	// Observed is the store's name for observers, from package observe.
 	Observed string
 
-	// RedisKey returns the Redis key of a value, for Redis keys that hold several
-	// values. Both keys include the prefix and have the same hash tag. Nil means that
-	// they are equal.
-	RedisKey func(key string) string
-
 	Read Query[commit.Snapshot[V, R]]
 
 	// Current asks whether a snapshot is still stored, without reading the whole value.
@@ -57,20 +52,10 @@ type Codec[V, R any] struct {
 	AssumeMissing bool
 }
 
-func (c Codec[V, R]) redisKey(key string) string {
-	if c.RedisKey == nil {
-		return key
-	}
-	return c.RedisKey(key)
-}
-
 // Query is a command and the reader of its reply.
 type Query[T any] struct {
 	// Ask sends the command for a key, or queues it if the client is a pipeline.
 	Ask func(ctx context.Context, client redis.Cmdable, key string) redis.Cmder
-
-	// Script, if it is not nil, replaces Ask.
-	Script func(key string) *redisclient.Call
 
 	// Read reads the reply. Its errors are faults or errors of the client.
 	Read func(key string, reply redis.Cmder) (T, error)
@@ -84,16 +69,10 @@ type Query[T any] struct {
 type read[T any] struct {
 	query Query[T]
 	key   string
-
-	call  *redisclient.Call
 	reply redis.Cmder
 }
 
 func (r *read[T]) command() *redisclient.Command {
-	if r.query.Script != nil {
-		r.call = r.query.Script(r.key)
-		return r.call.Command()
-	}
 	return &redisclient.Command{Key: r.key, IsSingle: true, Queue: func(ctx context.Context, to redisclient.Sender) func() error {
 		r.reply = r.query.Ask(ctx, to, r.key)
 		return r.reply.Err
@@ -102,11 +81,8 @@ func (r *read[T]) command() *redisclient.Command {
 
 // result returns the value of a reply. Err is the error of sending the command.
 func (r *read[T]) result(err error) (value T, _ error) {
-	switch {
-	case err != nil && !errors.Is(err, redis.Nil):
+	if err != nil && !errors.Is(err, redis.Nil) {
 		return value, err
-	case r.call != nil:
-		return r.query.Read(r.key, r.call.Reply)
 	}
 	return r.query.Read(r.key, r.reply)
 }

@@ -53,22 +53,13 @@ func New[V, R any](client redis.UniversalClient, cfg Config, o Options, codec Co
 	return s, nil
 }
 
-// WithCodec returns a store for single values in the Redis keys of s, which differs
-// only in its codec. The codec must have [Codec.RedisKey].
-func (s *Store[V, R]) WithCodec(codec Codec[V, R]) *Store[V, R] {
-	other := *s
-	other.codec = codec
-	other.committer = other.newCommitter()
-	return &other
-}
-
 func (s *Store[V, R]) newCommitter() *commit.Committer[V, R] {
 	mode := commit.Written
 	if s.cfg.Durability.IsRequired() {
 		mode = commit.Confirmed
 	}
 	committer := commit.New(commit.Access[V, R]{
-		Read: s.load, Cached: s.cached, Same: s.codec.Same, Write: s.write, LockKey: s.codec.redisKey,
+		Read: s.load, Cached: s.cached, Same: s.codec.Same, Write: s.write,
 	}, mode)
 	if s.now != nil {
 		committer.SetClock(s.now)
@@ -128,7 +119,7 @@ func (s *Store[V, R]) removeVerified(ctx context.Context, key string) (err error
 		if _, err = s.run(ctx, removeScript, key, args...); err != nil {
 			return err
 		}
-		if err = s.pipelines.Elsewhere(ctx, &redisclient.Command{Key: s.codec.redisKey(key)})[0]; err == nil {
+		if err = s.pipelines.Elsewhere(ctx, &redisclient.Command{Key: key})[0]; err == nil {
 			return nil
 		}
 	}
@@ -158,7 +149,7 @@ func (s *Store[V, R]) Swap(ctx context.Context, key string, base stored.Revision
 func (s *Store[V, R]) load(ctx context.Context, key string) (commit.Snapshot[V, R], error) {
 	ctx, cancel := s.cfg.Bound(ctx)
 	defer cancel()
-	if known, found := s.cache.get(s.codec.redisKey(key), key); found {
+	if known, found := s.cache.get(key); found {
 		current, _, err := ask(ctx, s, key, s.codec.Current(known))
 		if err != nil {
 			return commit.Snapshot[V, R]{}, err
@@ -169,7 +160,7 @@ func (s *Store[V, R]) load(ctx context.Context, key string) (commit.Snapshot[V, 
 	}
 	whole, node, err := ask(ctx, s, key, s.codec.Read)
 	if err == nil && !whole.Found {
-		command := &redisclient.Command{Key: s.codec.redisKey(key), Node: node}
+		command := &redisclient.Command{Key: key, Node: node}
 		if otherMaster := s.pipelines.Elsewhere(ctx, command)[0]; otherMaster != nil {
 			// Another host may have stored the value since the first read.
 			if whole, _, err = ask(ctx, s, key, s.codec.Read); err == nil && !whole.Found {
@@ -207,16 +198,15 @@ func (s *Store[V, R]) unavailable(doing string, err error) error {
 // cached returns the cached snapshot of a key, which may be stale, or the assumed missing
 // value; see [Codec.AssumeMissing].
 func (s *Store[V, R]) cached(key string) (known commit.Snapshot[V, R], found bool) {
-	redisKey := s.codec.redisKey(key)
-	if known, found = s.cache.get(redisKey, key); found {
+	if known, found = s.cache.get(key); found {
 		return known, true
 	}
 	_, isSingle := s.client.(*redis.Client)
-	return known, isSingle && s.codec.AssumeMissing && !s.cache.has(redisKey)
+	return known, isSingle && s.codec.AssumeMissing
 }
 
 func (s *Store[V, R]) remember(key string, now commit.Snapshot[V, R]) {
-	s.cache.put(s.codec.redisKey(key), cached[V, R]{key, s.codec.Bytes(now), now})
+	s.cache.put(key, cached[V, R]{s.codec.Bytes(now), now})
 }
 
 // countWhole caches a snapshot that was read as a whole, and reports the read to the
@@ -228,7 +218,7 @@ func (s *Store[V, R]) countWhole(key string, now commit.Snapshot[V, R]) {
 
 func (s *Store[V, R]) count(event observe.Event) { s.writer.observer.Count(event, s.codec.Observed, 1) }
 
-func (s *Store[V, R]) forget(key string) { s.cache.forget(s.codec.redisKey(key)) }
+func (s *Store[V, R]) forget(key string) { s.cache.forget(key) }
 
 func (s *Store[V, R]) write(ctx context.Context, u commit.Update[V, R]) (now commit.Snapshot[V, R], done bool, err error) {
 	swap := s.codec.Prepare(u)
@@ -239,7 +229,7 @@ func (s *Store[V, R]) write(ctx context.Context, u commit.Update[V, R]) (now com
 		done, err = s.swapStaged(ctx, u.Key, *swap.Staged)
 	}
 	if !isStaged || errors.Is(err, errStagedRefused) {
-		done, err = s.run(ctx, s.swap, s.codec.redisKey(u.Key), swap.Args...)
+		done, err = s.run(ctx, s.swap, u.Key, swap.Args...)
 	}
 	if err != nil {
 		err = s.unavailable("write", err)

@@ -132,7 +132,7 @@ func (u *Users[V, R]) Swap(ctx context.Context, user mxid.UserID, base stored.Re
 // ForgetBefore drops a user's cached snapshot if it is older than version, which
 // another host has written. The next load then need not ask Redis about this snapshot.
 func (u *Users[V, R]) ForgetBefore(user mxid.UserID, version int64) {
-	u.store.cache.forgetBefore(u.store.codec.redisKey(u.store.cfg.KeyPrefix+u.key(user)), version)
+	u.store.cache.forgetBefore(u.store.cfg.KeyPrefix+u.key(user), version)
 }
 
 // Remove removes the value of a user, even if it is unreadable. Errors:
