@@ -104,6 +104,20 @@ func (c Content) AppendJSON(dst []byte) []byte {
 	return append(strictjson.AppendMembers(dst, c.Extra), '}')
 }
 
+// ReadContent reads what [Content.AppendJSON] wrote, for a store that keeps it with its
+// version. A content that is not an object counts as none: the result is the zero Content.
+// An error is [pushrule.Unreadable]: never overwrite such a content.
+func ReadContent(text string, version int64) (Content, error) {
+	rules, extra, found, err := pushrule.ReadContent(strictjson.NewReader(text))
+	switch {
+	case err != nil:
+		return Content{}, pushrule.Unreadable(err)
+	case !found:
+		return Content{}, nil
+	}
+	return Content{Rules: rules, Extra: extra, Version: version}, nil
+}
+
 // Result is the result of one of many operations.
 type Result[V any] struct {
 	Value V

@@ -16,7 +16,7 @@ const Schema = `
 CREATE TABLE IF NOT EXISTS push_rules (
 	user_id TEXT PRIMARY KEY,
 	version BIGINT NOT NULL UNIQUE,
-	event   TEXT NOT NULL
+	content TEXT NOT NULL
 );
 CREATE TABLE IF NOT EXISTS push_rules_version (last BIGINT NOT NULL);
 INSERT INTO push_rules_version SELECT 0 WHERE NOT EXISTS (SELECT 1 FROM push_rules_version)`
@@ -24,7 +24,7 @@ INSERT INTO push_rules_version SELECT 0 WHERE NOT EXISTS (SELECT 1 FROM push_rul
 type row struct {
 	user    mxid.UserID
 	version int64
-	event   string
+	content string
 }
 
 // selectRows returns the rows of a query. The argument in is the database or a transaction.
@@ -39,7 +39,7 @@ func selectRows(ctx context.Context, in interface {
 	defer found.Close()
 	for found.Next() {
 		var r row
-		if err := found.Scan(&r.user, &r.version, &r.event); err != nil {
+		if err := found.Scan(&r.user, &r.version, &r.content); err != nil {
 			return nil, unavailable(err)
 		}
 		rows = append(rows, r)
@@ -54,10 +54,10 @@ func unavailable(err error) error {
 	return module.Unavailable(err)
 }
 
-// many reads the rows of users, 500 with each query, and converts each row to a value. Event is the SQL expression for
-// the event.
+// many reads the rows of users, 500 with each query, and converts each row to a value. Content is the SQL expression
+// for the content.
 func many[V any](
-	ctx context.Context, db *sql.DB, users []mxid.UserID, event string, value func(row) (V, error),
+	ctx context.Context, db *sql.DB, users []mxid.UserID, content string, value func(row) (V, error),
 ) map[mxid.UserID]module.Result[V] {
 	all := make(map[mxid.UserID]module.Result[V], len(users))
 	for batch := range slices.Chunk(users, 500) {
@@ -70,7 +70,7 @@ func many[V any](
 			args = append(args, user)
 			places = append(places, fmt.Sprintf("$%d", len(args)))
 		}
-		rows, err := selectRows(ctx, db, `SELECT user_id, version, `+event+` FROM push_rules WHERE user_id IN (`+
+		rows, err := selectRows(ctx, db, `SELECT user_id, version, `+content+` FROM push_rules WHERE user_id IN (`+
 			strings.Join(places, ",")+`)`, args...)
 		for _, user := range args {
 			all[user.(mxid.UserID)] = module.Result[V]{Err: err}

@@ -10,7 +10,6 @@ import (
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pushrule"
-	"github.com/pushfx/pushfx/module/stored"
 )
 
 var _ module.RuleStore = (*Store)(nil)
@@ -31,32 +30,33 @@ func (s *Store) Update(
 	ctx context.Context, user mxid.UserID, edit func(*pushrule.Ruleset, bool) error,
 ) (after module.Content, err error) {
 	err = s.change(ctx, user, func(tx *sql.Tx, version int64) error {
-		rows, err := selectRows(ctx, tx, `SELECT user_id, version, event FROM push_rules WHERE user_id = $1`, user)
+		rows, err := selectRows(ctx, tx, `SELECT user_id, version, content FROM push_rules WHERE user_id = $1`, user)
 		if err != nil {
 			return err
 		}
-		var before stored.Event // none
+		var before module.Content // none
 		for _, r := range rows {
 			if before, err = read(r); err != nil {
-				return err // an unreadable event is not overwritten
+				return err // an unreadable content is not overwritten
 			}
 		}
-		e := before
-		if err := edit(&e.Rules, e.Found); err != nil {
+		after = before
+		if err := edit(&after.Rules, before.Found()); err != nil {
 			return err
 		}
-		if e.Found && e.Rules.Equal(before.Rules) {
-			after = content(before)
+		if before.Found() && after.Rules.Equal(before.Rules) {
 			return nil
 		}
-		e.Found, e.Revision.Version = true, version
-		after = content(e)
-		_, err = tx.ExecContext(ctx, `INSERT INTO push_rules (user_id, version, event) VALUES ($1, $2, $3)
-			ON CONFLICT (user_id) DO UPDATE SET version = excluded.version, event = excluded.event`,
-			user, version, e.Text(stored.Revision{}))
+		after.Version = version
+		_, err = tx.ExecContext(ctx, `INSERT INTO push_rules (user_id, version, content) VALUES ($1, $2, $3)
+			ON CONFLICT (user_id) DO UPDATE SET version = excluded.version, content = excluded.content`,
+			user, version, string(after.AppendJSON(nil)))
 		return unavailable(err)
 	})
-	return after, err
+	if err != nil {
+		return module.Content{}, err
+	}
+	return after, nil
 }
 
 // Delete implements [module.RuleStore].
@@ -97,10 +97,7 @@ func (s *Store) Load(ctx context.Context, user mxid.UserID) (module.Content, err
 
 // LoadMany implements [module.RuleStore].
 func (s *Store) LoadMany(ctx context.Context, users []mxid.UserID) map[mxid.UserID]module.Result[module.Content] {
-	return many(ctx, s.db, users, "event", func(r row) (module.Content, error) {
-		e, err := read(r)
-		return content(e), err
-	})
+	return many(ctx, s.db, users, "content", read)
 }
 
 // Versions implements [module.RuleStore]. It reads no rules.
@@ -108,18 +105,7 @@ func (s *Store) Versions(ctx context.Context, users []mxid.UserID) map[mxid.User
 	return many(ctx, s.db, users, "''", func(r row) (int64, error) { return r.version, nil })
 }
 
-func read(r row) (stored.Event, error) {
-	e, err := stored.ReadEvent(r.event)
-	e.Revision.Version = r.version
-	return e, err
-}
-
-func content(e stored.Event) module.Content {
-	if !e.Found {
-		return module.Content{}
-	}
-	return module.Content{Rules: e.Rules, Extra: e.ContentExtra, Version: e.Version()}
-}
+func read(r row) (module.Content, error) { return module.ReadContent(r.content, r.version) }
 
 // Watch implements [module.RuleStore]. It polls the database for changes.
 func (s *Store) Watch(ctx context.Context, watching func(), changed func(module.Change)) error {

@@ -23,7 +23,7 @@ func TestContract(t *testing.T) {
 	}
 	newStore := func(t *testing.T) module.RuleStore { return New(open(t, file), time.Millisecond) }
 	storetest.Rules(t, newStore, func(t *testing.T, user mxid.UserID, content string) {
-		plant(t, database, user, `{"type":"m.push_rules","content":`+content+`}`)
+		plant(t, database, user, content)
 	})
 }
 
@@ -39,11 +39,11 @@ func open(t *testing.T, file string) *sql.DB {
 	return db
 }
 
-// plant writes an event like another program, with the next version.
-func plant(t *testing.T, db *sql.DB, user mxid.UserID, event string) {
+// plant writes a content like another program, with the next version.
+func plant(t *testing.T, db *sql.DB, user mxid.UserID, content string) {
 	t.Helper()
 	err := New(db, 0).change(t.Context(), user, func(tx *sql.Tx, version int64) error {
-		_, err := tx.ExecContext(t.Context(), `INSERT OR REPLACE INTO push_rules VALUES ($1, $2, $3)`, user, version, event)
+		_, err := tx.ExecContext(t.Context(), `INSERT OR REPLACE INTO push_rules VALUES ($1, $2, $3)`, user, version, content)
 		return err
 	})
 	if err != nil {

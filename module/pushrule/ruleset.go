@@ -39,6 +39,23 @@ func ReadRuleset(r *strictjson.Reader) (Ruleset, error) {
 	return Ruleset{doc}, err
 }
 
+// ReadContent reads the content of an m.push_rules event: its rules, and the members beside
+// them. Found is false for a content that is not an object, which has no rules.
+func ReadContent(r *strictjson.Reader) (rules Ruleset, extra []Member, found bool, err error) {
+	if !r.IsObject() {
+		return Ruleset{}, nil, false, r.Skip()
+	}
+	err = r.Object(func(name string) (err error) {
+		if name == "global" {
+			rules, err = ReadRuleset(r)
+			return err
+		}
+		extra, err = r.Keep(extra, name)
+		return err
+	}, "global")
+	return rules, extra, true, err
+}
+
 func readLists(r *strictjson.Reader) (l lists, extra []Member, err error) {
 	err = r.Object(func(name string) (err error) {
 		if kind := Kind(name); kind.Valid() {

@@ -72,7 +72,8 @@ func readAnyEvent(text string) (Event, error) {
 		case "type":
 			return r.Skip()
 		case "content":
-			return e.readContent(r)
+			e.Rules, e.ContentExtra, e.Found, err = pushrule.ReadContent(r)
+			return err
 		case revisionMember:
 			last, err := r.Value()
 			e.Revision = ReadRevision(last)
@@ -85,21 +86,6 @@ func readAnyEvent(text string) (Event, error) {
 		return Event{}, pushrule.Unreadable(err)
 	}
 	return e, nil
-}
-
-func (e *Event) readContent(r *strictjson.Reader) error {
-	if !r.IsObject() {
-		return r.Skip()
-	}
-	e.Found = true
-	return r.Object(func(name string) (err error) {
-		if name == "global" {
-			e.Rules, err = pushrule.ReadRuleset(r)
-			return err
-		}
-		e.ContentExtra, err = r.Keep(e.ContentExtra, name)
-		return err
-	}, "global")
 }
 
 // Text returns the stored form of the event with a revision, or without one if it is
