@@ -191,6 +191,29 @@ func (b *body) contains(text string, m *meter) bool {
 	return where.first(&s, 0, startBounded|endBounded) >= 0
 }
 
+// conditionKinds sets the operation of a condition of each kind. A condition whose operation
+// is not set never matches: its kind is unknown, or it lacks a member.
+var conditionKinds = map[string]func(c *condition, parts conditionParts, owner mxid.UserID){
+	"event_match": (*condition).setPattern,
+	"event_property_is": func(c *condition, parts conditionParts, owner mxid.UserID) {
+		c.setValue(parts, propertyIs, propertyIsUser, owner)
+	},
+	"event_property_contains": func(c *condition, parts conditionParts, owner mxid.UserID) {
+		c.setValue(parts, propertyHas, propertyHasUser, owner)
+	},
+	"contains_display_name": func(c *condition, _ conditionParts, _ mxid.UserID) { c.op = displayName },
+	"room_member_count":     func(c *condition, parts conditionParts, _ mxid.UserID) { c.setCount(parts.is) },
+	"sender_notification_permission": func(c *condition, parts conditionParts, _ mxid.UserID) {
+		c.setLevel(parts, mayNotify)
+	},
+	"recipient_permission":                    setRecipientPermission, // MSC4506
+	"org.matrix.msc4506.recipient_permission": setRecipientPermission,
+}
+
+func setRecipientPermission(c *condition, parts conditionParts, _ mxid.UserID) {
+	c.setLevel(parts, hasPermission)
+}
+
 // newCondition compiles a condition. A comparison with the owner's id becomes a
 // comparison with the id of the evaluated user, unless the JSON writes the id with
 // unnecessary escapes.
@@ -200,25 +223,8 @@ func newCondition(source pushrule.Condition, owner mxid.UserID) condition {
 	if parts.key.kind == textual {
 		c.key = parseKey(parts.key.text)
 	}
-	switch parts.kind {
-	case "event_match":
-		c.setPattern(parts, owner)
-	case "event_property_is":
-		c.setValue(parts, propertyIs, propertyIsUser, owner)
-	case "event_property_contains":
-		c.setValue(parts, propertyHas, propertyHasUser, owner)
-	case "contains_display_name":
-		c.op = displayName
-	case "room_member_count":
-		c.setCount(parts.is)
-	case "sender_notification_permission":
-		if parts.key.kind == textual {
-			c.op, c.text = mayNotify, parts.key.text
-		}
-	case "recipient_permission", "org.matrix.msc4506.recipient_permission": // MSC4506
-		if parts.key.kind == textual {
-			c.op, c.text = hasPermission, parts.key.text
-		}
+	if set, known := conditionKinds[parts.kind]; known {
+		set(&c, parts, owner)
 	}
 	return c
 }
@@ -280,6 +286,12 @@ func (c *condition) setValue(parts conditionParts, exact, user operation, owner 
 		c.op = user
 	default:
 		c.op = exact
+	}
+}
+
+func (c *condition) setLevel(parts conditionParts, op operation) {
+	if parts.key.kind == textual {
+		c.op, c.text = op, parts.key.text
 	}
 }
 

@@ -19,6 +19,7 @@ type dialect struct {
 	emptyKeys  bool // an empty key or pattern counts as missing
 	fifty      bool // every notification has the default level 50
 	insides    bool // keys lead into strings and arrays
+	released   bool // kinds of conditions that only a proposal has match nothing
 }
 
 type quirk struct {
@@ -37,11 +38,12 @@ var quirks = []quirk{
 	{"empty", `a property's name, and a pattern, may be empty`, dialect{emptyKeys: true}},
 	{"other levels", `the schema of m.room.power_levels has a default, 50, for "room" alone`, dialect{fifty: true}},
 	{"insides", `a path is of "property names": strings and arrays have none`, dialect{insides: true}},
+	{"proposals", `none: recipient_permission is of a proposal, MSC4506`, dialect{released: true}},
 }
 
 var jsSDK = dialect{
 	outside: true, lineBreaks: true, dots: true, upperCase: true,
-	floats: true, senders: true, emptyKeys: true, fifty: true, insides: true,
+	floats: true, senders: true, emptyKeys: true, fifty: true, insides: true, released: true,
 }
 
 func (d dialect) hides(kind string, rule map[string]any) bool {

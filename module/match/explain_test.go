@@ -70,6 +70,14 @@ func TestExplanations(t *testing.T) {
 			match.Facts{User: "@alice:example.org", DisplayName: "Alice", Room: match.Room{MemberCount: 12, Power: &match.Power{Sender: 20, Notifications: map[string]int64{"party": 25}}}},
 			rules,
 		},
+		"conditions": {
+			`{"type":"m.room.message","room_id":"!a:example.org","sender":"@carol:example.org","content":{"list":["a",1]}}`,
+			match.Facts{User: "@alice:example.org", Power: &level, Room: match.Room{MemberCount: 1, Power: &match.Power{Permissions: map[string]int64{"invite": 50}}}},
+			match.Compile(readSet(t, `{"override":[
+				{"rule_id":"a","default":false,"enabled":true,"actions":[],"conditions":[{"kind":"room_member_count","is":"2"}]},
+				{"rule_id":"b","default":false,"enabled":true,"actions":[],"conditions":[{"kind":"event_property_contains","key":"content.list","value":"b"}]},
+				{"rule_id":"c","default":false,"enabled":true,"actions":[],"conditions":[{"kind":"recipient_permission","key":"invite"}]}]}`)),
+		},
 		"own": {
 			`{"type":"m.room.message","room_id":"!quiet:example.org","sender":"@alice:example.org","content":{"body":"Alice"}}`,
 			match.Facts{User: "@alice:example.org", DisplayName: "Alice"},

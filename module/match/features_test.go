@@ -22,6 +22,7 @@ func allFeatures(tb testing.TB) pushrule.Defaults {
 func TestFeaturesDecideAboutTheirEvents(t *testing.T) {
 	t.Parallel()
 	rules := match.Compile(allFeatures(t).For("@alice:example.org"))
+	decided := map[string]bool{}
 	low, high := int64(49), int64(50)
 	knock := `"type":"m.room.member","state_key":"@bob:example.org","content":{"membership":"knock"}`
 	for name, test := range map[string]struct {
@@ -52,10 +53,18 @@ func TestFeaturesDecideAboutTheirEvents(t *testing.T) {
 			room := match.Room{MemberCount: test.members, Power: &match.Power{Permissions: map[string]int64{"invite": 50}}}
 			result := rules.Evaluate(readEvent(t, `{"sender":"@bob:example.org",`+test.event+`}`), match.Facts{User: "@alice:example.org", Power: test.power, Room: room})
 			_, id := result.Rule()
+			decided[id] = true
 			if got := fmt.Sprint(id, " ", result.Notify(), " ", result.Sound()); got != test.want {
 				t.Errorf("got %q, want %q", got, test.want)
 			}
 		})
+	}
+	for _, feature := range pushrule.Features() {
+		for _, rule := range feature.Rules {
+			if !decided[rule.ID] {
+				t.Errorf("no event is decided by %s of the feature %s", rule.ID, feature.Name)
+			}
+		}
 	}
 }
 

@@ -130,7 +130,8 @@ func (g generator) condition() map[string]any {
 			map[string]any{"kind": "event_match", "key": "content.n", "pattern": pick(g, "A*b", "*", "a?b")})
 	}
 	kind := pick(g, "event_match", "event_match", "event_match", "event_property_is", "event_property_is", "event_property_contains",
-		"contains_display_name", "room_member_count", "sender_notification_permission", "org.example.unknown")
+		"contains_display_name", "room_member_count", "sender_notification_permission", "recipient_permission", "org.matrix.msc4506.recipient_permission",
+		"org.example.unknown")
 	c := map[string]any{"kind": kind}
 	switch kind {
 	case "event_match":
@@ -146,6 +147,8 @@ func (g generator) condition() map[string]any {
 		c["is"] = pick(g, "2", "==2", "<3", ">2", ">=10", "<=2", "02", "=2", "", ">", "<>2", " 2", "-1", "99999999999999999999", "<99999999999999999999")
 	case "sender_notification_permission":
 		c["key"] = pick(g, "room", "room", "other", "third")
+	case "recipient_permission", "org.matrix.msc4506.recipient_permission":
+		c["key"] = pick[any](g, "invite", "invite", "kick", "ban", "redact", "other", 7)
 	}
 	if g.IntN(20) == 0 {
 		delete(c, pick(g, "key", "pattern", "value", "is"))
@@ -203,7 +206,12 @@ func (g generator) facts() match.Facts {
 		facts.Room.Power = &match.Power{
 			Sender: pick[int64](g, 0, 49, 50, 100, -1), SenderCreator: g.IntN(10) == 0,
 			Notifications: pick(g, nil, map[string]int64{"room": 20}, map[string]int64{"room": 100, "other": 10}),
+			Permissions:   pick(g, nil, map[string]int64{"invite": 20}, map[string]int64{"kick": 0, "other": 0}),
 		}
+	}
+	if g.IntN(4) > 0 {
+		level := pick[int64](g, -1, 0, 19, 20, 50)
+		facts.Power = &level
 	}
 	return facts
 }

@@ -78,8 +78,14 @@ func (r reference) matches(kind string, rule map[string]any) bool {
 }
 
 func (r reference) holds(c map[string]any) bool {
-	switch c["kind"] {
-	case "event_match":
+	kind, _ := c["kind"].(string)
+	holds := referenceConditions[kind]
+	// "Unrecognised conditions MUST NOT match any events"
+	return holds != nil && holds(r, c)
+}
+
+var referenceConditions = map[string]func(r reference, c map[string]any) bool{
+	"event_match": func(r reference, c map[string]any) bool {
 		key, isKey := c["key"].(string)
 		pattern, isPattern := c["pattern"].(string)
 		value, isString := r.property(key).(string)
@@ -90,10 +96,12 @@ func (r reference) holds(c map[string]any) bool {
 			return r.dialect.words(pattern, value)
 		}
 		return r.dialect.glob([]rune(pattern), []rune(value))
-	case "event_property_is":
+	},
+	"event_property_is": func(r reference, c map[string]any) bool {
 		key, isKey := c["key"].(string)
 		return isKey && r.dialect.equal(r.property(key), member(c, "value"))
-	case "event_property_contains":
+	},
+	"event_property_contains": func(r reference, c map[string]any) bool {
 		key, isKey := c["key"].(string)
 		list, _ := r.property(key).([]any)
 		for _, element := range list {
@@ -102,20 +110,23 @@ func (r reference) holds(c map[string]any) bool {
 			}
 		}
 		return false
-	case "contains_display_name":
+	},
+	"contains_display_name": func(r reference, _ map[string]any) bool {
 		body, isString := r.property("content.body").(string)
 		name := strings.NewReplacer("*", "\ue000", "?", "\ue001") // characters that occur in no test
 		return isString && r.facts.DisplayName != "" &&
 			r.dialect.words(name.Replace(r.facts.DisplayName), name.Replace(body))
-	case "room_member_count":
+	},
+	"room_member_count": func(r reference, c map[string]any) bool {
 		is, _ := c["is"].(string)
 		return r.facts.Room.MemberCount > 0 && referenceCount(is, r.facts.Room.MemberCount)
-	case "sender_notification_permission":
+	},
+	"sender_notification_permission": func(r reference, c map[string]any) bool {
 		key, isKey := c["key"].(string)
 		return isKey && r.mayNotify(key)
-	}
-	// "Unrecognised conditions MUST NOT match any events"
-	return false
+	},
+	"recipient_permission":                    reference.hasPermission,
+	"org.matrix.msc4506.recipient_permission": reference.hasPermission,
 }
 
 type missing struct{}
@@ -245,4 +256,18 @@ func (r reference) mayNotify(key string) bool {
 		level, found = 50, true
 	}
 	return found && (power.SenderCreator || power.Sender >= level)
+}
+
+// hasPermission follows MSC4506: the recipient's power level is compared with the level
+// for the action that key names, with the defaults of m.room.power_levels.
+func (r reference) hasPermission(c map[string]any) bool {
+	levels := map[any]int64{"invite": 0, "kick": 50, "ban": 50, "redact": 50}
+	level, isAction := levels[c["key"]]
+	if !isAction || r.dialect.released || r.facts.Power == nil || r.facts.Room.Power == nil {
+		return false
+	}
+	if ofRoom, found := r.facts.Room.Power.Permissions[c["key"].(string)]; found {
+		level = ofRoom
+	}
+	return *r.facts.Power >= level
 }

@@ -14,7 +14,7 @@ type Condition string
 func (c Condition) MarshalJSON() ([]byte, error) { return []byte(c), nil }
 
 // readConditions reads a submitted list. A condition must have a kind and the members
-// that the specification requires for that kind: strict client libraries drop the
+// that its kind needs: strict client libraries drop the
 // user's whole set if one member is missing.
 func readConditions(r *strictjson.Reader) ([]Condition, error) {
 	return readList[Condition](r, func() (string, error) {
@@ -30,18 +30,16 @@ func readConditions(r *strictjson.Reader) ([]Condition, error) {
 	})
 }
 
-func requiredMembers(kind string) []string {
-	switch kind {
-	case "event_match":
-		return []string{"key", "pattern"}
-	case "event_property_is", "event_property_contains":
-		return []string{"key", "value"}
-	case "room_member_count":
-		return []string{"is"}
-	case "sender_notification_permission":
-		return []string{"key"}
-	}
-	return nil
+// requiredMembers has the members that each kind of condition needs.
+var requiredMembers = map[string][]string{
+	"event_match":                    {"key", "pattern"},
+	"event_property_is":              {"key", "value"},
+	"event_property_contains":        {"key", "value"},
+	"room_member_count":              {"is"},
+	"sender_notification_permission": {"key"},
+
+	"recipient_permission":                    {"key"}, // MSC4506
+	"org.matrix.msc4506.recipient_permission": {"key"},
 }
 
 func checkCondition(text, path string) error {
@@ -52,7 +50,7 @@ func checkCondition(text, path string) error {
 	}
 	kind := strictjson.Walk(members["kind"])
 	var missing []string
-	for _, name := range append([]string{"kind"}, requiredMembers(kind.String())...) {
+	for _, name := range append([]string{"kind"}, requiredMembers[kind.String()]...) {
 		value, found := members[name]
 		switch {
 		case !found:

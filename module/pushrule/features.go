@@ -9,11 +9,10 @@ import (
 // Feature is a table of server-default rules that a proposal adds to the specification.
 // Pass it to [NewDefaults]. Do not change the features of this package.
 type Feature struct {
-	Name           string            // for flags and errors
-	Flag           string            // the member of unstable_features in GET /versions; empty if the proposal names none
-	Rules          []DefaultRule     // with the unstable ids that clients use today
-	StableIDs      map[string]string // stable ids of the proposal, by the ids in Rules
-	ConditionKinds []string          // kinds of condition that the specification lacks
+	Name      string            // for flags and errors
+	Flag      string            // the member of unstable_features in GET /versions; empty if the proposal names none
+	Rules     []DefaultRule     // with the unstable ids that clients use today
+	StableIDs map[string]string // stable ids of the proposal, by the ids in Rules
 }
 
 // Polls notifies users of the start and the end of a poll as of a message, and not of
@@ -83,8 +82,7 @@ var Knocks = Feature{
 			Conditions: conditions(eventMatch("type", "m.room.member"), eventMatch("content.membership", "knock"),
 				`{"kind":"org.matrix.msc4506.recipient_permission","key":"invite"}`)},
 	},
-	StableIDs:      map[string]string{".org.matrix.msc4506.rule.knock": ".m.rule.knock"},
-	ConditionKinds: []string{"org.matrix.msc4506.recipient_permission"},
+	StableIDs: map[string]string{".org.matrix.msc4506.rule.knock": ".m.rule.knock"},
 }
 
 const isLive Condition = `{"kind":"event_property_is","key":"content.live","value":true}`
