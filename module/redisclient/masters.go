@@ -11,12 +11,6 @@ func (p *Pipelines) isCluster() bool {
 	return isCluster
 }
 
-func (p *Pipelines) add(node *redis.Client) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.created[node.Options().Addr] = node
-}
-
 // masterOf returns the client of the master that serves a key, or nil if the host's
 // client does not show its nodes.
 func (p *Pipelines) masterOf(ctx context.Context, key string) (*redis.Client, error) {
@@ -29,12 +23,21 @@ func (p *Pipelines) masterOf(ctx context.Context, key string) (*redis.Client, er
 	return nil, nil
 }
 
-// at returns a client of a cluster's node, nil if there is none, and makes the node
-// known to the cluster client.
+// newcomers are clients of nodes that the cluster client does not know, by address.
 //
-// ForEachShard skips a master without slots, also while its first slot moves to it. The
-// cluster client knows such a master once a read was redirected to it.
-func (p *Pipelines) at(ctx context.Context, address string) *redis.Client {
+// CLUSTER SLOTS lists no master without slots, also while its first slot moves to it. The
+// cluster client may close a node that it knows from a redirection only.
+type newcomers map[string]*redis.Client
+
+func (n newcomers) close() {
+	for _, node := range n {
+		_ = node.Close()
+	}
+}
+
+// at returns the client of the node at an address in a redirection, or nil if the host's
+// client itself follows redirections.
+func (p *Pipelines) at(ctx context.Context, address string, known newcomers) *redis.Client {
 	cluster, isCluster := p.client.(*redis.ClusterClient)
 	if !isCluster {
 		return nil
@@ -42,9 +45,11 @@ func (p *Pipelines) at(ctx context.Context, address string) *redis.Client {
 	if node, found := clientsOf(ctx, cluster.ForEachShard)[address]; found {
 		return node
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.created[address]
+	if _, found := known[address]; !found {
+		o := cluster.Options()
+		known[address] = newNodeClient(o, address, o.PoolSize)
+	}
+	return known[address]
 }
 
 // Master returns the client of the master that serves a key, or nil if it is not known.

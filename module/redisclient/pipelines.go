@@ -30,7 +30,6 @@ type Pipelines struct {
 	writes coalescer
 
 	mu      sync.Mutex
-	created map[string]*redis.Client  // nodes of the cluster client, by address
 	durable map[Durability]*coalescer // writes
 }
 
@@ -38,13 +37,10 @@ type Pipelines struct {
 // caller closes the client. The observer gets each [observe.MasterSkipped].
 func NewPipelines(client redis.UniversalClient, observer observe.Observer) *Pipelines {
 	p := &Pipelines{
-		client: client, moves: newMoves(client, observe.Or(observer)), created: map[string]*redis.Client{}, durable: map[Durability]*coalescer{},
+		client: client, moves: newMoves(client, observe.Or(observer)), durable: map[Durability]*coalescer{},
 	}
 	p.reads = coalescer{pipelines: p, kind: Kind{IsRead: true}, slots: func(*redis.Client) int { return runtime.GOMAXPROCS(0) }}
 	p.writes = coalescer{pipelines: p, slots: func(*redis.Client) int { return maxBatches }}
-	if cluster, isCluster := client.(*redis.ClusterClient); isCluster {
-		cluster.OnNewNode(p.add)
-	}
 	return p
 }
 
@@ -127,6 +123,8 @@ func (p *Pipelines) Do(ctx context.Context, k Kind, commands ...*Command) []erro
 		all[i].Command = c
 		open[i] = &all[i]
 	}
+	known := newcomers{}
+	defer known.close()
 	for try := 0; len(open) > 0; try++ {
 		if len(open) > 1 {
 			p.sendGroups(ctx, k, open)
@@ -136,7 +134,7 @@ func (p *Pipelines) Do(ctx context.Context, k Kind, commands ...*Command) []erro
 		if slices.ContainsFunc(open, func(s *sent) bool { return s.left != nil }) {
 			break
 		}
-		open = slices.DeleteFunc(open, func(s *sent) bool { return !p.mayRepeat(ctx, k, s) })
+		open = slices.DeleteFunc(open, func(s *sent) bool { return !p.mayRepeat(ctx, k, s, known) })
 		if len(open) > 0 && !waitBeforeRetry(ctx, try) {
 			break
 		}
@@ -253,7 +251,11 @@ func (p *Pipelines) send(ctx context.Context, k Kind, node *redis.Client, group 
 	case k.isDurable():
 		sendDurably(ctx, k.Durability, node, group)
 	case node == nil:
-		exec(ctx, p.client.Pipeline(), group)
+		pipe := p.client.Pipeline()
+		for _, s := range group {
+			s.queue(ctx, pipe)
+		}
+		exec(ctx, pipe, group)
 	case len(group) == 1 && group[0].IsSingle && !p.isCluster():
 		group[0].err = group[0].Queue(ctx, node)()
 	default:
@@ -295,7 +297,7 @@ func (p *Pipelines) clientRepeats() bool {
 }
 
 // mayRepeat reports whether to send a failed command again, and prepares it.
-func (p *Pipelines) mayRepeat(ctx context.Context, k Kind, s *sent) bool {
+func (p *Pipelines) mayRepeat(ctx context.Context, k Kind, s *sent, known newcomers) bool {
 	if lacksReply(s.err) {
 		return p.repeats(ctx, k, s)
 	}
@@ -310,7 +312,7 @@ func (p *Pipelines) mayRepeat(ctx context.Context, k Kind, s *sent) bool {
 		return true
 	case "MOVED", "ASK":
 		if _, address, found := strings.Cut(rest, " "); found {
-			s.redirect = p.at(ctx, address)
+			s.redirect = p.at(ctx, address, known)
 			s.asking = word == "ASK" && s.redirect != nil
 		}
 		return true

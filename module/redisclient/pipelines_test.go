@@ -340,15 +340,13 @@ func TestAWriteWithoutAReplyIsNotRepeated(t *testing.T) {
 	proxy := redistest.NewProxy(t, redistest.Single(t))
 	client := proxy.Client(t, func(o *redis.Options) { o.MaxRetries = -1 })
 	p := NewPipelines(client, nil)
-	write := &Command{Key: "key", Queue: func(ctx context.Context, to Sender) func() error { return to.Incr(ctx, "key").Err }}
-	read := &Command{Key: "key", Queue: func(ctx context.Context, to Sender) func() error { return to.Get(ctx, "key").Err }}
 	proxy.CutReply(1, "INCR")
-	if err := p.Do(t.Context(), Kind{}, write)[0]; err == nil {
+	if err := p.Do(t.Context(), Kind{}, write("key"))[0]; err == nil {
 		t.Error("no error")
 	}
 	proxy.CutReply(1, "GET")
 	proxy.CutReply(2, "GET")
-	if err := p.Do(t.Context(), Kind{IsRead: true}, read)[0]; err != nil {
+	if err := p.Do(t.Context(), Kind{IsRead: true}, read("key"))[0]; err != nil {
 		t.Errorf("the read is not repeated: %v", err)
 	}
 	if got := client.Get(t.Context(), "key").Val(); got != "1" {
@@ -382,4 +380,78 @@ func TestCancelledCallsDoNotAffectOthers(t *testing.T) {
 			t.Errorf("at the end, %d batches are under way and %d calls wait", len(q.sending), len(q.waiting))
 		}
 	})
+}
+
+// read and write are commands for one key.
+func read(key string) *Command {
+	return &Command{Key: key, IsSingle: true, Queue: func(ctx context.Context, to Sender) func() error { return to.Get(ctx, key).Err }}
+}
+
+func write(key string) *Command {
+	return &Command{Key: key, IsSingle: true, Queue: func(ctx context.Context, to Sender) func() error { return to.Incr(ctx, key).Err }}
+}
+
+// The cluster client learns of a master only from CLUSTER SLOTS, which lists none without slots.
+func TestKeysOnAMasterWithoutSlotsAreReadAndWritten(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.Cluster(t, 3, 1)
+	client := cluster.Client(t)
+	p := NewPipelines(client, nil)
+	newcomer := cluster.Newcomer(t)
+	ctx, cancel := context.WithTimeout(t.Context(), never)
+	defer cancel()
+	if err := client.Incr(ctx, movedKey).Err(); err != nil {
+		t.Fatal(err)
+	}
+	move, err := cluster.BeginMove(ctx, movedSlot, newcomer)
+	if err == nil {
+		err = move.MoveKeys(ctx, movedKey)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	var running sync.WaitGroup
+	for range 2 * maxBatch { // some of these share a pipeline
+		running.Go(func() {
+			for _, err := range p.Do(ctx, Kind{}, write(movedKey), write("other"), write("new{"+movedKey+"}")) {
+				mustWork(t)(err)
+			}
+			mustWork(t)(p.Do(ctx, Kind{IsRead: true}, read(movedKey))[0])
+			mustWork(t)(p.Do(ctx, Kind{Durability: Durability{Replicas: 1, Timeout: time.Second}}, write(movedKey))[0])
+		})
+	}
+	running.Wait()
+	mustWork(t)(move.Finish(ctx))
+	for key, want := range map[string]int{movedKey: 1 + 4*maxBatch, "other": 2 * maxBatch, "new{" + movedKey + "}": 2 * maxBatch} {
+		if got := client.Get(ctx, key).Val(); got != strconv.Itoa(want) {
+			t.Errorf("%s: got %s, want %d", key, got, want)
+		}
+	}
+}
+
+// wrapped is a client type of a host.
+type wrapped struct{ redis.UniversalClient }
+
+func TestClientsOfUnknownTypesSendTheCommands(t *testing.T) {
+	t.Parallel()
+	single, cluster := redistest.Single(t), redistest.Cluster(t, 3, 0)
+	ring := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"one": single.Addr()}})
+	defer ring.Close()
+	for name, client := range map[string]redis.UniversalClient{
+		"a wrapped client": wrapped{single.Client(t)}, "a wrapped cluster client": wrapped{cluster.Client(t)}, "a ring": ring,
+	} {
+		p := NewPipelines(client, nil)
+		mustWork(t)(errors.Join(p.Do(t.Context(), Kind{}, write(name))...))
+		mustWork(t)(errors.Join(p.Do(t.Context(), Kind{}, write(name), write(name+"b"))...))
+		mustWork(t)(errors.Join(p.Do(t.Context(), Kind{IsRead: true}, read(name), read(name+"b"))...))
+		if got := client.Get(t.Context(), name).Val(); got != "2" {
+			t.Errorf("%s: two writes were done as %q", name, got)
+		}
+		if err := p.Do(t.Context(), Kind{IsRead: true}, read(name+"missing"))[0]; !errors.Is(err, redis.Nil) {
+			t.Errorf("%s: a missing key: %v", name, err)
+		}
+		if errs := p.Elsewhere(t.Context(), read(name)); errs[0] != nil {
+			t.Error(errs[0])
+		}
+	}
 }

@@ -217,7 +217,7 @@ func (s *shape) reach(ctx context.Context, limit time.Duration, m *master, do fu
 	defer cancel()
 	client, found := s.clientOf(m)
 	if !found {
-		client = newNodeClient(s.cluster.Options(), m.addresses[0])
+		client = newNodeClient(s.cluster.Options(), m.addresses[0], 1)
 		defer client.Close()
 	}
 	for range maxSendings {
@@ -358,14 +358,14 @@ func addressesOf(field string) []string {
 
 // newNodeClient returns a client with the cluster client's settings, but without
 // retries.
-func newNodeClient(o *redis.ClusterOptions, address string) *redis.Client {
+func newNodeClient(o *redis.ClusterOptions, address string, poolSize int) *redis.Client {
 	options := &redis.Options{
 		Addr: address, Dialer: o.Dialer, OnConnect: o.OnConnect, TLSConfig: o.TLSConfig,
 		Protocol: o.Protocol, Username: o.Username, Password: o.Password,
 		CredentialsProvider: o.CredentialsProvider, CredentialsProviderContext: o.CredentialsProviderContext,
 		StreamingCredentialsProvider: o.StreamingCredentialsProvider,
 		DialTimeout:                  o.DialTimeout, ReadTimeout: o.ReadTimeout, WriteTimeout: o.WriteTimeout,
-		ContextTimeoutEnabled: true, MaxRetries: -1, DialerRetries: 1, PoolSize: 1,
+		ContextTimeoutEnabled: true, MaxRetries: -1, DialerRetries: 1, PoolSize: poolSize,
 		DisableIdentity: o.DisableIdentity, IdentitySuffix: o.IdentitySuffix, MaintNotificationsConfig: o.MaintNotificationsConfig,
 	}
 	if o.NewClient != nil {

@@ -197,7 +197,7 @@ func (v *view) checkWhole(views []*view) error {
 		}
 	}
 	for _, other := range views {
-		if !listed[other.node.id] && other.info["role"] != "master" { // A master may have no slots.
+		if !listed[other.node.id] && !other.lacksSlots(views) {
 			return fmt.Errorf("does not list %s for clients", other.node.Addr())
 		}
 		delete(listed, other.node.id)
@@ -206,6 +206,17 @@ func (v *view) checkWhole(views []*view) error {
 		return fmt.Errorf("lists %d servers for clients that do not run", len(listed))
 	}
 	return nil
+}
+
+// lacksSlots reports whether a node is a master without slots, or replicates one: no
+// list for clients has these.
+func (v *view) lacksSlots(views []*view) bool {
+	if v.info["role"] == "master" {
+		return !slices.ContainsFunc(v.ranges, func(r slotRange) bool { return r.ids[0] == v.node.id })
+	}
+	return slices.ContainsFunc(views, func(other *view) bool {
+		return strconv.Itoa(other.node.port) == v.info["master_port"] && other.info["role"] == "master" && other.lacksSlots(views)
+	})
 }
 
 func checkEpochs(views []*view) error {
