@@ -69,6 +69,7 @@ func TestDeactivationRemovesTheUsersData(t *testing.T) {
 	d := startDemo(t, "-redis-mode", "standalone", "-redis", server.Addr())
 	token := d.login("alice", "demo", "").AccessToken
 	d.setPusher(token, "phone")
+	d.expect("PUT", v3+"/user/@alice:localhost/account_data/m.direct", token, "{}", 200, "{}")
 	keys := func() []string {
 		keys, err := server.Client(t).Keys(t.Context(), "*alice*").Result()
 		if err != nil {
@@ -212,7 +213,7 @@ func TestAccountsWorkWithoutTheModule(t *testing.T) {
 	log := zap.New(core)
 	users := sessions.New(startStore(t), "localhost", func(mxid.UserID) {})
 	limits := newLimits(0, 0)
-	groups := []handlers.RouteGroup{newAccount(users, limits, moduleAway{}, newForgetting(users, moduleAway{}, log), log)}
+	groups := []handlers.RouteGroup{newAccount(users, limits, moduleAway{}, newForgetting(users, startRooms(t), moduleAway{}, log), log)}
 	router := newRouter(groups, newAuth(users, limits), newLogin(users, limits, moduleAway{}, log), limits, newDrain(config{}), newGuard(config{}), &pushfx.Push{}, log)
 	request := func(path, token, body string) string {
 		t.Helper()
