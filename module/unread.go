@@ -127,7 +127,8 @@ type RoomPosition struct {
 // NotifiedEvents gives GET /notifications the events of notifications. It is the host's.
 type NotifiedEvents interface {
 	// Events returns the JSON of each event as the user's client may see it. The text of an
-	// event that is hidden, redacted or gone is empty.
+	// event that is hidden, redacted, gone or cannot be read now is empty, and the list
+	// leaves it out. After an error the request fails.
 	Events(ctx context.Context, user mxid.UserID, places []RoomPosition) ([]string, error)
 }
 

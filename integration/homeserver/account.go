@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"slices"
 
 	"github.com/labstack/echo/v4"
 	"go.uber.org/zap"
@@ -31,6 +32,8 @@ func newAccount(sessions *sessions.Sessions, limits *limits, host module.HostSer
 func (a *account) Register(g *echo.Group, _ handlers.Dialect, auth ...echo.MiddlewareFunc) {
 	g.GET("/account/whoami", whoami, auth...)
 	g.GET("/capabilities", capabilities, auth...)
+	g.GET("/account/3pid", threePIDs, auth...)
+	g.GET("/devices", a.devices, auth...)
 	g.POST("/logout", a.logout, auth...)
 	g.POST("/logout/all", a.logoutAll, auth...)
 	g.POST("/account/password", a.changePassword, auth...)
@@ -128,6 +131,26 @@ func whoami(c echo.Context) error {
 		"device_id": who.Device,
 		"is_guest":  false,
 	})
+}
+
+// threePIDs says that the user has no e-mail addresses, for which clients would set pushers.
+func threePIDs(c echo.Context) error {
+	return c.JSON(http.StatusOK, map[string]any{"threepids": []string{}})
+}
+
+// devices lists the user's devices. Clients compare them with the devices of pushers.
+func (a *account) devices(c echo.Context) error {
+	ctx := c.Request().Context()
+	ids, err := a.sessions.Devices(ctx, sessions.CallerFrom(ctx).User)
+	if err != nil {
+		return err
+	}
+	slices.Sort(ids)
+	all := make([]map[string]string, len(ids))
+	for i, id := range ids {
+		all[i] = map[string]string{"device_id": id}
+	}
+	return c.JSON(http.StatusOK, map[string]any{"devices": all})
 }
 
 // capabilities says that users can do all that a client assumes by default.

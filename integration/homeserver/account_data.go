@@ -1,7 +1,9 @@
 package main
 
 import (
+	"errors"
 	"net/http"
+	"strings"
 
 	"github.com/labstack/echo/v4"
 
@@ -12,7 +14,7 @@ import (
 	"github.com/pushfx/pushfx/module/mxid"
 )
 
-// accountData serves the list of ignored users. It refuses to store other types of account data.
+// accountData serves account data of any type, global and of rooms. The module serves m.push_rules.
 type accountData struct {
 	store *sessions.Store
 	rooms *rooms.Store
@@ -25,70 +27,103 @@ func newAccountData(store *sessions.Store, rooms *rooms.Store, waker *waker) *ac
 
 // Register implements [handlers.RouteGroup].
 func (a *accountData) Register(g *echo.Group, _ handlers.Dialect, auth ...echo.MiddlewareFunc) {
-	g.GET("/user/:userId/account_data/"+sessions.IgnoredType, a.getIgnored, auth...)
-	g.PUT("/user/:userId/account_data/"+sessions.IgnoredType, a.putIgnored, auth...)
-	g.Any("/user/:userId/account_data/:type", a.other, auth...)
-	g.Any("/user/:userId/rooms/:roomId/account_data/:type", a.other, auth...)
+	for _, path := range []string{"/user/:userId/account_data/:type", "/user/:userId/rooms/:roomId/account_data/:type"} {
+		g.GET(path, a.get, auth...)
+		g.PUT(path, a.put, auth...)
+		g.DELETE(path, a.delete, auth...)
+	}
 }
 
-func (a *accountData) getIgnored(c echo.Context) error {
-	user, err := owner(c)
+// place returns the owner, the room and the type of the account data in a path. The room is empty for global data.
+func (a *accountData) place(c echo.Context) (user mxid.UserID, room, kind string, err error) {
+	if kind, err = pathParam(c, "type"); err != nil {
+		return "", "", "", err
+	}
+	if user, err = owner(c); err != nil {
+		return "", "", "", err
+	}
+	if len(kind) > rooms.MaxIDBytes || strings.Contains(kind, "\x00") {
+		return "", "", "", badRequest("M_INVALID_PARAM", "Invalid type.")
+	}
+	if c.Param("roomId") == "" {
+		return user, "", kind, nil
+	}
+	if room, err = pathParam(c, "roomId"); err == nil && !rooms.ValidID(room, "!") {
+		err = badRequest("M_INVALID_PARAM", "Invalid room id.")
+	}
+	return user, room, kind, err
+}
+
+func (a *accountData) get(c echo.Context) error {
+	user, room, kind, err := a.place(c)
 	if err != nil {
 		return err
 	}
-	texts, err := a.store.Ignored(c.Request().Context(), user)
+	content, err := a.store.AccountDataOf(c.Request().Context(), user, room, kind)
 	if err != nil {
 		return err
 	}
-	text := texts[user]
-	if text == "" {
+	if content == "" {
 		return notFound("Account data not found.")
 	}
-	return c.JSONBlob(http.StatusOK, []byte(text))
+	return c.JSONBlob(http.StatusOK, []byte(content))
 }
 
-func (a *accountData) putIgnored(c echo.Context) error {
-	user, err := owner(c)
+func (a *accountData) put(c echo.Context) error {
+	user, room, kind, err := a.place(c)
 	if err != nil {
 		return err
 	}
-	body, err := readObject(c, new(sessions.Ignored))
+	if err := setByServer(kind); err != nil {
+		return err
+	}
+	var shape any = new(struct{})
+	if kind == sessions.IgnoredType {
+		shape = new(sessions.Ignored)
+	}
+	content, err := readObject(c, shape)
 	if err != nil {
 		return err
 	}
 	ctx := c.Request().Context()
-	if err := a.store.SetIgnored(ctx, user, body); err != nil {
+	err = a.store.SetAccountData(ctx, user, sessions.AccountData{Room: room, Type: kind, Content: content})
+	if errors.Is(err, sessions.ErrTooMuchData) {
+		return &matrixError{status: http.StatusRequestEntityTooLarge, errcode: "M_TOO_LARGE", text: "The user has too much account data."}
+	}
+	if err != nil {
 		return err
 	}
-	if err := a.rooms.AccountDataChanged(ctx, user); err != nil {
+	if err := a.rooms.AccountDataChanged(ctx, user, room, kind); err != nil {
 		return err
 	}
 	a.waker.wake(user)
 	return c.JSON(http.StatusOK, emptyObject)
 }
 
-// other serves all other types. It refuses to set types that the server controls (Matrix specification, "Client
-// Config"), also in encodings of m.push_rules that do not reach the module, and answers 404 for the rest, because the
-// host stores none.
-func (a *accountData) other(c echo.Context) error {
-	kind, err := pathParam(c, "type")
-	if err != nil {
-		return echo.ErrNotFound
+// delete refuses: the specification has no removal of account data.
+func (a *accountData) delete(c echo.Context) error {
+	_, _, kind, err := a.place(c)
+	if err == nil {
+		err = setByServer(kind)
 	}
-	if _, err := owner(c); err != nil {
-		return err
+	if err == nil {
+		err = echo.ErrMethodNotAllowed
 	}
-	switch changes := c.Request().Method != http.MethodGet; {
-	case changes && kind == module.AccountDataType:
+	return err
+}
+
+// setByServer refuses to set types that the server controls (Matrix specification, "Client Config"), also in encodings
+// of m.push_rules that do not reach the module.
+func setByServer(kind string) error {
+	switch kind {
+	case module.AccountDataType:
 		return module.ErrServerControlled
-	case changes && kind == fullyRead:
+	case fullyRead:
 		return &matrixError{
 			status: http.StatusMethodNotAllowed, errcode: "M_BAD_JSON", text: "Cannot set m.fully_read through this API. Use /read_markers.",
 		}
-	case changes:
-		return echo.ErrNotFound
 	}
-	return notFound("Account data not found.")
+	return nil
 }
 
 func notFound(text string) error {

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 
@@ -19,7 +20,10 @@ import (
 	"github.com/pushfx/pushfx/integration/homeserver/sessions"
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/pusher"
+	"github.com/pushfx/pushfx/module/redisclient"
 	"github.com/pushfx/pushfx/module/redistest"
+	"github.com/pushfx/pushfx/module/stored"
 )
 
 func auth(user, password string) string {
@@ -65,6 +69,7 @@ func TestDeactivationRemovesTheUsersData(t *testing.T) {
 	d := startDemo(t, "-redis-mode", "standalone", "-redis", server.Addr())
 	token := d.login("alice", "demo", "").AccessToken
 	d.setPusher(token, "phone")
+	d.expect("PUT", v3+"/user/@alice:localhost/account_data/m.direct", token, "{}", 200, "{}")
 	keys := func() []string {
 		keys, err := server.Client(t).Keys(t.Context(), "*alice*").Result()
 		if err != nil {
@@ -104,8 +109,18 @@ func TestAFailedDeactivationIsRepeated(t *testing.T) {
 	}
 	d.expect("POST", v3+"/account/deactivate", tokens["alice"], `{"auth":`+auth("alice", "demo")+`}`, 200, "")
 	// Carol's deactivation failed after its first step.
-	if err := client.HSet(t.Context(), "demo:forget", "@carol:localhost", "").Err(); err != nil {
+	if err := client.HSet(t.Context(), "demo:forget:{3}", "@carol:localhost", "").Err(); err != nil {
 		t.Fatal(err)
+	}
+	listed := func() (users []string) {
+		for n := range 8 {
+			users = append(users, client.HKeys(t.Context(), fmt.Sprintf("demo:forget:{%d}", n)).Val()...)
+		}
+		slices.Sort(users)
+		return users
+	}
+	if users := listed(); !slices.Equal(users, []string{"@alice:localhost", "@carol:localhost"}) {
+		t.Errorf("listed %q", users)
 	}
 	left := func(user string) []string {
 		keys, err := client.Keys(t.Context(), "*@"+user+":*").Result()
@@ -118,7 +133,7 @@ func TestAFailedDeactivationIsRepeated(t *testing.T) {
 		t.Errorf("before: %q", alice)
 	}
 	startDemo(t, "-redis-mode", "standalone", "-redis", server.Addr())
-	poll(t, "the users are forgotten", func() bool { return client.HLen(t.Context(), "demo:forget").Val() == 1 })
+	poll(t, "the users are forgotten", func() bool { return slices.Equal(listed(), []string{"@carol:localhost"}) })
 	for user, least := range map[string]int{"alice": 1, "carol": 3} {
 		if keys := left(user); least == 1 && len(keys) != 1 || len(keys) < least {
 			t.Errorf("after: %q", keys)
@@ -132,11 +147,33 @@ func TestADeactivationNeedsNoList(t *testing.T) {
 	t.Parallel()
 	server := redistest.Single(t)
 	d := startDemo(t, "-redis-mode", "standalone", "-redis", server.Addr())
-	if err := server.Client(t).Set(t.Context(), "demo:forget", "no hash", 0).Err(); err != nil {
-		t.Fatal(err)
+	for n := range 8 {
+		if err := server.Client(t).Set(t.Context(), fmt.Sprintf("demo:forget:{%d}", n), "no hash", 0).Err(); err != nil {
+			t.Fatal(err)
+		}
 	}
 	token := d.login("alice", "demo", "").AccessToken
 	d.expect("POST", v3+"/account/deactivate", token, `{"auth":`+auth("alice", "demo")+`}`, 200, "")
+}
+
+// A user whose pushkey is on a lost master is listed where a master replies, whichever list that is.
+func TestALostMasterRefusesNoDeactivationOfOthers(t *testing.T) {
+	t.Parallel()
+	d, last, next := startOnThreeMasters(t)
+	users := map[string]string{} // the token of each
+	for n := 0; len(users) < 6; n++ {
+		key := pusher.Key{AppID: "app", Pushkey: fmt.Sprint("pushkey", n)}
+		if redisclient.SlotOf(stored.Keys{}.Claims(key.Digest()))*3/16384 != 2 {
+			continue // not on the last master
+		}
+		name := strings.TrimSuffix(next("@user%d:localhost", false)[1:], ":localhost")
+		users[name] = d.login(name, "demo", "").AccessToken
+		d.setPusherHere(users[name], key.Pushkey, "")
+	}
+	last.Stop()
+	for name, token := range users {
+		d.expect("POST", v3+"/account/deactivate", token, `{"auth":`+auth(name, "demo")+`}`, 200, "")
+	}
 }
 
 // A device logs out while it sets a pusher. The pusher does not stay, because the module asks
@@ -176,7 +213,7 @@ func TestAccountsWorkWithoutTheModule(t *testing.T) {
 	log := zap.New(core)
 	users := sessions.New(startStore(t), "localhost", func(mxid.UserID) {})
 	limits := newLimits(0, 0)
-	groups := []handlers.RouteGroup{newAccount(users, limits, moduleAway{}, newForgetting(users, moduleAway{}, log), log)}
+	groups := []handlers.RouteGroup{newAccount(users, limits, moduleAway{}, newForgetting(users, startRooms(t), moduleAway{}, log), log)}
 	router := newRouter(groups, newAuth(users, limits), newLogin(users, limits, moduleAway{}, log), limits, newDrain(config{}), newGuard(config{}), &pushfx.Push{}, log)
 	request := func(path, token, body string) string {
 		t.Helper()

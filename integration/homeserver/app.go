@@ -36,7 +36,7 @@ func homeserver(cfg config, log *zap.Logger, stdout io.Writer) fx.Option {
 			newForgetting,
 			newSending,
 			newGateway,
-			func(rooms *rooms.Store) module.NotifiedEvents { return notifiedEvents{rooms} },
+			func(rooms *rooms.Store, log *zap.Logger) module.NotifiedEvents { return notifiedEvents{rooms, log} },
 			newRoomRoutes,
 			fx.Annotate(newMetrics, fx.As(fx.Self()), fx.As(new(prometheus.Registerer))),
 			func(cfg config) *limits { return newLimits(int(cfg.userRate), int(cfg.passwordRate)) },

@@ -18,7 +18,39 @@ func TestAccountData(t *testing.T) {
 	const other = v3 + "/user/@alice:localhost/account_data/m.direct"
 	d.expect("GET", other, "demo-alice", "", 404, `{"errcode":"M_NOT_FOUND","error":"Account data not found."}`)
 	d.expect("GET", other, "demo-bob", "", 403, forbidden)
-	d.expect("PUT", other, "demo-alice", "{}", 404, `{"errcode":"M_UNRECOGNIZED","error":"Unrecognized request."}`)
+	const notifications = v3 + "/user/@alice:localhost/account_data/org.matrix.msc3890.local_notification_settings.PHONE"
+	const unread, elsewhere = v3 + "/user/@alice:localhost/rooms/!a:x/account_data/m.marked_unread", v3 + "/user/@alice:localhost/rooms/!b:x/account_data/m.marked_unread"
+	for _, path := range []string{other, notifications, unread} {
+		d.expect("PUT", path, "demo-alice", `{"unread":true,"Ähnlich":[1.50]}`, 200, "{}")
+		d.expect("PUT", path, "demo-bob", `{}`, 403, forbidden)
+		d.expect("GET", path, "demo-alice", "", 200, `{"unread":true,"Ähnlich":[1.50]}`)
+		d.expect("GET", path, "demo-bob", "", 403, forbidden)
+		d.expect("PUT", path, "demo-alice", `[]`, 400, `{"errcode":"M_BAD_JSON","error":"Must be a JSON object."}`)
+		d.expect("PUT", path, "demo-alice", `{`, 400, `{"errcode":"M_NOT_JSON","error":"Not valid JSON."}`)
+		d.expect("DELETE", path, "demo-alice", "", 405, `{"errcode":"M_UNRECOGNIZED","error":"Method not allowed."}`)
+	}
+	d.expect("GET", elsewhere, "demo-alice", "", 404, `{"errcode":"M_NOT_FOUND","error":"Account data not found."}`)
+	d.expect("PUT", strings.Replace(unread, "!a:x", "a", 1), "demo-alice", "{}", 400, `{"errcode":"M_INVALID_PARAM","error":"Invalid room id."}`)
+	d.expect("PUT", strings.Replace(unread, "!a:x", "!%00", 1), "demo-alice", "{}", 400, `{"errcode":"M_INVALID_PARAM","error":"Invalid room id."}`)
+	d.expect("PUT", other+"%00", "demo-alice", "{}", 400, `{"errcode":"M_INVALID_PARAM","error":"Invalid type."}`)
+	d.expect("PUT", other+strings.Repeat("x", 255), "demo-alice", "{}", 400, `{"errcode":"M_INVALID_PARAM","error":"Invalid type."}`)
+}
+
+// Clients ask for these beside push rules and pushers.
+func TestEndpointsBesidePush(t *testing.T) {
+	t.Parallel()
+	d := startDemo(t)
+	d.expect("GET", v3+"/account/3pid", "demo-alice", "", 200, `{"threepids":[]}`)
+	d.login("alice", "demo", "PHONE")
+	d.login("alice", "demo", "LAPTOP")
+	d.expect("GET", v3+"/devices", "demo-alice", "", 200, `{"devices":[{"device_id":"LAPTOP"},{"device_id":"PHONE"}]}`)
+	d.send("demo-bob", "$1", "")
+	const path = v3 + "/rooms/" + teaRoom + "/event/"
+	if got := d.do("GET", path+"$1", "demo-alice", ""); got.status != 200 || !strings.HasPrefix(got.body, `{"event_id":"$1","room_id":"`+teaRoom+`","type":"m.room.message"`) {
+		t.Errorf("got %d %s", got.status, got.body)
+	}
+	d.expect("GET", path+"$2", "demo-alice", "", 404, `{"errcode":"M_NOT_FOUND","error":"Event not found."}`)
+	d.expect("GET", path+"$1", "demo-mallory", "", 403, `{"errcode":"M_FORBIDDEN","error":"You are not in this room."}`)
 }
 
 func TestFeaturesShowInVersions(t *testing.T) {

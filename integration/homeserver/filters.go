@@ -17,16 +17,19 @@ const maxFilterBytes = 16 << 10
 
 // filter has the members of a filter that this host obeys (Matrix specification, "Filtering").
 type filter struct {
-	AccountData struct {
-		Types    *[]string `json:"types"`
-		NotTypes []string  `json:"not_types"`
-	} `json:"account_data"`
-	Room struct {
-		Timeline struct {
+	AccountData typeFilter `json:"account_data"`
+	Room        struct {
+		AccountData typeFilter `json:"account_data"`
+		Timeline    struct {
 			Limit   int  `json:"limit"`
 			Threads bool `json:"unread_thread_notifications"`
 		} `json:"timeline"`
 	} `json:"room"`
+}
+
+type typeFilter struct {
+	Types    *[]string `json:"types"`
+	NotTypes []string  `json:"not_types"`
 }
 
 func (f filter) timelineLimit() int {
@@ -36,10 +39,9 @@ func (f filter) timelineLimit() int {
 	return timelineLimit
 }
 
-func (f filter) allows(eventType string) bool {
+func (f typeFilter) allows(eventType string) bool {
 	matches := func(pattern string) bool { return matchesType(pattern, eventType) }
-	types := f.AccountData.Types
-	return (types == nil || slices.ContainsFunc(*types, matches)) && !slices.ContainsFunc(f.AccountData.NotTypes, matches)
+	return (f.Types == nil || slices.ContainsFunc(*f.Types, matches)) && !slices.ContainsFunc(f.NotTypes, matches)
 }
 
 // matchesType compares a type with a pattern, in which "*" matches any characters.

@@ -23,7 +23,7 @@ func TestFilters(t *testing.T) {
 	d.expect("POST", filterPath, "demo-alice", `{"x":"`+strings.Repeat("x", maxFilterBytes)+`"}`, 413, "")
 	for patterns, want := range map[string]bool{`["*"]`: true, `["m.*"]`: true, `["m*push*s"]`: true, `["m.push"]`: false, `["m*push*push*"]`: false, `[]`: false} {
 		var f filter
-		if err := json.Unmarshal([]byte(`{"account_data":{"types":`+patterns+`}}`), &f); err != nil || f.allows("m.push_rules") != want {
+		if err := json.Unmarshal([]byte(`{"account_data":{"types":`+patterns+`}}`), &f); err != nil || f.AccountData.allows("m.push_rules") != want {
 			t.Errorf("%s: got %v, %v", patterns, !want, err)
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"go.uber.org/fx"
 	"go.uber.org/zap"
 
+	"github.com/pushfx/pushfx/integration/homeserver/rooms"
 	"github.com/pushfx/pushfx/integration/homeserver/sessions"
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/fault"
@@ -20,19 +21,25 @@ const forgetEvery = time.Minute
 // other hosts.
 type forgetting struct {
 	sessions *sessions.Sessions
+	rooms    *rooms.Store
 	host     module.HostService
 	log      *zap.Logger
 }
 
-func newForgetting(sessions *sessions.Sessions, host module.HostService, log *zap.Logger) *forgetting {
-	return &forgetting{sessions, host, log}
+func newForgetting(sessions *sessions.Sessions, rooms *rooms.Store, host module.HostService, log *zap.Logger) *forgetting {
+	return &forgetting{sessions, rooms, host, log}
+}
+
+// forget removes what the module and the rooms store for a user.
+func (f *forgetting) forget(ctx context.Context, user mxid.UserID) error {
+	return errors.Join(f.host.ForgetUser(ctx, user), f.rooms.ForgetUser(ctx, user))
 }
 
 // deactivate removes the user's data before it ends the account: if the host dies in between, the client can repeat the
 // request. It removes data again afterwards, because another device may have stored some meanwhile. A removal that fails
 // puts the user on the list of users to forget.
 func (f *forgetting) deactivate(ctx context.Context, user mxid.UserID) error {
-	if err := f.host.ForgetUser(ctx, user); err != nil {
+	if err := f.forget(ctx, user); err != nil {
 		logFailed(f.log, "deactivation", user, err)
 		if err := f.sessions.ForgetLater(ctx, user); err != nil {
 			return err
@@ -41,7 +48,7 @@ func (f *forgetting) deactivate(ctx context.Context, user mxid.UserID) error {
 	if err := f.sessions.Deactivate(ctx, user); err != nil {
 		return err
 	}
-	if err := f.host.ForgetUser(ctx, user); err != nil {
+	if err := f.forget(ctx, user); err != nil {
 		logFailed(f.log, "deactivation", user, errors.Join(err, f.sessions.ForgetLater(ctx, user)))
 	}
 	return nil
@@ -51,7 +58,7 @@ func (f *forgetting) deactivate(ctx context.Context, user mxid.UserID) error {
 func (f *forgetting) listed(ctx context.Context) error {
 	users, err := f.sessions.ToForget(ctx)
 	for _, user := range users {
-		again := f.host.ForgetUser(ctx, user)
+		again := f.forget(ctx, user)
 		if again == nil {
 			again = f.sessions.Forgotten(ctx, user)
 		}

@@ -5,8 +5,10 @@ import (
 	"encoding/json"
 	"net/http"
 	"strings"
+	"time"
 
 	"github.com/labstack/echo/v4"
+	"go.uber.org/zap"
 
 	"github.com/pushfx/pushfx/handlers"
 	"github.com/pushfx/pushfx/integration/homeserver/rooms"
@@ -138,28 +140,57 @@ func (r *receipts) markers(c echo.Context) error {
 var _ module.NotifiedEvents = notifiedEvents{}
 
 // notifiedEvents gives GET /notifications its events.
-type notifiedEvents struct{ rooms *rooms.Store }
+type notifiedEvents struct {
+	rooms *rooms.Store
+	log   *zap.Logger
+}
 
-// Events implements [module.NotifiedEvents].
+// roomsWait is how long GET /notifications waits for the events of rooms.
+const roomsWait = 2 * time.Second
+
+// Events implements [module.NotifiedEvents]. It leaves out the events of rooms that it cannot read, such as rooms on a
+// lost master, and returns an error only if it can read no room.
 func (n notifiedEvents) Events(ctx context.Context, user mxid.UserID, places []module.RoomPosition) ([]string, error) {
-	texts, members := make([]string, len(places)), map[string]rooms.Members{}
+	byRoom := map[string][]int{} // indexes of places
 	for i, at := range places {
-		if members[at.Room] == nil {
-			var err error
-			if members[at.Room], err = n.rooms.Members(ctx, at.Room); err != nil {
-				return nil, err
-			}
+		byRoom[at.Room] = append(byRoom[at.Room], i)
+	}
+	ctx, cancel := context.WithTimeout(ctx, roomsWait)
+	defer cancel()
+	texts, errs := make([]string, len(places)), make(chan error, len(byRoom))
+	for room, at := range byRoom {
+		go func() { errs <- n.readRoom(ctx, user, room, places, at, texts) }()
+	}
+	var failed error
+	unread := 0
+	for range byRoom {
+		if err := <-errs; err != nil {
+			failed, unread = err, unread+1
 		}
-		if members[at.Room][user] == "" {
-			continue
-		}
-		e, found, err := n.rooms.EventAt(ctx, at.Room, at.Position)
+	}
+	if unread == len(byRoom) {
+		return texts, failed
+	}
+	logFailed(n.log, "notifications", user, failed)
+	return texts, nil
+}
+
+// readRoom sets the texts of a user's events in a room, whose places are at the indexes at.
+func (n notifiedEvents) readRoom(
+	ctx context.Context, user mxid.UserID, room string, places []module.RoomPosition, at []int, texts []string,
+) error {
+	members, err := n.rooms.Members(ctx, room)
+	if err != nil || members[user] == "" {
+		return err
+	}
+	for _, i := range at {
+		e, found, err := n.rooms.EventAt(ctx, room, places[i].Position)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		if found && !e.Redacted {
 			texts[i] = e.JSON
 		}
 	}
-	return texts, nil
+	return nil
 }

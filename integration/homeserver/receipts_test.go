@@ -195,3 +195,33 @@ func TestAnOddRoomTakesNoCountsFromASync(t *testing.T) {
 		t.Errorf("got %s", got)
 	}
 }
+
+// A room on a lost master takes no other room's notifications from the list.
+func TestNotificationsOfALostRoomAreLeftOut(t *testing.T) {
+	t.Parallel()
+	for name, lose := range map[string]func(*redistest.Server){"killed": (*redistest.Server).Stop, "hanging": (*redistest.Server).Pause} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d, last, next := startOnThreeMasters(t)
+			sender, member := next("@user%d:localhost", false), next("@user%d:localhost", false)
+			for _, onLast := range []bool{false, true, true, false} {
+				d.expect("POST", sendPath, tokenOf(sender), fmt.Sprintf(`{"room_id":%q,"members":[%q],"type":"m.room.message","content":{"msgtype":"m.text","body":"on the last: %t"}}`,
+					next("!room%d:x", onLast), member, onLast), 200, "")
+			}
+			count := func(where bool) int {
+				a := d.do("GET", v3+"/notifications", tokenOf(member), "")
+				if a.status != 200 {
+					t.Errorf("got %d %s", a.status, a.body)
+				}
+				return strings.Count(a.body, fmt.Sprintf("on the last: %t", where))
+			}
+			if count(true) != 2 || count(false) != 2 {
+				t.Error("not all notifications are listed before the loss")
+			}
+			lose(last)
+			if living, lost := count(false), count(true); living != 2 || lost != 0 {
+				t.Errorf("%d notifications of living rooms and %d of lost ones, want 2 and 0", living, lost)
+			}
+		})
+	}
+}

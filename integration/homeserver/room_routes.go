@@ -34,6 +34,7 @@ func newRoomRoutes(cfg config, host module.HostService, rooms *rooms.Store, outb
 // Register implements [handlers.RouteGroup].
 func (r *roomRoutes) Register(g *echo.Group, _ handlers.Dialect, auth ...echo.MiddlewareFunc) {
 	g.POST("/rooms/:roomId/upgrade", r.upgrade, auth...)
+	g.GET("/rooms/:roomId/event/:eventId", r.event, auth...)
 	g.PUT("/rooms/:roomId/redact/:eventId/:txnId", r.redact, auth...)
 }
 
@@ -64,6 +65,15 @@ func (r *roomRoutes) memberEvent(ctx context.Context, user mxid.UserID, room, id
 		err = notFound("Event not found.")
 	}
 	return e, err
+}
+
+// event serves GET /rooms/{roomId}/event/{eventId}, by which clients fetch the event of a push.
+func (r *roomRoutes) event(c echo.Context) error {
+	_, e, err := r.eventOf(c)
+	if err != nil {
+		return err
+	}
+	return c.JSONBlob(http.StatusOK, []byte(e.JSON))
 }
 
 // redact serves PUT /rooms/{roomId}/redact/{eventId}/{txnId} (Matrix specification,

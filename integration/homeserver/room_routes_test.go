@@ -193,3 +193,59 @@ func TestRedaction(t *testing.T) {
 	d.expect("PUT", redact+"$1/t", "demo-carol", "{}", 403, "")
 	d.expect("PUT", redact+"$1/t", "demo-alice", "[]", 400, "")
 }
+
+// A client names a room by its name or by its members, and finds its user in the room, without the room's whole state.
+func TestSyncHasTheStateThatNamesARoom(t *testing.T) {
+	t.Parallel()
+	d := startDemo(t)
+	state := func(query string) string {
+		var b struct {
+			Rooms struct {
+				Join map[string]struct {
+					State struct {
+						Events []struct {
+							Type    string
+							Key     string `json:"state_key"`
+							Content map[string]string
+						}
+					}
+					Summary struct {
+						Heroes []string `json:"m.heroes"`
+					}
+				}
+			}
+		}
+		d.object("GET", v3+"/sync?"+query, "demo-alice", "", &b)
+		room := b.Rooms.Join[teaRoom]
+		var all []string
+		for _, e := range room.State.Events {
+			all = append(all, fmt.Sprint(e.Type, " ", e.Key, " ", e.Content))
+		}
+		return fmt.Sprint(room.Summary.Heroes, " ", strings.Join(all, ", "))
+	}
+	const (
+		members = "[@bob:localhost] m.room.member @bob:localhost map[displayname:bob membership:join], " +
+			"m.room.member @alice:localhost map[displayname:alice membership:join]"
+		named = members + ", m.room.name  map[name:Tea at four]"
+	)
+	expect := func(query, want string) {
+		t.Helper()
+		if got := state(query); got != want {
+			t.Errorf("%q: got %s, want %s", query, got, want)
+		}
+	}
+	next := d.syncRooms("demo-alice", "").Next
+	d.send("demo-bob", "$1", "")
+	expect("", members)
+	expect("since="+next, members)
+	d.expect("POST", sendPath, "demo-bob", strings.Replace(fmt.Sprintf(teaEvent, "$2", ""), `"members"`, `"room_name":"Tea at four","members"`, 1), 200, "")
+	d.send("demo-bob", "$3", "")
+	expect("", named)
+	expect("since="+next, named)
+	d.expect("POST", sendPath, "demo-bob", `{"room_id":"`+teaRoom+`","members":["@alice:localhost","@bob:localhost"],`+
+		`"type":"m.room.name","state_key":"","content":{"name":"Tea at five"}}`, 200, "")
+	expect("", strings.Replace(named, "four", "five", 1))
+	next = d.syncRooms("demo-alice", "").Next
+	d.expect("POST", v3+"/rooms/"+teaRoom+"/receipt/m.read/$3", "demo-alice", "{}", 200, "{}")
+	expect("since="+next, "[@bob:localhost] ") // only counts changed
+}

@@ -60,7 +60,9 @@ func (r *sendRequest) check() error {
 	case len(r.Members) > maxMembers:
 		return badRequest("M_INVALID_PARAM", fmt.Sprintf("More than %d members.", maxMembers))
 	}
-	for name, text := range map[string]string{"event_id": r.EventID, "room_id": r.RoomID, "type": r.Type, "state_key": r.stateKey()} {
+	for name, text := range map[string]string{
+		"event_id": r.EventID, "room_id": r.RoomID, "room_name": r.RoomName, "type": r.Type, "state_key": r.stateKey(),
+	} {
 		if len(text) > rooms.MaxIDBytes {
 			return badRequest("M_INVALID_PARAM", fmt.Sprintf("Field '%s' has more than %d bytes.", name, rooms.MaxIDBytes))
 		}
@@ -117,16 +119,23 @@ func (r *sendRequest) event(sender mxid.UserID, now time.Time) (string, error) {
 
 // change returns what the event changes in its room. A membership event has precedence over the members in the request.
 func (r *sendRequest) change() rooms.Change {
-	change := rooms.Change{Members: r.Members}
+	change := rooms.Change{Members: r.Members, Name: r.RoomName}
 	var content struct {
 		Membership rooms.Membership `json:"membership"`
+		Name       string           `json:"name"`
 	}
-	if r.Type != "m.room.member" || r.StateKey == nil || json.Unmarshal(r.Content, &content) != nil {
+	if r.StateKey == nil || json.Unmarshal(r.Content, &content) != nil {
 		return change
 	}
-	user := mxid.UserID(*r.StateKey)
-	if user.Validate() == nil && slices.Contains([]rooms.Membership{rooms.Joined, rooms.Invited, rooms.Left, "ban"}, content.Membership) {
-		change.User, change.Is = user, content.Membership
+	switch user := mxid.UserID(*r.StateKey); r.Type {
+	case "m.room.name":
+		if user == "" && len(content.Name) <= rooms.MaxIDBytes {
+			change.Name = content.Name
+		}
+	case "m.room.member":
+		if user.Validate() == nil && slices.Contains([]rooms.Membership{rooms.Joined, rooms.Invited, rooms.Left, "ban"}, content.Membership) {
+			change.User, change.Is = user, content.Membership
+		}
 	}
 	return change
 }

@@ -132,22 +132,29 @@ func TestTheGatewayAnswersWithTheStatusOfItsFlag(t *testing.T) {
 // A lost master keeps its own users from an event, and no other member of the room. The sender gets a 200.
 func TestAMemberOfALostMasterDelaysNoOtherMember(t *testing.T) {
 	t.Parallel()
-	redistest.Require(t)
-	cluster := redistest.Cluster(t, 3, 0, "--cluster-require-full-coverage", "no")
-	d := startDemo(t, "-redis-mode", "cluster", "-redis", strings.Join(cluster.Addrs(), ","))
-	n := 0
-	next := func(format string, isLost bool) string { // the last master is lost
-		for {
-			if n++; (redisclient.SlotOf("{"+fmt.Sprintf(format, n)+"}")*3/16384 == 2) == isLost {
-				return fmt.Sprintf(format, n)
-			}
-		}
-	}
+	d, last, next := startOnThreeMasters(t)
 	sender, member, lost, room := next("@user%d:localhost", false), next("@user%d:localhost", false), next("@user%d:localhost", true), next("!room%d:x", false)
-	tokenOf := func(user string) string { return "demo-" + strings.TrimSuffix(user[1:], ":localhost") }
 	d.setPusherHere(tokenOf(member), "phone", "")
-	cluster.Masters()[2].Stop()
+	last.Stop()
 	body := fmt.Sprintf(`{"event_id":"$1","room_id":%q,"members":[%q,%q],"type":"m.room.message","content":{"msgtype":"m.text","body":"Hello"}}`, room, member, lost)
 	d.expect("POST", sendPath, tokenOf(sender), body, 200, `{"event_id":"$1","position":1}`)
 	poll(t, "the notification is printed", func() bool { return strings.Contains(d.stdout.String(), "event $1 ") })
 }
+
+// startOnThreeMasters starts a host on a cluster. Next returns a new id whose keys are on the last master, or not.
+func startOnThreeMasters(t *testing.T) (d *demo, last *redistest.Server, next func(format string, onLast bool) string) {
+	t.Helper()
+	redistest.Require(t)
+	cluster := redistest.Cluster(t, 3, 0, "--cluster-require-full-coverage", "no")
+	d = startDemo(t, "-redis-mode", "cluster", "-redis", strings.Join(cluster.Addrs(), ","))
+	n := 0
+	return d, cluster.Masters()[2], func(format string, onLast bool) string {
+		for {
+			if n++; (redisclient.SlotOf("{"+fmt.Sprintf(format, n)+"}")*3/16384 == 2) == onLast {
+				return fmt.Sprintf(format, n)
+			}
+		}
+	}
+}
+
+func tokenOf(user string) string { return "demo-" + strings.TrimSuffix(user[1:], ":localhost") }

@@ -21,7 +21,7 @@ import (
 
 const maxSyncWait = 30 * time.Second
 
-// syncs serves GET /sync: push rules, ignored users and rooms. A sync token consists of the module's token and the token of the user's
+// syncs serves GET /sync: push rules, account data and rooms. A sync token consists of the module's token and the token of the user's
 // stream.
 type syncs struct {
 	rules    module.SyncService
@@ -68,13 +68,10 @@ func (s *syncs) get(c echo.Context) error {
 }
 
 type syncRequest struct {
-	since   int64         // the module's token; 0 is a first sync
-	stream  string        // the token of the user's stream, empty at a first sync
-	wait    time.Duration // longest wait for a change
-	deliver bool          // whether the filter allows push rules
-	ignored bool          // whether the filter allows the list of ignored users
-	limit   int           // maximum number of events of a room
-	threads bool          // whether the filter asks for counts by thread
+	since  int64         // the module's token; 0 is a first sync
+	stream string        // the token of the user's stream, empty at a first sync
+	wait   time.Duration // longest wait for a change
+	filter filter
 }
 
 func parseSync(query url.Values) (r syncRequest, err error) {
@@ -92,10 +89,7 @@ func parseSync(query url.Values) (r syncRequest, err error) {
 	if full || token == "" {
 		r.wait = 0
 	}
-	filter, err := readFilter(query.Get("filter"))
-	r.deliver, r.ignored = filter.allows(module.AccountDataType), filter.allows(sessions.IgnoredType)
-	r.limit = filter.timelineLimit()
-	r.threads = filter.Room.Timeline.Threads
+	r.filter, err = readFilter(query.Get("filter"))
 	return r, err
 }
 
@@ -195,15 +189,13 @@ func (s *syncs) poll(ctx context.Context, who sessions.Caller, r syncRequest) (b
 	if ctx.Err() == nil {
 		logFailed(s.log, "sync", who.User, err)
 	}
-	batch, found = newSyncBatch(update.Token, stream), update.New && r.deliver
+	batch, found = newSyncBatch(update.Token, stream), update.New && r.filter.AccountData.allows(module.AccountDataType)
 	batch.Rooms = rooms
 	if found {
 		batch.AccountData.Events = append(batch.AccountData.Events,
 			accountDataEvent{module.AccountDataType, update.Content.AppendJSON(nil)})
 	}
-	if rooms.ignored != "" {
-		batch.AccountData.Events = append(batch.AccountData.Events, accountDataEvent{sessions.IgnoredType, json.RawMessage(rooms.ignored)})
-	}
+	batch.AccountData.Events = append(batch.AccountData.Events, rooms.global...)
 	return batch, found || !rooms.isEmpty(), update.Changed
 }
 

@@ -2,10 +2,13 @@ package main
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/pushfx/pushfx/integration/homeserver/rooms"
 	"github.com/pushfx/pushfx/module/mxid"
@@ -21,22 +24,23 @@ type roomsBatch struct {
 	Knock  struct{}              `json:"knock"`
 	Leave  map[string]*roomBatch `json:"leave"`
 
-	ignored string // the user's list of ignored users, if it may have changed
+	global []accountDataEvent // the user's global account data that changed
 }
 
 func newRoomsBatch() roomsBatch {
 	return roomsBatch{Join: map[string]*roomBatch{}, Leave: map[string]*roomBatch{}}
 }
 
-func (b *roomsBatch) isEmpty() bool { return len(b.Join)+len(b.Leave) == 0 && b.ignored == "" }
+func (b *roomsBatch) isEmpty() bool { return len(b.Join)+len(b.Leave)+len(b.global) == 0 }
 
 type roomBatch struct {
-	Timeline  timeline                `json:"timeline"`
-	Ephemeral *events[receiptEvent]   `json:"ephemeral,omitempty"` // the user's own receipts
-	State     events[json.RawMessage] `json:"state"`
-	Summary   *roomSummary            `json:"summary,omitempty"`
-	Unread    *threadUnread           `json:"unread_notifications,omitempty"`
-	Threads   map[string]threadUnread `json:"unread_thread_notifications,omitempty"` // by the event id of the root
+	Timeline  timeline                 `json:"timeline"`
+	Ephemeral *events[receiptEvent]    `json:"ephemeral,omitempty"` // the user's own receipts
+	Data      events[accountDataEvent] `json:"account_data"`
+	State     events[stateEvent]       `json:"state"`
+	Summary   *roomSummary             `json:"summary,omitempty"`
+	Unread    *threadUnread            `json:"unread_notifications,omitempty"`
+	Threads   map[string]threadUnread  `json:"unread_thread_notifications,omitempty"` // by the event id of the root
 }
 
 type threadUnread struct {
@@ -50,8 +54,9 @@ type timeline struct {
 }
 
 type roomSummary struct {
-	Joined  int `json:"m.joined_member_count"`
-	Invited int `json:"m.invited_member_count"`
+	Joined  int           `json:"m.joined_member_count"`
+	Invited int           `json:"m.invited_member_count"`
+	Heroes  []mxid.UserID `json:"m.heroes"`
 }
 
 // readRooms returns the user's rooms that changed since a token, with their new events, and the next token. For an
@@ -62,16 +67,14 @@ func (s *syncs) readRooms(ctx context.Context, user mxid.UserID, r syncRequest) 
 	if err != nil {
 		return batch, r.stream, err
 	}
-	if changes.AccountData && r.ignored {
-		lists, err := s.sessions.Ignored(ctx, user)
-		if err != nil {
-			return batch, r.stream, err
+	for room := range changes.AccountData {
+		if _, found := changes.Rooms[room]; !found && room != "" {
+			changes.Rooms[room] = nil
 		}
-		batch.ignored = lists[user]
 	}
 	var stays []string
 	for room, news := range changes.Rooms {
-		members, err := s.rooms.Members(ctx, room)
+		members, name, err := s.rooms.State(ctx, room)
 		if err != nil {
 			return newRoomsBatch(), r.stream, err
 		}
@@ -79,15 +82,18 @@ func (s *syncs) readRooms(ctx context.Context, user mxid.UserID, r syncRequest) 
 		if is == rooms.Joined || is == rooms.Invited {
 			stays = append(stays, room)
 		}
-		if is == rooms.Invited || changes.All && is != rooms.Joined {
+		if is == rooms.Invited || is != rooms.Joined && len(news) == 0 {
 			continue
 		}
-		one, err := s.readRoom(ctx, room, members, r.limit, changes.All, news)
+		one, err := s.readRoom(ctx, user, room, members, r.filter.timelineLimit(), changes.All, news)
 		if err != nil {
 			return newRoomsBatch(), r.stream, err
 		}
 		if is == rooms.Joined {
 			batch.Join[room] = one
+			if len(one.Timeline.Events) > 0 {
+				one.State.Events = stateFor(user, room, members, name)
+			}
 		} else {
 			batch.Leave[room] = one
 		}
@@ -98,8 +104,70 @@ func (s *syncs) readRooms(ctx context.Context, user mxid.UserID, r syncRequest) 
 	if err := s.addReceipts(ctx, user, batch.Join); err != nil {
 		return newRoomsBatch(), r.stream, err
 	}
-	s.addCounts(ctx, user, r.threads, batch.Join)
+	if err := s.addAccountData(ctx, user, r.filter, changes, &batch); err != nil {
+		return newRoomsBatch(), r.stream, err
+	}
+	s.addCounts(ctx, user, r.filter.Room.Timeline.Threads, batch.Join)
 	return batch, changes.Token, nil
+}
+
+// addAccountData adds the changed account data that the filter allows.
+func (s *syncs) addAccountData(ctx context.Context, user mxid.UserID, f filter, changes rooms.Changes, batch *roomsBatch) error {
+	if !changes.All && len(changes.AccountData) == 0 {
+		return nil
+	}
+	all, err := s.sessions.AccountData(ctx, user)
+	if err != nil {
+		return err
+	}
+	for _, data := range all {
+		event, one := accountDataEvent{data.Type, data.Content}, batch.Join[data.Room]
+		switch {
+		case !changes.All && !slices.Contains(changes.AccountData[data.Room], data.Type):
+		case data.Room == "" && f.AccountData.allows(data.Type):
+			batch.global = append(batch.global, event)
+		case one != nil && f.Room.AccountData.allows(data.Type):
+			one.Data.Events = append(one.Data.Events, event)
+		}
+	}
+	return nil
+}
+
+// stateEvent is a state event that the host makes from what it knows of a room: it stores no state events.
+type stateEvent struct {
+	ID       string            `json:"event_id"`
+	Type     string            `json:"type"`
+	StateKey string            `json:"state_key"`
+	Sender   mxid.UserID       `json:"sender"`
+	Time     int64             `json:"origin_server_ts"`
+	Content  map[string]string `json:"content"`
+}
+
+// stateFor returns the state by which a user's client names a room and finds the user in it: the memberships of the user
+// and of the heroes, and the name.
+func stateFor(user mxid.UserID, room string, members rooms.Members, name string) []stateEvent {
+	var all []stateEvent
+	add := func(kind, key string, sender mxid.UserID, content map[string]string) {
+		sum := sha256.Sum256(fmt.Appendf(nil, "%q %q %q %q", room, kind, key, content))
+		id := "$" + base64.RawURLEncoding.EncodeToString(sum[:])
+		all = append(all, stateEvent{id, kind, key, sender, 0, content})
+	}
+	for _, member := range append(heroes(members, user), user) {
+		displayName, _, _ := strings.Cut(strings.TrimPrefix(string(member), "@"), ":")
+		add("m.room.member", string(member), member, map[string]string{"membership": string(members[member]), "displayname": displayName})
+	}
+	if name != "" {
+		add("m.room.name", "", user, map[string]string{"name": name})
+	}
+	return all
+}
+
+// maxHeroes is how many members name a room without a name (Matrix specification, "Syncing", "m.heroes").
+const maxHeroes = 5
+
+func heroes(members rooms.Members, user mxid.UserID) []mxid.UserID {
+	others := slices.DeleteFunc(members.Users(), func(member mxid.UserID) bool { return member == user })
+	return others[:min(len(others), maxHeroes)]
 }
 
 // receiptEvent has the times of receipts, by event, kind and user (Matrix specification,
@@ -162,11 +230,12 @@ func (s *syncs) addCounts(ctx context.Context, user mxid.UserID, byThread bool, 
 }
 
 func (s *syncs) readRoom(
-	ctx context.Context, room string, members rooms.Members, limit int, newest bool, news []string,
+	ctx context.Context, user mxid.UserID, room string, members rooms.Members, limit int, newest bool, news []string,
 ) (*roomBatch, error) {
 	one := &roomBatch{
-		Timeline: timeline{Events: []json.RawMessage{}}, State: events[json.RawMessage]{[]json.RawMessage{}},
-		Summary: &roomSummary{len(members.Users(rooms.Joined)), len(members.Users(rooms.Invited))},
+		Timeline: timeline{Events: []json.RawMessage{}}, State: events[stateEvent]{[]stateEvent{}},
+		Data:    events[accountDataEvent]{[]accountDataEvent{}},
+		Summary: &roomSummary{len(members.Users(rooms.Joined)), len(members.Users(rooms.Invited)), heroes(members, user)},
 	}
 	if !newest && len(news) == 0 {
 		return one, nil // only counts changed

@@ -144,6 +144,36 @@ func TestSyncDeliversAccountData(t *testing.T) {
 	if got := d.do("GET", v3+`/sync?filter={"account_data":{"types":["m.push_rules"]}}`, "demo-alice", ""); strings.Contains(got.body, ignored) {
 		t.Errorf("the filter excludes the list: got %s", got.body)
 	}
+
+	const marked = `{"type":"m.marked_unread","content":{"unread":true}}`
+	inRoom := func(body string) string { // the account data of the room
+		var b struct {
+			Rooms struct {
+				Join map[string]struct {
+					Data json.RawMessage `json:"account_data"`
+				}
+			}
+		}
+		if err := json.Unmarshal([]byte(body), &b); err != nil {
+			t.Fatal(body, err)
+		}
+		return string(b.Rooms.Join[teaRoom].Data)
+	}
+	d.expect("PUT", path+"rooms/!elsewhere:x/account_data/m.marked_unread", "demo-alice", `{"unread":true}`, 200, "{}")
+	d.send("demo-bob", "$1", "")
+	next = d.sync("demo-alice", "").NextBatch
+	waiting = other.startSync("demo-alice", "since="+next+longPoll)
+	d.expect("PUT", path+"rooms/"+teaRoom+"/account_data/m.marked_unread", "demo-alice", `{"unread":true}`, 200, "{}")
+	for name, got := range map[string]answer{
+		"a waiting sync": <-waiting, "a first sync": d.do("GET", v3+"/sync", "demo-alice", ""), "a later sync": d.do("GET", v3+"/sync?since="+next, "demo-alice", ""),
+	} {
+		if data := inRoom(got.body); data != `{"events":[`+marked+`]}` || strings.Contains(got.body, "elsewhere") {
+			t.Errorf("%s: the room has %s in %s", name, data, got.body)
+		}
+	}
+	if got := d.do("GET", v3+`/sync?filter={"room":{"account_data":{"not_types":["m.marked*"]}}}`, "demo-alice", ""); inRoom(got.body) != `{"events":[]}` {
+		t.Errorf("the filter excludes the type: got %s", got.body)
+	}
 	d.expect("GET", path+"rooms/"+teaRoom+"/account_data/m.tag", "demo-alice", "", 404, `{"errcode":"M_NOT_FOUND","error":"Account data not found."}`)
 	for _, kind := range []string{"", "rooms/" + teaRoom + "/"} {
 		d.expect("PUT", path+kind+"account_data/m.fully_read", "demo-alice", `{"event_id":"$1"}`, 405,

@@ -86,6 +86,7 @@ type Change struct {
 	Members []mxid.UserID // the new list of members, from an event that is no membership event; nil: unchanged
 	User    mxid.UserID   // the user whose membership the event changes; empty: none
 	Is      Membership
+	Name    string // the new name of the room; empty: unchanged
 }
 
 func (s *Store) roomKeys(room string) []string {
@@ -107,7 +108,7 @@ func (s *Store) do(ctx context.Context, operation func(ctx context.Context) erro
 // too many members, it returns an empty text instead. KEYS: the room, the events, the event ids by position (to remove
 // the oldest events, a hundred at a time), the ids of the visible events, and the rows. ARGV: the event's id and text,
 // how many events stay, the new list of members or nothing, the user whose membership changes or nothing, the
-// membership, the most fields of a room, and the row or nothing.
+// membership, the most fields of a room, the row or nothing, and the room's new name or nothing.
 var addEvent = redis.NewScript(`
 local old = redis.call('HGET', KEYS[2], ARGV[1])
 local function row()
@@ -123,6 +124,7 @@ if ARGV[5] ~= '' then
 end
 row()
 if ARGV[4] ~= '' then redis.call('HSET', KEYS[1], 'members', ARGV[4]) end
+if ARGV[9] ~= '' then redis.call('HSET', KEYS[1], 'name', ARGV[9]) end
 local position = redis.call('HINCRBY', KEYS[1], 'position', 1)
 redis.call('HSET', KEYS[2], ARGV[1], position .. ' ' .. ARGV[2])
 redis.call('ZADD', KEYS[3], position, ARGV[1])
@@ -165,7 +167,7 @@ func (s *Store) Add(ctx context.Context, room string, e Event, change Change, ro
 	var reply []any
 	err = s.do(ctx, func(ctx context.Context) (err error) {
 		reply, err = addEvent.Run(ctx, s.client, append(s.roomKeys(room), s.rowsKey(room)), e.ID, text, keptEvents, members,
-			string(change.User), string(change.Is), maxFields, row).Slice()
+			string(change.User), string(change.Is), maxFields, row, change.Name).Slice()
 		return err
 	})
 	switch {
@@ -307,15 +309,21 @@ func (s *Store) Leads(ctx context.Context, room string, e Event, root string) (b
 
 // Members returns the members of a room. A membership event has precedence over the list in the newest message.
 func (s *Store) Members(ctx context.Context, room string) (Members, error) {
+	members, _, err := s.State(ctx, room)
+	return members, err
+}
+
+// State returns the members of a room and its name, empty for none.
+func (s *Store) State(ctx context.Context, room string) (members Members, name string, err error) {
 	var fields map[string]string
-	err := s.do(ctx, func(ctx context.Context) (err error) {
+	err = s.do(ctx, func(ctx context.Context) (err error) {
 		fields, err = s.client.HGetAll(ctx, s.roomKeys(room)[0]).Result()
 		return err
 	})
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
-	return readMembers(fields), nil
+	return readMembers(fields), fields["name"], nil
 }
 
 func readMembers(fields map[string]string) Members {

@@ -45,20 +45,28 @@ func (s *Store) announce(ctx context.Context, room, event string, users []mxid.U
 	return err
 }
 
-// AccountDataChanged tells the syncs of a user that global account data changed.
-func (s *Store) AccountDataChanged(ctx context.Context, user mxid.UserID) error {
+// AccountDataChanged tells the syncs of a user that account data of a type changed: of a room, or global if room is
+// empty.
+func (s *Store) AccountDataChanged(ctx context.Context, user mxid.UserID, room, kind string) error {
 	stream, _ := s.userKeys(user)
+	values := []any{"account_data", kind, "of", room}
 	return s.do(ctx, func(ctx context.Context) error {
-		return s.client.XAdd(ctx, &redis.XAddArgs{Stream: stream, MaxLen: keptChanges, Approx: true, Values: []any{"account_data", ""}}).Err()
+		return s.client.XAdd(ctx, &redis.XAddArgs{Stream: stream, MaxLen: keptChanges, Approx: true, Values: values}).Err()
 	})
+}
+
+// ForgetUser removes a user's stream, list of rooms and receipts. The user stays a member of rooms.
+func (s *Store) ForgetUser(ctx context.Context, user mxid.UserID) error {
+	stream, rooms := s.userKeys(user)
+	return s.do(ctx, func(ctx context.Context) error { return s.client.Del(ctx, stream, rooms, s.receiptsKey(user)).Err() })
 }
 
 // Changes are a user's changes since a token.
 type Changes struct {
 	Token       string              // of the newest change; see [ValidToken]
-	All         bool                // whether Rooms has all rooms that the user was ever in, without events
+	All         bool                // whether Rooms has all rooms that the user was ever in, without events, and all account data changed
 	Rooms       map[string][]string // ids of the new events of each changed room
-	AccountData bool                // whether global account data may have changed
+	AccountData map[string][]string // types of the changed account data of each room; of no room: global
 }
 
 // start is the token before any change.
@@ -94,17 +102,18 @@ func (s *Store) since(ctx context.Context, user mxid.UserID, since string) (chan
 	if since != start && (len(entries) == 0 || entries[0].ID != since) {
 		return changes, true, nil
 	}
-	changes = Changes{Token: since, Rooms: map[string][]string{}}
+	changes = Changes{Token: since, Rooms: map[string][]string{}, AccountData: map[string][]string{}}
 	for _, entry := range entries {
 		if entry.ID == since {
 			continue
 		}
 		changes.Token = entry.ID
-		room, found := entry.Values["room"].(string)
-		if !found {
-			changes.AccountData = true
+		if kind, found := entry.Values["account_data"].(string); found {
+			of, _ := entry.Values["of"].(string)
+			changes.AccountData[of] = append(changes.AccountData[of], kind)
 			continue
 		}
+		room, _ := entry.Values["room"].(string)
 		event, _ := entry.Values["event"].(string)
 		events := changes.Rooms[room]
 		if event != "" && !slices.Contains(events, event) {
@@ -118,7 +127,7 @@ func (s *Store) since(ctx context.Context, user mxid.UserID, since string) (chan
 // all returns all rooms of a user. It reads the token first, so the next sync repeats a change during the call.
 func (s *Store) all(ctx context.Context, user mxid.UserID) (changes Changes, err error) {
 	stream, rooms := s.userKeys(user)
-	changes = Changes{Token: start, All: true, Rooms: map[string][]string{}, AccountData: true}
+	changes = Changes{Token: start, All: true, Rooms: map[string][]string{}}
 	newest, err := s.client.XRevRangeN(ctx, stream, "+", "-", 1).Result()
 	if err != nil {
 		return changes, err

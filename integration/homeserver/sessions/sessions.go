@@ -276,7 +276,7 @@ func (s *Sessions) EndAll(ctx context.Context, user mxid.UserID) error {
 func (s *Sessions) Deactivate(ctx context.Context, user mxid.UserID) error {
 	err := s.do(ctx, func(ctx context.Context, client redis.UniversalClient) error {
 		_, err := client.TxPipelined(ctx, func(pipe redis.Pipeliner) error {
-			pipe.Del(ctx, s.key(accountHash, user), s.key(devicesHash, user))
+			pipe.Del(ctx, s.key(accountHash, user), s.key(devicesHash, user), s.key(dataHash, user))
 			return pipe.HSet(ctx, s.key(accountHash, user), deactivatedField, time.Now().UnixMilli()).Err()
 		})
 		return err

@@ -31,6 +31,7 @@ type hash string
 const (
 	accountHash hash = "account" // the account, by field
 	devicesHash hash = "devices" // the sessions, by device
+	dataHash    hash = "data"    // account data, by room and type
 )
 
 func (s *Store) key(name hash, user mxid.UserID) string {
