@@ -8,14 +8,14 @@ import (
 
 // The host's readiness probe.
 func ExampleHealth() {
-	var push module.Health // Push.Health of package pushfx, or out of the fx container
-	http.HandleFunc("/ready", probes{push}.ready)
+	var health module.Health // Push.Health of package pushfx, or out of the fx container
+	http.HandleFunc("/ready", probes{health}.ready)
 }
 
-type probes struct{ push module.Health }
+type probes struct{ health module.Health }
 
 func (p probes) ready(w http.ResponseWriter, r *http.Request) {
-	if err := p.push.Healthy(r.Context()); err != nil {
+	if err := p.health.Healthy(r.Context()); err != nil {
 		http.Error(w, "not ready", http.StatusServiceUnavailable)
 	}
 }

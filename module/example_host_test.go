@@ -20,32 +20,32 @@ func ExampleHostService() {
 }
 
 type homeserver struct {
-	push module.HostService
+	host module.HostService
 	log  *zap.Logger
 }
 
 func (h *homeserver) registered(ctx context.Context, user mxid.UserID) {
-	h.logFailed("registration", user, h.push.EnsureDefaults(ctx, user))
+	h.logFailed("registration", user, h.host.EnsureDefaults(ctx, user))
 }
 
 func (h *homeserver) loggedIn(ctx context.Context, user mxid.UserID, devices []string) {
-	h.logFailed("login", user, h.push.RetainDevicePushers(ctx, user, devices...))
+	h.logFailed("login", user, h.host.RetainDevicePushers(ctx, user, devices...))
 }
 
 func (h *homeserver) loggedOut(ctx context.Context, user mxid.UserID, device string) {
-	h.logFailed("logout", user, h.push.RemoveDevicePushers(ctx, user, device))
+	h.logFailed("logout", user, h.host.RemoveDevicePushers(ctx, user, device))
 }
 
 func (h *homeserver) loggedOutEverywhere(ctx context.Context, user mxid.UserID) {
-	h.logFailed("logout of all devices", user, h.push.KeepOnlyDevicePushers(ctx, user, ""))
+	h.logFailed("logout of all devices", user, h.host.KeepOnlyDevicePushers(ctx, user, ""))
 }
 
 func (h *homeserver) changedPassword(ctx context.Context, user mxid.UserID, device string) {
-	h.logFailed("password change", user, h.push.KeepOnlyDevicePushers(ctx, user, device))
+	h.logFailed("password change", user, h.host.KeepOnlyDevicePushers(ctx, user, device))
 }
 
 func (h *homeserver) deactivated(ctx context.Context, user mxid.UserID) {
-	h.logFailed("deactivation", user, h.push.ForgetUser(ctx, user))
+	h.logFailed("deactivation", user, h.host.ForgetUser(ctx, user))
 }
 
 // logFailed logs an error that must not reach the client.
@@ -57,7 +57,7 @@ func (h *homeserver) logFailed(at string, user mxid.UserID, err error) {
 
 func (h *homeserver) upgradedRoom(ctx context.Context, members []mxid.UserID, oldRoom, newRoom string) error {
 	for _, user := range members {
-		if err := h.push.CopyRoomRules(ctx, user, oldRoom, newRoom); err != nil {
+		if err := h.host.CopyRoomRules(ctx, user, oldRoom, newRoom); err != nil {
 			return err
 		}
 	}
@@ -65,7 +65,7 @@ func (h *homeserver) upgradedRoom(ctx context.Context, members []mxid.UserID, ol
 }
 
 func (h *homeserver) notify(ctx context.Context, members []mxid.UserID) {
-	rules, pushers := h.push.Rulesets(ctx, members), h.push.Pushers(ctx, members)
+	rules, pushers := h.host.Rulesets(ctx, members), h.host.Pushers(ctx, members)
 	for _, user := range members {
 		if rules[user].Err != nil || pushers[user].Err != nil {
 			continue // try this one again later

@@ -72,7 +72,7 @@ func (o *oldTables) Forget(ctx context.Context, user mxid.UserID) error {
 }
 
 type mover struct {
-	push module.HostService
+	host module.HostService
 	old  module.ImportSource
 	db   *sql.DB
 }
@@ -96,7 +96,7 @@ func (m *mover) moveIn(ctx context.Context, user mxid.UserID) error {
 	if err != nil || !found {
 		return err
 	}
-	result, err := m.push.Import(ctx, user, from, module.StoreImport) // or module.DryRunImport
+	result, err := m.host.Import(ctx, user, from, module.StoreImport) // or module.DryRunImport
 	for _, refused := range result.Rules.Refused {
 		log.Printf("%s: rule %s/%q: %v", user, refused.Kind, refused.ID, refused.Err)
 	}

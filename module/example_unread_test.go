@@ -92,7 +92,7 @@ func (r *rooms) counts(ctx context.Context, user mxid.UserID, rooms []string) ma
 
 // firstSync is called with all rooms of the user.
 func (r *rooms) firstSync(ctx context.Context, user mxid.UserID, joined, invited []string) (map[string]module.RoomCounts, error) {
-	err := r.unread.Retain(ctx, user, append(invited, joined...))
+	err := r.unread.Retain(ctx, user, append(invited, joined...)...)
 	counts, failed := r.unread.Rooms(ctx, user)
 	return counts, errors.Join(err, failed)
 }

@@ -164,7 +164,7 @@ func (alicesImport) Load(context.Context, mxid.UserID) (from module.Import, foun
 func TestImportExample(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newPageHost(t)
-		h.must((&mover{push: h.push, old: alicesImport{}}).moveIn(t.Context(), alice))
+		h.must((&mover{host: h.host, old: alicesImport{}}).moveIn(t.Context(), alice))
 		if event, _ := h.sync(0); !strings.Contains(event, "!old:example.org") {
 			t.Errorf("got %s", event)
 		}

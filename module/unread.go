@@ -45,7 +45,7 @@ type UnreadService interface {
 
 	// Retain marks all other rooms as read, except rooms with calls in the last minute. It
 	// repairs a missed leave.
-	Retain(ctx context.Context, user mxid.UserID, joinedOrInvited []string) error
+	Retain(ctx context.Context, user mxid.UserID, joinedOrInvited ...string) error
 
 	// List returns unread notifications, and the user's last 50 highlights after they were
 	// read, the newest first.

@@ -99,7 +99,7 @@ func (s *syncs) readRooms(ctx context.Context, user mxid.UserID, r syncRequest) 
 		}
 	}
 	if r.stream == "" { // a first sync
-		logFailed(s.log, "sync", user, s.unread.Retain(ctx, user, stays))
+		logFailed(s.log, "sync", user, s.unread.Retain(ctx, user, stays...))
 	}
 	if err := s.addReceipts(ctx, user, batch.Join); err != nil {
 		return newRoomsBatch(), r.stream, err

@@ -240,7 +240,7 @@ func (quiet) Since(_ context.Context, _ mxid.UserID, since int64) (module.SyncUp
 
 type noUnread struct{ module.UnreadService }
 
-func (noUnread) Retain(context.Context, mxid.UserID, []string) error { return nil }
+func (noUnread) Retain(context.Context, mxid.UserID, ...string) error { return nil }
 
 // The server's read and write timeouts do not end a sync.
 func TestSyncWaitsLongerThanOtherRequestsMay(t *testing.T) {

@@ -95,7 +95,7 @@ func (g *guarded) damage() {
 
 // changes runs all commands about rules and pushers.
 func (g *guarded) changes(user string) {
-	g.as(user, "1 check", "0 repair -yes -reset-damaged -save FILES/saved"+strconv.Itoa(len(g.Guarded)), "0 refresh-defaults",
+	g.as(user, "1 check", "0 repair -yes -reset-damaged -save FILES/saved"+strconv.Itoa(len(g.Guarded)), "0 refresh-defaults -yes",
 		"0 export FILES/archive", "0 reset -yes @alice:example.org", "0 forget -yes @bob:example.org", "0 import -overwrite FILES/archive",
 		"0 show @bob:example.org", "0 check")
 }

@@ -1,9 +1,11 @@
 package main
 
 import (
+	"encoding/json"
 	"maps"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -16,8 +18,9 @@ func TestRefreshDefaults(t *testing.T) {
 	b.register(alice, bob, carol)
 	want, version := b.answers(alice, bob, carol), b.version(bob)
 	b.spoil(alice, "m.room.tombstone", "m.room.grave")
-	r := b.want(exitOK, "refresh-defaults")
-	if r.stdout != "3 sets: 1 refreshed, 0 left with unknown default rules, 0 unreadable\n" || !maps.Equal(want, b.answers(alice, bob, carol)) {
+	r := b.want(exitOK, "refresh-defaults", "-yes")
+	if r.stdout != "3 sets: 1 refreshed, 0 left with unknown default rules, 0 unreadable\n\n"+
+		"DEFAULT RULE                USERS: ADDED  REMOVED  CHANGED\noverride .m.rule.tombstone  0             0        1\n" || !maps.Equal(want, b.answers(alice, bob, carol)) {
 		t.Error(r.stdout)
 	}
 	if b.version(bob) != version {
@@ -31,7 +34,7 @@ func TestRefreshDefaults(t *testing.T) {
 	if err := os.WriteFile(rules, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	r = b.want(exitOK, "refresh-defaults", "-default-rules", rules)
+	r = b.want(exitOK, "refresh-defaults", "-yes", "-default-rules", rules)
 	if !strings.HasPrefix(r.stdout, "3 sets: 3 refreshed") {
 		t.Error(r.stdout)
 	}
@@ -40,7 +43,7 @@ func TestRefreshDefaults(t *testing.T) {
 	})
 	b.want(exitOK, "check", "-default-rules", rules)
 	before := b.stored()
-	r = b.want(exitProblems, "refresh-defaults", "-list")
+	r = b.want(exitProblems, "refresh-defaults", "-yes", "-list")
 	if !strings.Contains(r.stdout, "left\tunknown default rules\t"+string(alice)+"\n") || !maps.Equal(before, b.stored()) {
 		t.Error(r.stdout)
 	}
@@ -48,13 +51,13 @@ func TestRefreshDefaults(t *testing.T) {
 	if !maps.Equal(before, b.stored()) {
 		t.Error("repair removed a user's choice about a default rule of the hosts")
 	}
-	b.want(exitOK, "refresh-defaults", "-drop-others")
+	b.want(exitOK, "refresh-defaults", "-yes", "-drop-others")
 	if !maps.Equal(want, b.answers(alice, bob, carol)) {
 		t.Error("the answers differ")
 	}
 
 	b.store(bob, "no JSON")
-	if r = b.want(exitProblems, "refresh-defaults"); !strings.Contains(r.stdout, "1 unreadable") {
+	if r = b.want(exitProblems, "refresh-defaults", "-yes"); !strings.Contains(r.stdout, "1 unreadable") {
 		t.Error(r.stdout)
 	}
 }
@@ -67,7 +70,7 @@ func TestRefreshDefaultsTurnsFeaturesOnAndOff(t *testing.T) {
 	off := b.answers(bob)
 	refresh := func(status int, want string, flags ...string) {
 		t.Helper()
-		if r := b.want(status, append([]string{"refresh-defaults"}, flags...)...); !strings.HasPrefix(r.stdout, want) {
+		if r := b.want(status, append([]string{"refresh-defaults", "-yes"}, flags...)...); !strings.HasPrefix(r.stdout, want) {
 			t.Error(r.stdout)
 		}
 	}
@@ -96,6 +99,64 @@ func TestRefreshDefaultsTurnsFeaturesOnAndOff(t *testing.T) {
 	}
 	if r := b.want(exitFailure, "refresh-defaults", "-features", "pols"); !strings.Contains(r.stderr, "-features: unknown feature \"pols\", want some of polls, ") {
 		t.Error(r.stderr)
+	}
+}
+
+// A forgotten -features would remove the rules of all users.
+func TestRefreshDefaultsFirstShowsTheRulesOfHowManyUsers(t *testing.T) {
+	t.Parallel()
+	b := onOne(t)
+	b.register(alice, bob)
+	b.want(exitOK, "refresh-defaults", "-yes", "-features", "polls")
+	b.register(carol) // without the feature
+	b.spoil(bob, "m.room.tombstone", "m.room.grave")
+	before := b.stored()
+	for name, test := range map[string]struct {
+		flags []string
+		text  string
+		rules []refreshedRule
+		off   map[string]int
+	}{
+		"the flag is forgotten": {
+			nil,
+			"3 sets: 2 would be refreshed (-yes does it), 0 left with unknown default rules, 0 unreadable\n" +
+				"2 sets would lose the rules of polls, which is not in -features; users' choices are kept\n",
+			[]refreshedRule{
+				{"override", ".m.rule.tombstone", 0, 0, 1}, {"override", ".org.matrix.msc3930.rule.poll_response", 0, 2, 0},
+				{"underride", ".org.matrix.msc3930.rule.poll_end", 0, 2, 0}, {"underride", ".org.matrix.msc3930.rule.poll_end_one_to_one", 0, 2, 0},
+				{"underride", ".org.matrix.msc3930.rule.poll_start", 0, 2, 0}, {"underride", ".org.matrix.msc3930.rule.poll_start_one_to_one", 0, 2, 0},
+			},
+			map[string]int{"polls": 2},
+		},
+		"the flag is right": {
+			[]string{"-features", "polls"},
+			"3 sets: 2 would be refreshed (-yes does it), 0 left with unknown default rules, 0 unreadable\n",
+			[]refreshedRule{
+				{"override", ".m.rule.tombstone", 0, 0, 1}, {"override", ".org.matrix.msc3930.rule.poll_response", 1, 0, 0},
+				{"underride", ".org.matrix.msc3930.rule.poll_end", 1, 0, 0}, {"underride", ".org.matrix.msc3930.rule.poll_end_one_to_one", 1, 0, 0},
+				{"underride", ".org.matrix.msc3930.rule.poll_start", 1, 0, 0}, {"underride", ".org.matrix.msc3930.rule.poll_start_one_to_one", 1, 0, 0},
+			},
+			map[string]int{},
+		},
+	} {
+		r := b.want(exitProblems, append([]string{"refresh-defaults"}, test.flags...)...)
+		if !strings.HasPrefix(r.stdout, test.text) || strings.Count(r.stdout, "\n") != strings.Count(test.text, "\n")+2+len(test.rules) {
+			t.Errorf("%s: %s", name, r.stdout)
+		}
+		var got refreshReport
+		r = b.want(exitProblems, append([]string{"refresh-defaults", "-json"}, test.flags...)...)
+		err := json.Unmarshal([]byte(r.stdout), &got)
+		want := refreshReport{Sets: 3, Refreshed: 2, FeaturesOff: test.off, Rules: test.rules}
+		if err != nil || !reflect.DeepEqual(got, want) {
+			t.Errorf("%s: got %+v, want %+v, %v", name, got, want, err)
+		}
+		if !maps.Equal(before, b.stored()) {
+			t.Errorf("%s: a command without -yes changed data", name)
+		}
+	}
+	b.want(exitOK, "refresh-defaults", "-yes", "-features", "polls")
+	if r := b.want(exitOK, "refresh-defaults", "-features", "polls"); !strings.HasPrefix(r.stdout, "3 sets: 0 would be refreshed") {
+		t.Error(r.stdout)
 	}
 }
 

@@ -300,7 +300,7 @@ func TestAValueOfAnotherVersionStays(t *testing.T) {
 				b.want(exitFailure, "queues", "flush", string(alice), "-yes")
 				b.want(exitFailure, "gateways", "hold", "push.example.org", "-yes")
 			}
-			b.ctl("refresh-defaults")
+			b.ctl("refresh-defaults", "-yes")
 			b.want(exitProblems, "repair", "-yes", "-reset-damaged", "-save", filepath.Join(t.TempDir(), "c"))
 			if got := b.stored()[other.key]; got != before {
 				t.Errorf("%s was %q, is %q", other.key, before, got)

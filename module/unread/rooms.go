@@ -100,7 +100,7 @@ func (s *Service) badge(record *fold.Record) (counts module.Counts) {
 const recentTime = time.Minute
 
 // Retain implements [module.UnreadService].
-func (s *Service) Retain(ctx context.Context, user mxid.UserID, joinedOrInvited []string) (err error) {
+func (s *Service) Retain(ctx context.Context, user mxid.UserID, joinedOrInvited ...string) (err error) {
 	ctx, end := s.observer.Begin(ctx, s.retain)
 	defer func() { end(observe.Outcome{Err: err}) }()
 	record, err := s.load(ctx, user)

@@ -129,7 +129,7 @@ func (s *script) do(command string, args []string) {
 	case "wait":
 		s.clock.add(2 * time.Minute)
 	case "retain":
-		err = s.service.Retain(ctx, alice, args)
+		err = s.service.Retain(ctx, alice, args...)
 	default:
 		s.check(command, args)
 	}

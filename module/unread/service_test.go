@@ -72,7 +72,7 @@ func TestBadInputIsRefusedBeforeAnythingIsStored(t *testing.T) {
 		"Forget: position 0":         func() error { return s.Forget(ctx, room, 0, []mxid.UserID{alice}) },
 		"Forget: an invalid user":    func() error { return s.Forget(ctx, room, 1, []mxid.UserID{alice, "bob"}) },
 		"Rooms: an invalid user":     func() error { _, err := s.Rooms(ctx, "alice"); return err },
-		"Retain: an invalid user":    func() error { return s.Retain(ctx, "alice", nil) },
+		"Retain: an invalid user":    func() error { return s.Retain(ctx, "alice") },
 		"List: a negative limit":     func() error { _, err := s.List(ctx, alice, module.UnreadQuery{Limit: -1}); return err },
 		"List: no token":             func() error { _, err := s.List(ctx, alice, module.UnreadQuery{From: "x y"}); return err },
 		"List: a token of no form":   func() error { _, err := s.List(ctx, alice, module.UnreadQuery{From: "MiAxIDEgIWE"}); return err },
@@ -108,7 +108,7 @@ func TestUnreadableListsAreNeverOverwritten(t *testing.T) {
 			_, rooms := s.Rooms(t.Context(), alice, room)
 			_, list := s.List(t.Context(), alice, module.UnreadQuery{})
 			states := s.States(t.Context(), []module.UserEvent{{User: alice, RoomID: room, EventID: "$1", Position: 1, Thread: "main"}, {User: bob}})
-			for call, err := range map[string]error{"Rooms": rooms, "List": list, "Retain": s.Retain(t.Context(), alice, nil), "States": states[0].Err} {
+			for call, err := range map[string]error{"Rooms": rooms, "List": list, "Retain": s.Retain(t.Context(), alice), "States": states[0].Err} {
 				if fault.KindOf(err) != fault.Database || fault.IsOtherVersion(err) == (name == "damage") {
 					t.Errorf("%s: got error %v, want one of kind %s", call, err, fault.Database)
 				}
@@ -278,7 +278,7 @@ func TestRetainLeavesRecentRoomsAlone(t *testing.T) {
 		want  int
 	}{{0, 1}, {59 * time.Second, 1}, {time.Second, 0}} {
 		now = now.Add(test.after)
-		if err := s.Retain(t.Context(), alice, []string{"!other"}); err != nil {
+		if err := s.Retain(t.Context(), alice, "!other"); err != nil {
 			t.Fatal(err)
 		}
 		if counts, err := s.Rooms(t.Context(), alice); err != nil || len(counts) != test.want {
@@ -601,7 +601,7 @@ func TestAClockThatIsAheadForAMinute(t *testing.T) {
 	if !read[0].Value.IsRead || !read[1].Value.IsRead {
 		t.Errorf("lost: %+v", read)
 	}
-	if err := s.Retain(t.Context(), alice, []string{"!other"}); err != nil {
+	if err := s.Retain(t.Context(), alice, "!other"); err != nil {
 		t.Fatal(err)
 	}
 	if counts, err := s.Rooms(t.Context(), alice); err != nil || len(counts) != 0 {
