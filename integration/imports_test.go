@@ -36,6 +36,7 @@ func importTable() []importRow {
 		redisCommit = "module/commit/rediscommit"
 		retry       = "module/retry"
 		bounded     = "module/internal/bounded"
+		parts       = "module/internal/parts"
 	)
 	noIO := []string{"net", "net/http", "os", "time", "math/rand", "math/rand/v2", "crypto/rand"}
 	pure := []string{"module/fault", "module/mxid", "module/strictjson"}
@@ -47,6 +48,7 @@ func importTable() []importRow {
 		{"module/mxid", nil, noIO},
 		{"module/strictjson", []string{"module/fault", json}, noIO},
 		{bounded, nil, noIO},
+		{parts, []string{"module", "module/fault", "module/mxid"}, []string{"net", "net/http", "os"}},
 		{retry, nil, []string{"net", "net/http", "os"}},
 		{"module/observe", []string{"module/fault"}, []string{"net", "net/http", "os"}},
 		{"module/telemetry/metrics", with(prom, "module/delivery", "module/feed"), nil},
@@ -59,13 +61,13 @@ func importTable() []importRow {
 		{"module/match", append([]string{"module/pushrule"}, pure...), noIO},
 		{"module/stored", append([]string{"module/pushrule", "module/pusher"}, pure...), noIO},
 		{"module/pusher", append([]string{idna, ssrf}, pure...), noIO}, // from ssrf only the ranges, which do no I/O
-		{"module/delivery", with("module/feed", "module/match", "module/internal/bounded", "module/delivery/content", "module/delivery/turns", "module/delivery/dialguard"), []string{"os"}},
+		{"module/delivery", with("module/feed", "module/match", bounded, parts, "module/delivery/content", "module/delivery/turns", "module/delivery/dialguard"), []string{"os"}},
 		{"module/delivery/content", with("module/match", idna), []string{"net", "os"}},
 		{"module/delivery/turns", nil, []string{"net", "os"}},
 		{"module/delivery/dialguard", []string{ssrf}, nil},
 		{"module/delivery/redisqueue", with("module/stored", redis, redisClient, redisCommit), nil},
 		{"module/delivery/queuetest", inner, nil},
-		{"module/unread", with("module/unread/fold"), []string{"net", "net/http", "os"}},
+		{"module/unread", with(parts, "module/unread/fold"), []string{"net", "net/http", "os"}},
 		{"module/unread/fold", []string{"module/fault"}, noIO},
 		{"module/unread/redisunread", with("module/stored", redis, redisClient, redisCommit), nil},
 		{"module", registry, []string{"net", "net/http", "os", "crypto/rand"}},

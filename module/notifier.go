@@ -28,26 +28,27 @@ type Notifier interface {
 	Decide(ctx context.Context, event Event, members []match.Member) (Decisions, error)
 
 	// Notify stores the notifications of an event, as durably as configured. When it
-	// returns nil, a running host will send them. After an error or a crash, call it again:
-	// a user who has the event already does not get it again, for 15 minutes
+	// returns nil, a running host will send them. After a [LeftError], call it again with
+	// the decisions for its users ([Decisions.Of]): all others have the event. After a crash,
+	// call it again with all decisions. If a reply was lost, or the host has crashed, a user
+	// may have the event already, and does not get it again for 15 minutes
 	// ([RepeatsKeptFor]) or until [RepeatsKept] later notifications of the user. A host may
 	// notify the members of a room in several calls. Notifications of a user are sent in the
 	// order of the calls, so make the calls for a room one after the other.
 	//
+	// Notify leaves out users whose pushers or whose waiting notifications cannot be read:
+	// a repetition would not help.
+	//
 	// Errors: [fault.InvalidParam] for an event without event_id or room_id, or
-	// that is too large; [Unavailable].
+	// that is too large; a [LeftError].
 	Notify(ctx context.Context, event Event, decisions Decisions) error
 
 	// UpdateBadges sends unread counts without an event, for example after a read
 	// receipt. They are sent some seconds later, once for several calls, and not to a
 	// pusher that got the same counts last. When it returns nil, a running host will send
-	// them.
+	// them. Errors: a [LeftError].
 	UpdateBadges(ctx context.Context, users ...mxid.UserID) error
 }
-
-// IsPermanent reports whether an error of [Notifier.Decide] or [Notifier.Notify] is a fault
-// of the event, so that the host drops it. After any other error the host calls both again.
-func IsPermanent(err error) bool { return fault.KindOf(err) == fault.InvalidParam }
 
 // Event is a new event, with the names that notifications have.
 type Event struct {
@@ -188,7 +189,9 @@ type DeliveryQueue interface {
 
 	// Append adds notifications to the logs of different users, as durably as the queue is
 	// configured, and lists the users. It returns a result for each addition. After an error,
-	// the notification may have been added.
+	// the notification may have been added. An error that wraps [fault.ErrNotConfirmed] has a
+	// value: the notification was added, but not confirmed. A repetition waits for that, and
+	// adds nothing for a day. [fault.Database] is the error for a log that cannot be read.
 	Append(ctx context.Context, additions []Addition) []Result[Appended]
 
 	// Look returns users with due pushers, about in the order of their due times, and lists
@@ -244,8 +247,8 @@ type DeliveryQueue interface {
 	Summary(ctx context.Context, isAlone func(Trouble) bool) (QueueSummary, error)
 }
 
-// Repetitions of [Notifier.Notify] have no effect for a user for RepeatsKeptFor, or until
-// RepeatsKept later notifications.
+// A repetition of [Notifier.Notify] after a lost reply has no effect for a user for
+// RepeatsKeptFor, or until RepeatsKept later notifications.
 const (
 	RepeatsKept    = 64
 	RepeatsKeptFor = 15 * time.Minute

@@ -163,7 +163,7 @@ func (l *examinedLog) add(field, text string) {
 	switch {
 	case field == stored.LogField:
 		_, isRead = stored.ReadLogHead(text)
-	case field == stored.IDsField:
+	case field == stored.IDsField, field == stored.UnconfirmedField:
 		isRead = true
 	case stored.IsPusherField(field):
 		var s stored.PusherState

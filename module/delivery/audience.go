@@ -7,6 +7,7 @@ import (
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/fault"
 	"github.com/pushfx/pushfx/module/feed"
+	"github.com/pushfx/pushfx/module/internal/parts"
 	"github.com/pushfx/pushfx/module/match"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/observe"
@@ -18,6 +19,7 @@ import (
 type audience struct {
 	feed     *feed.Feed
 	host     module.HostService
+	parts    *parts.Parts // of the stores
 	observer observe.Observer
 }
 
@@ -90,21 +92,38 @@ func memberEvent(event string) (user mxid.UserID, membership string) {
 }
 
 // fill gives rules to each member without rules. A user with unreadable stored rules gets no
-// rules, and no notification.
-func (a *audience) fill(ctx context.Context, members []match.Member) (err error) {
+// rules, and no notification. The error is a [module.LeftError].
+func (a *audience) fill(ctx context.Context, members []match.Member) error {
 	missing := 0
 	for i := range members {
 		if members[i].Rules == nil {
 			missing++
 		}
 	}
-	hits, failed := a.feed.Rules(ctx, members, a.host.Rulesets)
+	hits, failed := a.feed.Rules(ctx, members, a.load)
 	a.observer.Count(observe.RulesKept, "", hits)
 	a.observer.Count(observe.RulesRead, "", missing-hits)
-	for _, failure := range failed {
+	var left parts.Left
+	for user, failure := range failed {
 		if fault.KindOf(failure) != fault.Database {
-			err = failure
+			left.Add(failure, user)
 		}
 	}
-	return err
+	return left.Err()
+}
+
+// rulesAtOnce divides a lookup of rules.
+var rulesAtOnce = parts.Size{Chunk: 500, AtOnce: 2}
+
+// load reads rules. It does not wait for a part that does not answer.
+func (a *audience) load(ctx context.Context, users []mxid.UserID) map[mxid.UserID]module.Result[module.Content] {
+	loaded := parts.Load(ctx, a.parts, users, rulesAtOnce, a.host.Rulesets, func(r module.Result[module.Content]) bool {
+		return r.Err == nil || fault.KindOf(r.Err) == fault.Database
+	})
+	for _, user := range users {
+		if _, found := loaded[user]; !found {
+			loaded[user] = module.Result[module.Content]{Err: module.Unavailable(errSilent)}
+		}
+	}
+	return loaded
 }

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/delivery/queuetest"
+	"github.com/pushfx/pushfx/module/internal/parts"
 	"github.com/pushfx/pushfx/module/match"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/observe"
@@ -120,7 +122,7 @@ func withAudience(t *testing.T, test func(t *testing.T, s *ruleStore, a *audienc
 		defer cancel()
 		go feed.Run(ctx)
 		synctest.Wait()
-		test(t, s, &audience{feed, s, observe.None})
+		test(t, s, &audience{feed, s, parts.New(queuetest.NewMemory().Parts, 0), observe.None})
 	})
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/pushfx/pushfx/module/delivery/content"
 	"github.com/pushfx/pushfx/module/delivery/turns"
 	"github.com/pushfx/pushfx/module/feed"
+	"github.com/pushfx/pushfx/module/internal/parts"
 	"github.com/pushfx/pushfx/module/match"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/observe"
@@ -27,6 +28,7 @@ type Delivery struct {
 	gateway   module.Gateway
 	host      module.HostService
 	audience  *audience
+	parts     *parts.Parts // of the queue
 	clock     func() time.Time
 	observer  observe.Observer
 	hasUnread bool
@@ -61,6 +63,9 @@ type Seams struct {
 	Unread    module.Unread    // nil if the host has none
 	Attention module.Attention // nil if the host has none
 
+	// Slow is how long an answer of the queue may take that waits for replicas or a disk.
+	Slow time.Duration
+
 	// Now is the clock of the queue. Nil is the host's clock.
 	Now func() time.Time
 
@@ -80,13 +85,14 @@ func New(seams Seams, cfg Config) (*Delivery, error) {
 	seams.Observer = observe.Or(seams.Observer)
 	d := &Delivery{
 		cfg: cfg, limits: cfg.limits(), queue: seams.Queue, gateway: seams.Gateway, host: seams.Host,
-		audience: &audience{seams.Feed, seams.Host, seams.Observer},
-		clock:    seams.Now, observer: seams.Observer,
+		parts: parts.New(seams.Queue.Parts, seams.Slow),
+		clock: seams.Now, observer: seams.Observer,
 		hasUnread: seams.Unread != nil, hasDelays: seams.Attention != nil,
 		stopping: make(chan struct{}),
 		gates:    newGates(turns.Config{MaxInFlight: cfg.MaxInFlight, MaxPerGate: cfg.MaxPerGateway, Random: rand.Float64}),
 		failures: &failures{observer: seams.Observer, reported: map[string]time.Time{}},
 	}
+	d.audience = &audience{seams.Feed, seams.Host, d.parts, seams.Observer}
 	d.summaries = &summaries{queue: seams.Queue, failures: d.failures}
 	d.claims = &claims{queue: seams.Queue, failures: d.failures, own: map[pusherName]*claimed{}}
 	d.pushers = newGather(seams.Queue, func(user mxid.UserID) mxid.UserID { return user }, seams.Host.Pushers)
@@ -130,6 +136,7 @@ func (d *Delivery) Run(ctx context.Context) {
 	drained := time.AfterFunc(d.cfg.DrainTimeout, end)
 	defer drained.Stop()
 	d.sending.Wait()
+	d.parts.Wait()
 }
 
 // start runs do in a goroutine, unless this host is stopping. Life ends

@@ -6,10 +6,12 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"time"
 
+	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/fault"
 	"github.com/pushfx/pushfx/module/observe"
 )
@@ -73,6 +75,20 @@ func (f *failures) add(doing string, err error) {
 	}
 }
 
+// reasonsOf returns the reasons of a call, each once; none for a fault of the event.
+func reasonsOf(err error) (reasons []FailReason) {
+	left := new(module.LeftError)
+	if !errors.As(err, &left) {
+		left.Reasons = []error{err}
+	}
+	for _, one := range left.Reasons {
+		if reason := reasonOf(one); one != nil && !module.IsPermanent(one) && !slices.Contains(reasons, reason) {
+			reasons = append(reasons, reason)
+		}
+	}
+	return reasons
+}
+
 func reasonOf(err error) FailReason {
 	var refusal interface {
 		error
@@ -90,7 +106,7 @@ func reasonOf(err error) FailReason {
 		}
 	case errors.Is(err, context.Canceled):
 		return FailCanceled
-	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &network) && network.Timeout():
+	case errors.Is(err, errSilent), errors.Is(err, context.DeadlineExceeded), errors.As(err, &network) && network.Timeout():
 		return FailTimeout
 	case errors.As(err, &network), errors.Is(err, io.EOF):
 		return FailUnreachable

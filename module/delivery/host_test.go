@@ -348,23 +348,36 @@ func (w *world) badge(d *Delivery, users ...mxid.UserID) {
 }
 
 func (w *world) tryNotify(d *Delivery, id int, room string, users ...mxid.UserID) error {
-	e := module.Event{JSON: fmt.Sprintf(
+	return w.send(d, message(id, room), users...)
+}
+
+func message(id int, room string) module.Event {
+	return module.Event{Room: match.Room{MemberCount: 3}, JSON: fmt.Sprintf(
 		`{"event_id":"$%d","room_id":"%s","type":"m.room.message","sender":"@sender:h","content":{"body":"hi","msgtype":"m.text"}}`, id, room)}
-	return w.send(d, e, users...)
 }
 
 func (w *world) send(d *Delivery, e module.Event, users ...mxid.UserID) error {
+	e.Room.MemberCount = 3
+	ctx := context.Background()
+	decisions, err := d.Decide(ctx, e, membersOf(users))
+	return errors.Join(err, d.Notify(ctx, e, decisions))
+}
+
+func (w *world) decide(d *Delivery, e module.Event, users ...mxid.UserID) module.Decisions {
+	w.t.Helper()
+	decisions, err := d.Decide(w.t.Context(), e, membersOf(users))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return decisions
+}
+
+func membersOf(users []mxid.UserID) []match.Member {
 	members := make([]match.Member, len(users))
 	for i, user := range users {
 		members[i].User = user
 	}
-	e.Room.MemberCount = 3
-	ctx := context.Background()
-	decisions, err := d.Decide(ctx, e, members)
-	if err != nil {
-		return err
-	}
-	return d.Notify(ctx, e, decisions)
+	return members
 }
 
 func name(i int) mxid.UserID { return mxid.UserID(fmt.Sprintf("@u%d:h", i)) }

@@ -4,15 +4,16 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/delivery/content"
 	"github.com/pushfx/pushfx/module/delivery/turns"
 	"github.com/pushfx/pushfx/module/fault"
+	"github.com/pushfx/pushfx/module/internal/parts"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/observe"
 	"github.com/pushfx/pushfx/module/pusher"
@@ -50,8 +51,8 @@ type handover struct {
 func (d *Delivery) Notify(ctx context.Context, e module.Event, decisions module.Decisions) (err error) {
 	ctx, end := d.observer.Begin(ctx, notifyCall)
 	defer func() {
-		if err != nil && fault.KindOf(err) != fault.InvalidParam {
-			d.observer.Count(observe.HandoverFailed, string(reasonOf(err)), 1)
+		for _, reason := range reasonsOf(err) {
+			d.observer.Count(observe.HandoverFailed, string(reason), 1)
 		}
 		end(observe.Outcome{Err: err})
 	}()
@@ -129,62 +130,29 @@ func (d *Delivery) UpdateBadges(ctx context.Context, users ...mxid.UserID) error
 type adding struct {
 	d           *Delivery
 	additionFor func(mxid.UserID, pusher.List) *addition
-
-	mu  sync.Mutex
-	err error // the last one
+	left        parts.Left
 }
 
 // add adds a notification for each user with pushers, in the order of the user ids, and
-// sends what it has claimed. It continues after errors, and returns one of them.
+// sends what it has claimed. Its error is a [module.LeftError].
 func (d *Delivery) add(ctx context.Context, users []mxid.UserID, additionFor func(mxid.UserID, pusher.List) *addition) error {
 	slices.SortFunc(users, func(a, b mxid.UserID) int { return strings.Compare(string(a), string(b)) })
 	users = slices.Compact(users)
+	if len(users) == 0 {
+		return nil
+	}
 	a := &adding{d: d, additionFor: additionFor}
-	if len(users) <= 1 {
-		if len(users) == 1 {
-			a.chunk(ctx, users)
-		}
-		return a.err
-	}
-	var parts sync.WaitGroup
-	for _, part := range d.queue.Parts(ctx, users) {
-		parts.Go(func() { a.part(ctx, part) })
-	}
-	parts.Wait()
-	return a.err
+	a.left.Add(module.Unavailable(errSilent), d.parts.Do(ctx, users, parts.Size{Chunk: chunkUsers, AtOnce: chunksAtOnce}, a.chunk)...)
+	return a.left.Err()
 }
 
-// part adds for the users of a part of the queue, until the part does not answer.
-func (a *adding) part(ctx context.Context, users []mxid.UserID) {
-	var mu sync.Mutex
-	next := func() (chunk []mxid.UserID) {
-		mu.Lock()
-		defer mu.Unlock()
-		n := min(chunkUsers, len(users))
-		chunk, users = users[:n], users[n:]
-		return chunk
-	}
-	work := func() {
-		for chunk := next(); len(chunk) > 0; chunk = next() {
-			if !a.chunk(ctx, chunk) {
-				mu.Lock()
-				users = nil
-				mu.Unlock()
-			}
-		}
-	}
-	var others sync.WaitGroup
-	for range min(chunksAtOnce, (len(users)+chunkUsers-1)/chunkUsers) - 1 {
-		others.Go(work)
-	}
-	work()
-	others.Wait()
-}
-
-var errNoResult = errors.New("delivery: no result")
+var (
+	errNoResult = errors.New("delivery: no result")
+	errSilent   = errors.New("delivery: a part of the storage does not answer")
+)
 
 // chunk adds for some users of a part. It reports whether the part has answered for any of
-// them. It leaves out users with damaged pushers.
+// them.
 func (a *adding) chunk(ctx context.Context, users []mxid.UserID) (answered bool) {
 	readAt := time.Now()
 	var all []*addition
@@ -195,10 +163,10 @@ func (a *adding) chunk(ctx context.Context, users []mxid.UserID) (answered bool)
 			if addition := a.additionFor(users[i], list.Value); len(addition.Pushers) > 0 {
 				all = append(all, addition)
 			}
-		case fault.KindOf(list.Err) == fault.Database:
+		case a.leavesOut(users[i], list.Err):
 			answered = true
 		default:
-			a.fail(list.Err)
+			a.left.Add(list.Err, users[i])
 		}
 	}
 	if len(all) == 0 {
@@ -207,10 +175,13 @@ func (a *adding) chunk(ctx context.Context, users []mxid.UserID) (answered bool)
 	return a.append(ctx, all, readAt)
 }
 
-func (a *adding) fail(err error) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.err = err
+// leavesOut leaves out a user whose stored data cannot be read: a repetition would not help.
+func (a *adding) leavesOut(user mxid.UserID, err error) bool {
+	isUnreadable := fault.KindOf(err) == fault.Database
+	if isUnreadable {
+		a.d.failures.add("a user gets no notifications", fmt.Errorf("%s: %w", user, err))
+	}
+	return isUnreadable
 }
 
 // append adds notifications to the queue, and sends what it has claimed. It reports whether
@@ -226,12 +197,16 @@ func (a *adding) append(ctx context.Context, all []*addition, readAt time.Time) 
 	claimedAt := time.Now()
 	results := withTurns(d.gates, all, func() []module.Result[module.Appended] { return d.queue.Append(ctx, additions) })
 	for i, result := range results {
-		if result.Err != nil {
-			a.fail(result.Err)
+		isStored := result.Err == nil || errors.Is(result.Err, fault.ErrNotConfirmed)
+		isLeftOut := !isStored && a.leavesOut(all[i].User, result.Err)
+		answered = answered || isStored || isLeftOut
+		if result.Err != nil && !isLeftOut {
+			a.left.Add(result.Err, all[i].User)
+		}
+		if !isStored {
 			all[i].withdraw(d.gates)
 			continue
 		}
-		answered = true
 		hastened = hastened || result.Value.Hastened
 		d.sendClaimed(all[i], result.Value, claimedAt, readAt)
 		d.cutIfLong(ctx, all[i].User, result.Value)

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/fault"
 	"github.com/pushfx/pushfx/module/match"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pushrule"
@@ -153,18 +154,21 @@ func (q *parted) Complete(ctx context.Context, c *module.Claim, d module.Done) (
 	return q.DeliveryQueue.Complete(ctx, c, d)
 }
 
-// A part of the queue that does not answer costs its own users: a call adds for all others, and a repetition adds for
-// the rest.
+// A part of the queue that does not answer costs its own users: a call adds for all others, and names the rest. While
+// the call hangs there, others pass the part over.
 func TestAPartThatDoesNotAnswerCostsItsOwnUsers(t *testing.T) {
 	inBubble(t, func(w *world) {
 		const users = 1000
 		queue := newParted(w)
 		queue.isAway.Store(true)
-		var members []mxid.UserID
+		var members, odd []mxid.UserID
 		for i := range users {
 			members = append(members, name(i))
-			w.set(name(i), key(i), "gw")
+			if w.set(name(i), key(i), "gw"); isOdd(name(i)) {
+				odd = append(odd, name(i))
+			}
 		}
+		slices.Sort(odd)
 		d, _ := w.hostOn(queue, w)
 		synctest.Wait()
 		count := func() (n int) {
@@ -173,21 +177,40 @@ func TestAPartThatDoesNotAnswerCostsItsOwnUsers(t *testing.T) {
 			}
 			return n
 		}
-		began := time.Now()
-		ended := make(chan error)
-		go func() { ended <- w.tryNotify(d, 1, "!r:h", members...) }()
-		time.Sleep(300 * time.Millisecond)
-		if n := count(); n != users/2 {
-			t.Errorf("%d of the other part came within 0.3 s", n)
+		decided := w.decide(d, message(0, "!r:h"), members...)
+		notify := func(id int, within time.Duration, members ...mxid.UserID) {
+			t.Helper()
+			began := time.Now()
+			err := d.Notify(t.Context(), message(id, "!r:h"), decided.Of(members))
+			if left, all := module.Left(err); !slices.Equal(left, odd) || all || time.Since(began) > within {
+				t.Errorf("event %d: %d are left after %v: %v", id, len(left), time.Since(began), err)
+			}
+			if reasons := reasonsOf(err); len(reasons) != 1 || reasons[0] != FailTimeout || fault.KindOf(err) != fault.Unavailable {
+				t.Errorf("event %d: %v", id, reasons)
+			}
 		}
-		if err := <-ended; err == nil || time.Since(began) > 6*time.Second || queue.calls.Load() > chunksAtOnce || queue.most.Load() > chunkUsers {
-			t.Errorf("got %v after %v and %d calls of at most %d users", err, time.Since(began), queue.calls.Load(), queue.most.Load())
+		go func() {
+			time.Sleep(300 * time.Millisecond)
+			if n := count(); n != users/2 {
+				t.Errorf("%d of the other part came within 0.3 s", n)
+			}
+		}()
+		notify(1, 2*time.Second, members...)
+		if queue.calls.Load() > chunksAtOnce || queue.most.Load() > chunkUsers {
+			t.Errorf("%d calls of at most %d users", queue.calls.Load(), queue.most.Load())
 		}
+		notify(2, 0, members...)
+		notify(1, 0, odd...)
+		time.Sleep(5 * time.Second)      // the first call has ended
+		notify(2, time.Second/2, odd...) // tries again
 		queue.isAway.Store(false)
-		w.notify(d, 1, "!r:h", members...)
+		time.Sleep(5 * time.Second)
+		for n := range 2 {
+			w.notify(d, n+1, "!r:h", odd...)
+		}
 		w.wait(time.Second, func() bool { return w.queue.Waiting() == 0 })
 		for i := range users {
-			w.want(key(i), 1)
+			w.want(key(i), 1, 2)
 		}
 	})
 }

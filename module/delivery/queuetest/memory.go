@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/fault"
 	"github.com/pushfx/pushfx/module/mxid"
 )
 
@@ -29,8 +30,15 @@ type Memory struct {
 	// Fail is called before each operation, unless it is nil. Its error fails the operation.
 	Fail func(operation string) error
 
+	// FailFor returns the error of an addition for a user, unless it is nil.
+	FailFor func(user mxid.UserID) error
+
 	// Part names the part of the queue that has a user. If it is nil, the queue has one part.
 	Part func(user mxid.UserID) int
+
+	// IsConfirmed reports whether replicas or a disk confirm what is added for a user. If it
+	// is nil, they confirm all.
+	IsConfirmed func(user mxid.UserID) bool
 }
 
 type memoryPusher struct {
@@ -50,6 +58,7 @@ type memoryLog struct {
 	next    int64
 	pushers map[string]*memoryState
 	ids     []string
+	waiting []string        // ids that are not confirmed
 	fails   map[string]bool // gates
 	emptyAt time.Time       // when the last pusher had nothing to send any more
 }
@@ -164,23 +173,41 @@ func (log *memoryLog) from(number int64) []module.Notification {
 func (m *Memory) Append(ctx context.Context, additions []module.Addition) []module.Result[module.Appended] {
 	results := make([]module.Result[module.Appended], len(additions))
 	for i, a := range additions {
-		if results[i].Err = m.begin(ctx, "append"); results[i].Err == nil {
+		if m.FailFor != nil {
+			results[i].Err = m.FailFor(a.User)
+		}
+		if results[i].Err == nil {
+			results[i].Err = m.begin(ctx, "append")
+		}
+		if results[i].Err == nil {
 			results[i].Value = m.append(a)
+			results[i].Err = m.confirm(a)
 			m.mu.Unlock()
 		}
 	}
 	return results
 }
 
+// confirm notes whether a notification is confirmed.
+func (m *Memory) confirm(a module.Addition) error {
+	log, id := m.logs[a.User], a.Notification.ID
+	log.waiting = slices.DeleteFunc(log.waiting, func(other string) bool { return other == id })
+	if m.IsConfirmed == nil || m.IsConfirmed(a.User) {
+		return nil
+	}
+	log.waiting = append(log.waiting, id)
+	return module.Unavailable(fault.ErrNotConfirmed)
+}
+
 func (m *Memory) append(a module.Addition) (done module.Appended) {
 	now := time.Now()
 	log := m.logs[a.User]
-	if log == nil || len(log.pushers) == 0 && now.Sub(log.emptyAt) >= module.RepeatsKeptFor {
+	if log == nil || len(log.pushers) == 0 && len(log.waiting) == 0 && now.Sub(log.emptyAt) >= module.RepeatsKeptFor {
 		log = &memoryLog{next: 1, pushers: map[string]*memoryState{}, fails: map[string]bool{}}
 		m.logs[a.User] = log
 	}
 	n := a.Notification
-	done.Again = slices.Contains(log.ids, n.ID)
+	done.Again = slices.Contains(log.ids, n.ID) || slices.Contains(log.waiting, n.ID)
 	begin := log.next
 	if isLastCounts := log.hasLastCounts(); n.Priority == module.CountsOnly && isLastCounts {
 		begin = log.next - 1

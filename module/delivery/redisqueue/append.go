@@ -1,14 +1,17 @@
 package redisqueue
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/redisclient"
 	"github.com/pushfx/pushfx/module/stored"
 )
 
@@ -18,26 +21,50 @@ func newNonce() string { return rand.Text()[:13] }
 // Append implements [module.DeliveryQueue].
 func (q *Queue) Append(ctx context.Context, additions []module.Addition) []module.Result[module.Appended] {
 	results, calls, nonce := make([]module.Result[module.Appended], len(additions)), make([]*listedCall, len(additions)), newNonce()
+	kept := make([]bool, len(additions))
 	for i, a := range additions {
-		calls[i] = q.appendCall(a, nonce, &results[i].Value)
+		calls[i] = q.appendCall(a, nonce, &results[i].Value, &kept[i])
 	}
 	q.Index.sendListed(ctx, q.writer.DoDurably, calls)
+	var notes []*redisclient.Command
 	for i, one := range calls {
-		if results[i].Err = one.err; one.err != nil {
+		if results[i].Err = cmp.Or(one.err, one.unconfirmed); one.err != nil {
 			results[i].Value = module.Appended{}
+			if isWrongType(one.err) {
+				results[i].Err = unreadable(one.err)
+			}
+		} else if isUnconfirmed := one.unconfirmed != nil; isUnconfirmed != kept[i] {
+			notes = append(notes, q.confirmCall(additions[i], isUnconfirmed).Command())
 		}
 	}
+	q.note(ctx, notes)
 	return results
 }
 
-func (q *Queue) appendCall(a module.Addition, nonce string, done *module.Appended) *listedCall {
-	n := a.Notification
+// note stores which notifications are unconfirmed. If that fails, a repetition is known by
+// the latest ids alone, and a confirmed one stays noted for a day.
+func (q *Queue) note(ctx context.Context, notes []*redisclient.Command) {
+	if len(notes) > 0 {
+		q.writer.Do(context.WithoutCancel(ctx), notes...)
+	}
+}
+
+func (q *Queue) confirmCall(a module.Addition, isUnconfirmed bool) *redisclient.Call {
+	return confirm.Call([]string{q.keys.UserLog(a.User)}, headOf(a.Notification), oneIf(isUnconfirmed))
+}
+
+func headOf(n module.Notification) string {
 	head, _ := stored.LogEntry{Priority: byte(n.Priority), ID: n.ID, Room: n.Room}.Head()
+	return head
+}
+
+func (q *Queue) appendCall(a module.Addition, nonce string, done *module.Appended, kept *bool) *listedCall {
+	n := a.Notification
 	urgent := ""
 	if a.Urgent {
 		urgent = "1"
 	}
-	one, args := &listedCall{}, []any{head, n.Meta, n.Text, nonce, microseconds(a.Lease), a.MaxUserBytes, urgent}
+	one, args := &listedCall{}, []any{headOf(n), n.Meta, n.Text, nonce, microseconds(a.Lease), a.MaxUserBytes, urgent}
 	names := make([]string, len(a.Pushers))
 	for i, r := range a.Pushers {
 		names[i] = r.Pusher
@@ -53,7 +80,10 @@ func (q *Queue) appendCall(a module.Addition, nonce string, done *module.Appende
 		}
 	}
 	one.call = appendTo.Call([]string{q.keys.UserLog(a.User)}, args...)
-	one.replied = func(reply []any) error { return readAppended(a, nonce, one, reply, done) }
+	one.replied = func(reply []any) error {
+		*kept = number(reply[0]) == 2
+		return readAppended(a, nonce, one, reply, done)
+	}
 	return one
 }
 
@@ -64,13 +94,18 @@ func entryAt(entries []*entry, gate string) *entry {
 	return nil
 }
 
+var errTooManyUnconfirmed = errors.New("a thousand notifications of the user are not confirmed by replicas or a disk")
+
 // readAppended reads the reply of appendScript, and what it means for the listings.
 func readAppended(a module.Addition, nonce string, one *listedCall, reply []any, done *module.Appended) error {
+	if number(reply[0]) < 0 {
+		return unavailable("append", errTooManyUnconfirmed)
+	}
 	if len(reply) != 4+3*len(a.Pushers) {
 		return unavailable("append", fmt.Errorf("%d replies", len(reply)))
 	}
 	gates, _ := reply[3].(string)
-	done.Again, done.Length, done.End = number(reply[0]) == 1, int(number(reply[1])), number(reply[2])
+	done.Again, done.Length, done.End = number(reply[0]) > 0, int(number(reply[1])), number(reply[2])
 	done.Claims = make([]*module.Claim, len(a.Pushers))
 	for _, e := range one.entries {
 		if e.fails = strings.Contains(gates, ","+stored.GateDigest(e.gate)); e.fails {

@@ -12,6 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/fault"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/redisclient"
 	"github.com/pushfx/pushfx/module/stored"
@@ -40,12 +41,30 @@ func (q *Queue) Claim(ctx context.Context, requests []module.ClaimRequest) []mod
 		if err == nil {
 			results[i].Value, s, err = q.readClaimed(ctx, requests[i], nonces[i], reply)
 		}
-		if results[i].Err = err; s != nil {
+		if results[i].Err = err; isWrongType(err) {
+			results[i].Err, s = unreadable(err), unlisting(requests[i])
+		}
+		if s != nil {
 			settlements = append(settlements, *s)
 		}
 	}
 	q.Index.settle(ctx, settlements)
 	return results
+}
+
+// unreadable is the error for a log whose key has another type.
+func unreadable(err error) error {
+	return fault.Wrap(fault.Database, "The stored notifications cannot be read.", err)
+}
+
+// unlisting removes the listing that a look took.
+func unlisting(r module.ClaimRequest) *settlement {
+	l, found := r.Listed.(*listing)
+	if !found {
+		return nil
+	}
+	shard, score := l.known()
+	return &settlement{listing: l, shard: shard, score: score, delay: -1}
 }
 
 func (q *Queue) claimCall(r module.ClaimRequest, nonce string) *redisclient.Call {

@@ -1,7 +1,9 @@
 package redisqueue
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -11,6 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/fault"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/redisclient"
 )
@@ -81,9 +84,10 @@ type entry struct {
 	delay time.Duration
 	fails bool // whether the user is listed as [module.DueUser.Fails]
 
-	by       *listCall // the first try
-	isListed bool
-	err      error
+	by          *listCall // the first try
+	isListed    bool
+	err         error
+	unconfirmed error
 }
 
 func newEntry(user mxid.UserID, gate string, delay time.Duration, names []string) *entry {
@@ -98,7 +102,8 @@ type listedCall struct {
 	entries []*entry
 	replied func(reply []any) error // may change entries
 
-	err error
+	err         error
+	unconfirmed error // the call or its listing is done, but wraps [fault.ErrNotConfirmed]
 }
 
 // sendListed makes calls, and lists their users after that. Listings travel in the same
@@ -129,11 +134,11 @@ func (x *Index) sendListed(ctx context.Context, do sender, all []*listedCall) {
 	}
 	errs := do(ctx, commands...)
 	for i, l := range lists {
-		l.finish(errs[len(all)+i])
+		_ = l.finish(errs[len(all)+i]) // repeated below
 	}
 	var again []*entry
 	for i, one := range all {
-		if one.err = errs[i]; one.err == nil {
+		if one.err, one.unconfirmed = apart(errs[i]); one.err == nil {
 			one.err = one.readReply()
 		}
 		for _, e := range one.entries {
@@ -151,6 +156,7 @@ func (x *Index) sendListed(ctx context.Context, do sender, all []*listedCall) {
 			if one.err == nil && !e.isListed {
 				one.err = e.err
 			}
+			one.unconfirmed = cmp.Or(one.unconfirmed, e.unconfirmed)
 		}
 	}
 }
@@ -198,7 +204,8 @@ func (x *Index) listCall(shard int, entries []*entry) *listCall {
 	return l
 }
 
-func (l *listCall) finish(err error) {
+func (l *listCall) finish(err error) (failed error) {
+	err, unconfirmed := apart(err)
 	var scores []int64
 	if err == nil {
 		if scores, err = l.call.Reply.Int64Slice(); err == nil && len(scores) != len(l.entries) {
@@ -206,11 +213,20 @@ func (l *listCall) finish(err error) {
 		}
 	}
 	for i, e := range l.entries {
-		e.isListed, e.err = err == nil, err
+		e.isListed, e.err, e.unconfirmed = err == nil, err, unconfirmed
 		if err == nil {
 			e.set(l.shard, scores[i])
 		}
 	}
+	return err
+}
+
+// apart tells the error of a write that is done, but not confirmed, from others.
+func apart(err error) (failed, unconfirmed error) {
+	if errors.Is(err, fault.ErrNotConfirmed) {
+		return nil, err
+	}
+	return err, nil
 }
 
 // list lists users. Where a master does not answer, it tries another one.
@@ -236,7 +252,7 @@ func (x *Index) list(ctx context.Context, do sender, entries []*entry) {
 		}
 		entries = nil
 		for i, err := range do(ctx, commands...) {
-			if calls[i].finish(err); err != nil {
+			if calls[i].finish(err) != nil {
 				bad[masters[calls[i].shard]] = true
 				entries = append(entries, calls[i].entries...)
 			}

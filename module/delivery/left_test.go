@@ -1,0 +1,176 @@
+package delivery
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/fault"
+	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/observe"
+)
+
+// leftRow is an event in an outbox, with the users who are left.
+type leftRow struct {
+	event int
+	users []mxid.UserID
+}
+
+// handOver returns the row, unless nobody is left.
+func (w *world) handOver(d *Delivery, r leftRow) []leftRow {
+	w.t.Helper()
+	e := message(r.event, "!r:h")
+	decisions, undecided := d.Decide(context.Background(), e, membersOf(r.users))
+	left, all := module.Left(errors.Join(undecided, d.Notify(context.Background(), e, decisions)))
+	if all {
+		w.t.Fatalf("event %d: the error names nobody", r.event)
+	}
+	if len(left) == 0 {
+		return nil
+	}
+	return []leftRow{{r.event, left}}
+}
+
+// While a part of the storage, or its replica, is away, an outbox repeats its events each minute. All others get each
+// event once, and the rest get theirs when it is back.
+func TestAnOutboxRepeatsForTheUsersWhoAreLeft(t *testing.T) {
+	const events, rounds, users = 300, 10, 6
+	isAway := false
+	for label, test := range map[string]struct {
+		lose       func(*world)
+		unaffected int // of the users
+	}{
+		"a master is away": {func(w *world) {
+			w.queue.FailFor = func(user mxid.UserID) error {
+				if isAway && isOdd(user) {
+					return errors.New("refused")
+				}
+				return nil
+			}
+		}, users / 2},
+		"a replica is away":     {func(w *world) { w.queue.IsConfirmed = func(user mxid.UserID) bool { return !isAway || !isOdd(user) } }, users},
+		"all replicas are away": {func(w *world) { w.queue.IsConfirmed = func(mxid.UserID) bool { return !isAway } }, users},
+	} {
+		t.Run(label, func(t *testing.T) {
+			inBubble(t, func(w *world) {
+				newParted(w)
+				test.lose(w)
+				var members []mxid.UserID
+				for i := range users {
+					members = append(members, name(i))
+					w.set(name(i), key(i), "gw")
+				}
+				d := w.host()
+				isAway = true
+				var rows []leftRow
+				var all []int
+				for e := range events {
+					rows, all = append(rows, w.handOver(d, leftRow{e, members})...), append(all, e)
+				}
+				if len(rows) != events {
+					t.Fatalf("%d rows", len(rows))
+				}
+				for range rounds {
+					time.Sleep(time.Minute)
+					var left []leftRow
+					for _, r := range rows {
+						left = append(left, w.handOver(d, r)...)
+					}
+					rows = left
+				}
+				for i := range users {
+					if test.unaffected == users || !isOdd(name(i)) {
+						w.want(key(i), all...)
+					} else {
+						w.want(key(i))
+					}
+				}
+				isAway = false
+				time.Sleep(time.Minute)
+				for _, r := range rows {
+					if left := w.handOver(d, r); len(left) > 0 {
+						t.Fatalf("event %d: left are %v", r.event, left)
+					}
+				}
+				w.wait(time.Minute, func() bool { return w.queue.Waiting() == 0 })
+				for i := range users {
+					w.want(key(i), all...)
+				}
+			})
+		})
+	}
+}
+
+// A repetition long after the event adds nothing while the event is not confirmed, and is not confirmed by others.
+func TestWhatIsNotConfirmedIsNamedUntilItIs(t *testing.T) {
+	inBubble(t, func(w *world) {
+		isAway := true
+		w.queue.IsConfirmed = func(user mxid.UserID) bool { return !isAway || user != name1 }
+		w.set(name1, "key", "gw")
+		w.set(name(5), key(5), "gw")
+		d := w.host()
+		notify := func() error {
+			return d.Notify(t.Context(), message(1, "!r:h"), w.decide(d, message(1, "!r:h"), name1, name(5)))
+		}
+		for range 20 {
+			left := new(module.LeftError)
+			if err := notify(); !errors.As(err, &left) || fmt.Sprint(left.Users, left.Unconfirmed) != fmt.Sprintf("[%s] [%s]", name1, name1) {
+				t.Fatalf("got %v", err)
+			}
+			if n := w.counted(observe.HandoverFailed, FailDurability); n == 0 {
+				t.Error("it was not counted")
+			}
+			time.Sleep(14 * time.Minute) // name(5) knows the event for 15 minutes
+		}
+		isAway = false
+		if err := notify(); err != nil {
+			t.Error(err)
+		}
+		w.want("key", 1)
+		if n := len(w.got(key(5))); n > 20 {
+			t.Errorf("%d at another user", n)
+		}
+	})
+}
+
+// A log that cannot be read costs its user alone.
+func TestADamagedLogLeavesItsUserOut(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.queue.FailFor = func(user mxid.UserID) error {
+			if user == name1 {
+				return fault.New(fault.Database, "The stored notifications cannot be read.")
+			}
+			return nil
+		}
+		w.set(name1, "key", "gw")
+		w.set(name(5), key(5), "gw")
+		d := w.host()
+		for e := range 3 {
+			w.notify(d, e, "!r:h", name1, name(5)) // no error
+			time.Sleep(time.Second)
+		}
+		w.want("key")
+		w.want(key(5), 0, 1, 2)
+		if n := w.reported(observe.DeliveryDelayed); n != 1 {
+			t.Errorf("%d reports", n)
+		}
+	})
+}
+
+// A permanent error is no reason to drop an event for which users are left.
+func TestAnEventWithoutAnIDNamesNobody(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.set(name1, "key", "gw")
+		err := w.send(w.host(), module.Event{JSON: `{"type":"m.room.message","content":{}}`}, name1)
+		if left, all := module.Left(err); err == nil || len(left) > 0 || all || !module.IsPermanent(err) {
+			t.Errorf("got %v, left are %v", err, left)
+		}
+		if w.queue.IsConfirmed != nil || slices.Contains(w.got("key"), "") {
+			t.Error("something was sent")
+		}
+	})
+}
