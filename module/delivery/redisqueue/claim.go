@@ -138,7 +138,7 @@ const readAtOnce = 16
 
 // Read implements [module.DeliveryQueue]. Most pushers have all numbers from their place on, so
 // it reads some of these with what the pusher has, and the right ones if that is something else.
-// If none of them is there, the log is damaged, or was cut by an earlier version: it reads all.
+// If one of them is not there, the pusher was cut meanwhile, or the log is damaged: it reads all.
 func (q *Queue) Read(ctx context.Context, c *module.Claim, limit int) (all []module.Notification, end int64, err error) {
 	key := q.keys.UserLog(c.User)
 	numbers := stored.Kept{}.From(c.Number, math.MaxInt64, min(limit, readAtOnce))
@@ -157,10 +157,13 @@ func (q *Queue) Read(ctx context.Context, c *module.Claim, limit int) (all []mod
 	} else if values, err = q.readNumbers(ctx, key, nil, has); err != nil {
 		return nil, 0, err
 	}
-	if all = notifications(values, func(i int) int64 { return has[i] }); len(all) > 0 || c.Number >= head.Next {
+	if all = notifications(values, func(i int) int64 { return has[i] }); len(all) == len(has) {
 		return all, head.Next, nil
 	}
 	log, err := q.Log(ctx, c.User)
+	if at := slices.IndexFunc(log.Pushers, func(p module.LogPusher) bool { return p.Pusher == c.Pusher }); at >= 0 {
+		kept.Numbers, kept.Place = log.Pushers[at].Waiting, math.MaxInt64
+	}
 	all = slices.DeleteFunc(log.Notifications, func(n module.Notification) bool { return !kept.Has(c.Number, n.Number) })
 	return all[:min(limit, len(all))], head.Next, err
 }
