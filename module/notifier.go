@@ -158,8 +158,8 @@ type GatewayAnswer struct {
 
 // DeliveryQueue stores notifications until they are delivered. Each user has a log of
 // notifications, which are numbered, and each pusher with something to send has a place in
-// it: the number of the notification that the pusher sends next. A host claims a pusher
-// before it sends. A claim that is not renewed lapses, and then any host can claim the
+// it: the pusher has the notifications from this number on before it, but for those that Cut
+// took from it. A host claims a pusher before it sends. A claim that is not renewed lapses, and then any host can claim the
 // pusher again. Package queuetest has the contract as tests for any implementation.
 //
 // A gate names the push gateway and the app of a pusher. The queue lists the users with due
@@ -203,12 +203,12 @@ type DeliveryQueue interface {
 	// request.
 	Claim(ctx context.Context, requests []ClaimRequest) []Result[Claimed]
 
-	// Read returns at most limit notifications from the place of a claimed pusher on, and
-	// the end of the log: the number of the next notification to be appended.
+	// Read returns at most limit notifications that a claimed pusher has before it, and the
+	// end of the log: the number of the next notification to be appended.
 	Read(ctx context.Context, c *Claim, limit int) (all []Notification, end int64, err error)
 
 	// Complete moves a claimed pusher to a later place, and replaces its trouble. It returns
-	// how many numbers are left up to the end of the log; some of them may have been cut. At
+	// how many numbers are left up to the end of the log; Cut may have taken some of them. At
 	// the end, the pusher has nothing to send any more, and its claim ends. To drop what a
 	// pusher has to send, complete it up to an end that was read before.
 	Complete(ctx context.Context, c *Claim, d Done) (left int, err error)
@@ -229,9 +229,11 @@ type DeliveryQueue interface {
 	// and for pushers that the user has no more.
 	Log(ctx context.Context, user mxid.UserID) (Log, error)
 
-	// Cut removes notifications, by their numbers, and the ones that all pushers have passed.
-	// Unknown numbers are no error.
-	Cut(ctx context.Context, user mxid.UserID, numbers []int64) error
+	// Cut takes notifications from pushers: of log.Notifications, a pusher of log has what its
+	// Waiting says. Then it removes the ones that no pusher has. Log is a result of Log; the
+	// caller may have shortened each Waiting, but its last notification stays. If another Cut
+	// came meanwhile, done is false, and nothing changes.
+	Cut(ctx context.Context, user mxid.UserID, log Log) (done bool, err error)
 
 	// Forget removes the log of a user.
 	Forget(ctx context.Context, user mxid.UserID) error
@@ -329,7 +331,7 @@ type Claim struct {
 	User   mxid.UserID
 	Pusher string
 	Gate   string // the gate that lists the user for this pusher; see [DeliveryQueue.Postpone]
-	Number int64  // the pusher's place: the notification that it sends next
+	Number int64  // the pusher's place: at or before the notification that it sends next
 	Nonce  string // identifies the claim
 	Listed any    // where the queue lists the user; for the queue alone
 }
@@ -411,7 +413,8 @@ type Claimed struct {
 type ClaimedPusher struct {
 	Claim         *Claim
 	Trouble       Trouble
-	Notifications []Notification // from its place on
+	Notifications []Notification // the first ones that it has before it
+	Waiting       int            // how many it has before it
 }
 
 // Log is what a user has to send.
@@ -420,12 +423,14 @@ type Log struct {
 	Pushers       []LogPusher
 	Bytes         int      // of texts
 	Failing       []string // digests of gates at which the user fails; see [DueUser.Fails]
+	Cuts          int64    // changes with each Cut
 }
 
 // LogPusher is a pusher with something to send.
 type LogPusher struct {
 	Pusher  string
-	Number  int64 // its place
+	Number  int64   // its place
+	Waiting []int64 // the numbers of the notifications that it has before it
 	Claimed bool
 	Due     time.Time // or, if it is claimed, when the claim lapses
 	Trouble Trouble

@@ -112,6 +112,7 @@ type examinedLog struct {
 	name       string
 	user       mxid.UserID
 	states     map[string]stored.PusherState
+	kept       map[string]stored.Kept
 	entries    []int64
 	unreadable []string // fields of notifications
 	damaged    []string // other fields
@@ -125,7 +126,7 @@ func (l *examinedLog) read(ctx context.Context, node *redis.Client) error {
 		return err
 	}
 	fields = slices.DeleteFunc(fields, func(field string) bool { return strings.HasPrefix(field, "=") }) // texts
-	l.states = map[string]stored.PusherState{}
+	l.states, l.kept = map[string]stored.PusherState{}, map[string]stored.Kept{}
 	for part := range slices.Chunk(fields, pageSize) {
 		values, err := node.HMGet(ctx, l.name, part...).Result()
 		if err != nil {
@@ -137,9 +138,9 @@ func (l *examinedLog) read(ctx context.Context, node *redis.Client) error {
 			}
 		}
 	}
-	for _, s := range l.states {
+	for pusher, s := range l.states {
 		for _, n := range l.entries {
-			if n >= s.Number {
+			if l.kept[stored.KeptField(pusher)].Has(s.Number, n) {
 				l.waiting++
 			}
 		}
@@ -165,6 +166,8 @@ func (l *examinedLog) add(field, text string) {
 		_, isRead = stored.ReadLogHead(text)
 	case field == stored.IDsField, field == stored.UnconfirmedField:
 		isRead = true
+	case stored.IsKeptField(field):
+		l.kept[field], isRead = stored.ReadKept(text)
 	case stored.IsPusherField(field):
 		var s stored.PusherState
 		if s, isRead = stored.ReadPusherState(text); isRead {

@@ -1,8 +1,10 @@
 package delivery
 
 import (
+	"cmp"
+	"container/heap"
 	"context"
-	"math"
+	"maps"
 	"slices"
 	"time"
 
@@ -21,13 +23,16 @@ const (
 	keepMost = 10
 )
 
-// cutIfLong cuts the log of a user that is longer than Config.MaxBacklog by a fifth.
+// isLong reports whether more notifications wait than Config.MaxBacklog and a fifth.
+func (d *Delivery) isLong(waiting int) bool { return waiting*5 > d.cfg.MaxBacklog*6 }
+
+// cutIfLong cuts the pushers of a user with a long log.
 func (d *Delivery) cutIfLong(ctx context.Context, user mxid.UserID, added module.Appended) {
 	every := int64(cutEvery)
 	for int64(added.Length) > 12*every {
 		every *= 2
 	}
-	if added.Again || added.Length*5 <= d.cfg.MaxBacklog*6 || added.End%every != 0 {
+	if added.Again || !d.isLong(added.Length) || added.End%every != 0 {
 		return
 	}
 	if !d.start(func(life context.Context) { d.cut(life, user) }) {
@@ -35,78 +40,133 @@ func (d *Delivery) cutIfLong(ctx context.Context, user mxid.UserID, added module
 	}
 }
 
+// cut cuts each pusher of a user for which too much waits, as if the user had no other one.
 func (d *Delivery) cut(ctx context.Context, user mxid.UserID) {
 	log, err := d.queue.Log(ctx, user)
-	if err == nil {
-		chosen := leastImportant(log, d.cfg.MaxBacklog, d.clock())
-		if err = d.queue.Cut(ctx, user, chosen); err == nil {
-			for _, p := range log.Pushers {
-				at, _ := slices.BinarySearch(chosen, p.Number)
-				d.dropped(DropCoalesced, len(chosen)-at)
-			}
-		}
+	if err != nil || len(log.Notifications) == 0 {
+		d.failedToCut(ctx, err)
+		return
 	}
+	last, now, dropped := log.Notifications[len(log.Notifications)-1].Number, d.clock(), 0
+	for i := range log.Pushers {
+		p := &log.Pushers[i]
+		if !d.isLong(len(p.Waiting)) {
+			continue
+		}
+		spared := []int64{last} // a pusher may begin with counts that are the last
+		if p.Claimed {
+			spared = append(spared, p.Waiting[0])
+		}
+		gone := leastImportant(notificationsOf(log, p), spared, d.cfg.MaxBacklog, now)
+		p.Waiting = slices.DeleteFunc(p.Waiting, func(n int64) bool {
+			_, isGone := slices.BinarySearch(gone, n)
+			return isGone
+		})
+		dropped += len(gone)
+	}
+	done, err := d.queue.Cut(ctx, user, log)
+	if d.failedToCut(ctx, err); done {
+		d.dropped(DropCoalesced, dropped)
+	}
+}
+
+func (d *Delivery) failedToCut(ctx context.Context, err error) {
 	if err != nil && ctx.Err() == nil {
 		d.failures.add("cut a long log", err)
 	}
 }
 
-// leastImportant returns the numbers of the notifications to remove from a log, so that limit
-// are left: counts first, then low priority, then the oldest of the room with most. It spares
-// the ones at which a claimed pusher is, and young ones, unless more than keepMost times the
-// limit would be left.
-func leastImportant(log module.Log, limit int, now time.Time) (numbers []int64) {
-	first := int64(math.MaxInt64)
-	var at []int64 // the places of claimed pushers
-	for _, p := range log.Pushers {
-		if first = min(first, p.Number); p.Claimed {
-			at = append(at, p.Number)
+func notificationsOf(log module.Log, p *module.LogPusher) (all []module.Notification) {
+	for _, n := range log.Notifications {
+		if _, found := slices.BinarySearch(p.Waiting, n.Number); found {
+			all = append(all, n)
 		}
 	}
+	return all
+}
+
+// leastImportant returns the numbers of the notifications to take from a pusher, so that limit
+// are left: counts first, then low priority, then the oldest of the room with most. It leaves
+// the spared ones, and young ones, unless more than keepMost times the limit would be left.
+func leastImportant(waiting []module.Notification, spared []int64, limit int, now time.Time) (numbers []int64) {
+	left, old := len(waiting), 0
 	isYoung := func(n module.Notification) bool { return now.Sub(n.Added) < keepFor }
-	var all []module.Notification // that may be chosen
-	waiting, old, rooms := 0, 0, map[string]int{}
-	for _, n := range log.Notifications {
-		if n.Number < first { // all pushers have passed it
-			continue
+	rooms := map[string]*roomWaiting{}
+	var byPriority [2][]module.Notification // counts, then low priority
+	for i, n := range waiting {
+		room := rooms[n.Room]
+		if room == nil {
+			room = &roomWaiting{}
+			rooms[n.Room] = room
 		}
-		waiting++
-		rooms[n.Room]++
-		if slices.Contains(at, n.Number) {
+		room.waiting++
+		switch {
+		case slices.Contains(spared, n.Number):
 			continue
+		case n.Priority == module.CountsOnly:
+			byPriority[0] = append(byPriority[0], n)
+		case n.Priority == module.LowPriority:
+			byPriority[1] = append(byPriority[1], n)
+		default:
+			room.places = append(room.places, i)
 		}
-		if all = append(all, n); !isYoung(n) {
+		if !isYoung(n) {
 			old++
 		}
 	}
-	rank := func(n module.Notification) int {
-		switch n.Priority {
-		case module.CountsOnly:
-			return math.MaxInt
-		case module.LowPriority:
-			return math.MaxInt - 1
-		}
-		return rooms[n.Room]
-	}
-	for excess := waiting - limit; excess > 0 && len(all) > 0 && (old > 0 || waiting > keepMost*limit); excess-- {
-		worst := 0
-		for i, n := range all {
-			if rank(n) > rank(all[worst]) {
-				worst = i
-			}
-		}
-		n := all[worst]
-		all = slices.Delete(all, worst, worst+1)
-		rooms[n.Room]--
-		if isYoung(n) && waiting <= keepMost*limit {
-			continue
-		}
-		if !isYoung(n) {
+	take := func(n module.Notification) {
+		switch isOld := !isYoung(n); {
+		case isOld:
 			old--
+		case left <= keepMost*limit:
+			return
 		}
-		waiting--
+		left--
 		numbers = append(numbers, n.Number)
+	}
+	excess := len(waiting) - limit
+	goesOn := func() bool { excess--; return excess >= 0 && (old > 0 || left > keepMost*limit) }
+	for _, n := range slices.Concat(byPriority[:]...) {
+		if !goesOn() {
+			break
+		}
+		rooms[n.Room].waiting--
+		take(n)
+	}
+	most := roomsByWaiting(slices.DeleteFunc(slices.Collect(maps.Values(rooms)), func(r *roomWaiting) bool { return len(r.places) == 0 }))
+	heap.Init(&most)
+	for len(most) > 0 && goesOn() {
+		room := most[0]
+		n := waiting[room.places[0]]
+		if room.places, room.waiting = room.places[1:], room.waiting-1; len(room.places) == 0 {
+			heap.Pop(&most)
+		} else {
+			heap.Fix(&most, 0)
+		}
+		take(n)
 	}
 	slices.Sort(numbers)
 	return numbers
+}
+
+// roomWaiting is what waits of a room.
+type roomWaiting struct {
+	waiting int
+	places  []int // of the notifications that may be taken
+}
+
+// roomsByWaiting is a heap: the room with most waiting is first, of several the one with the oldest
+// notification.
+type roomsByWaiting []*roomWaiting
+
+func (r roomsByWaiting) Len() int { return len(r) }
+func (r roomsByWaiting) Less(i, j int) bool {
+	return cmp.Or(r[j].waiting-r[i].waiting, r[i].places[0]-r[j].places[0]) < 0
+}
+func (r roomsByWaiting) Swap(i, j int) { r[i], r[j] = r[j], r[i] }
+func (r *roomsByWaiting) Push(x any)   { *r = append(*r, x.(*roomWaiting)) }
+func (r *roomsByWaiting) Pop() any {
+	old := *r
+	*r = old[:len(old)-1]
+	return old[len(old)-1]
 }

@@ -1,6 +1,7 @@
 package delivery
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -9,55 +10,121 @@ import (
 	"github.com/pushfx/pushfx/module"
 )
 
-// A log is written as "h1 l2 c" for notifications 1 to 3: high priority in room 1, low priority in room 2, counts. The
-// ones after "|" are young.
-func readLog(text string, places ...module.LogPusher) (log module.Log) {
+// Notifications 1 to 3 are written as "h1 l2 c": high priority in room 1, low priority in room 2, counts. The ones after "|"
+// are young.
+func readWaiting(text string) (all []module.Notification) {
 	old, young, _ := strings.Cut(text, "|")
 	add := func(words string, added time.Time) {
 		for _, word := range strings.Fields(words) {
-			log.Notifications = append(log.Notifications, module.Notification{
-				Number: int64(len(log.Notifications) + 1), Priority: module.Priority(word[0]), Room: word[1:], Added: added,
-			})
+			all = append(all, module.Notification{Number: int64(len(all) + 1), Priority: module.Priority(word[0]), Room: word[1:], Added: added})
 		}
 	}
 	add(old, time.Unix(1000, 0))
 	add(young, time.Unix(1000, 0).Add(keepFor))
-	log.Pushers = places
-	return log
+	return all
 }
-
-func at(number int64) module.LogPusher { return module.LogPusher{Number: number} }
-
-func claimedAt(number int64) module.LogPusher { return module.LogPusher{Number: number, Claimed: true} }
 
 func TestTheLeastImportantAreCut(t *testing.T) {
 	t.Parallel()
 	for label, test := range map[string]struct {
-		log   module.Log
-		limit int
-		want  []int64
+		waiting string
+		spared  []int64
+		limit   int
+		want    []int64
 	}{
-		"short":                               {readLog("h1 h1", at(1)), 2, nil},
-		"counts first":                        {readLog("l1 h1 c l1 c h1", at(1)), 4, []int64{3, 5}},
-		"then low priority, the oldest first": {readLog("h1 l1 h1 l2 l2 c", at(1)), 3, []int64{2, 4, 6}},
+		"short":                               {"h1 h1", nil, 2, nil},
+		"counts first":                        {"l1 h1 c l1 c h1", nil, 4, []int64{3, 5}},
+		"then low priority, the oldest first": {"h1 l1 h1 l2 l2 c", nil, 3, []int64{2, 4, 6}},
 		"then the oldest of the room with most": {
-			readLog("h2 h1 h1 h2 h1 h3", at(1)), 3, []int64{1, 2, 3},
+			"h2 h1 h1 h2 h1 h3", nil, 3, []int64{1, 2, 3},
 		},
-		"what a claimed pusher sends stays":     {readLog("h1 l1 l1 h1", claimedAt(2), claimedAt(4)), 2, []int64{3}},
-		"what all have passed counts for none":  {readLog("l1 l1 l1 h1 l1", at(4), at(5)), 2, nil},
-		"what one has passed counts":            {readLog("l1 l1 l1 h1 l1", at(2), at(5)), 2, []int64{2, 3}},
-		"young ones stay":                       {readLog("h1 h1 | l1 l1 h1", at(1)), 3, nil},
-		"also while old ones go":                {readLog("l1 h1 | l1 l1 h1", at(1)), 3, []int64{1}},
-		"but not beyond ten times the limit":    {readLog("| h1 l1 l1 l1 l1 l1 l1 l1 l1 l1 h1 h1 h1", at(1)), 1, []int64{2, 3, 4}},
-		"then old ones go as well":              {readLog("h1 h1 | l1 l1 l1 l1 l1 l1 l1 l1 l1 l1", at(1)), 1, []int64{1, 3, 4}},
-		"without pushers everything was passed": {readLog("l1 l1 l1"), 1, nil},
+		"low priority counts for its room":   {"h1 h2 h2 l1 l1 h3", nil, 3, []int64{2, 4, 5}},
+		"spared ones stay":                   {"h1 l1 l1 h1", []int64{2, 4}, 2, []int64{1, 3}},
+		"young ones stay":                    {"h1 h1 | l1 l1 h1", nil, 3, nil},
+		"also while old ones go":             {"l1 h1 | l1 l1 h1", nil, 3, []int64{1}},
+		"but not beyond ten times the limit": {"| h1 l1 l1 l1 l1 l1 l1 l1 l1 l1 h1 h1 h1", nil, 1, []int64{2, 3, 4}},
+		"then old ones go as well":           {"h1 h1 | l1 l1 l1 l1 l1 l1 l1 l1 l1 l1", nil, 1, []int64{1, 3, 4}},
+		"nothing":                            {"", nil, 1, nil},
 	} {
 		t.Run(label, func(t *testing.T) {
-			if got := leastImportant(test.log, test.limit, time.Unix(1000, 0).Add(keepFor)); !slices.Equal(got, test.want) {
+			if got := leastImportant(readWaiting(test.waiting), test.spared, test.limit, time.Unix(1000, 0).Add(keepFor)); !slices.Equal(got, test.want) {
 				t.Errorf("got %v, want %v", got, test.want)
 			}
 		})
 	}
+}
+
+// A tablet whose gateway is dead costs the phone nothing.
+func TestADeadTabletCostsThePhoneNothing(t *testing.T) {
+	for label, test := range map[string]struct {
+		messages int
+		every    time.Duration
+		outage   time.Duration // of the phone's gateway
+		delay    time.Duration // of the phone's notifications
+	}{
+		"in a short outage": {40, 3 * time.Second, 2 * time.Minute, 0},
+		"under Attention":   {100, 500 * time.Millisecond, 0, time.Minute},
+	} {
+		t.Run(label, func(t *testing.T) {
+			inBubble(t, func(w *world) {
+				r := &reader{}
+				w.attention = r
+				w.answer("tablet", always(502))
+				w.set(name1, "tablet", "tablet")
+				w.set(name1, "phone", "phone")
+				d := w.host()
+				for e := range 300 { // mentions have a high priority
+					w.event(d, fmt.Sprintf(`{"event_id":"$%d","room_id":"!room%d:h","type":"m.room.message","sender":"@s:h",`+
+						`"content":{"body":"hi","msgtype":"m.text","m.mentions":{"user_ids":["@one:h"]}}}`, e, e%100), name1)
+					time.Sleep(time.Second)
+				}
+				r.do(func() { r.delay = test.delay })
+				if test.outage > 0 {
+					w.answer("phone", always(502))
+				}
+				var want []string
+				for e := range test.messages {
+					w.notify(d, 1000+e, "!group:h", name1)
+					want = append(want, fmt.Sprint("$", 1000+e))
+					time.Sleep(test.every)
+				}
+				time.Sleep(max(0, test.outage-time.Duration(test.messages)*test.every))
+				r.do(func() { r.delay = 0 })
+				w.answer("phone", always(200))
+				w.wait(10*time.Minute, func() bool { return len(w.delivered("phone")) >= 300+test.messages })
+				var got []string
+				for _, s := range w.delivered("phone")[min(300, len(w.delivered("phone"))):] {
+					got = append(got, s.event)
+				}
+				if !slices.Equal(got, want) {
+					t.Errorf("the phone got %d of %d: %v", len(got), test.messages, got)
+				}
+				if n := w.queue.Waiting(); n < 100 || n > 100+20+20+60 {
+					t.Errorf("%d wait for the tablet", n)
+				}
+				w.answer("tablet", always(200))
+				w.wait(10*time.Minute, func() bool { return w.queue.Waiting() == 0 })
+			})
+		})
+	}
+}
+
+// What a deleted pusher had before it is counted, not what was cut before.
+func TestADeletedPusherDropsWhatItHad(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.answer("tablet", always(502))
+		w.set(name1, "tablet", "tablet")
+		d := w.host()
+		for e := range 500 {
+			w.notify(d, e, "!group:h", name1)
+			time.Sleep(time.Second)
+		}
+		w.unset(name1)
+		w.wait(30*time.Minute, func() bool { return w.queue.Waiting() == 0 })
+		if w.drops(DropGone)+w.drops(DropCoalesced) != 500 {
+			t.Errorf("%d were dropped as gone, %d as coalesced", w.drops(DropGone), w.drops(DropCoalesced))
+		}
+	})
 }
 
 // While a gateway is away, the log stays near its bound, and is rarely read.

@@ -33,6 +33,7 @@ type sending struct {
 	fails  bool                  // the last request failed, or hangs
 	known  []module.Notification // the next notifications
 	end    int64                 // of the log, read before target
+	left   int                   // notifications up to end
 	meta   content.Meta          // of the notification with the number metaOf
 	metaOf int64
 	asked  asked // about the next notification
@@ -53,7 +54,7 @@ func (d *Delivery) newSending(claim *module.Claim, claimedAt time.Time) *sending
 func (d *Delivery) newSendingOf(p module.ClaimedPusher, end int64, claimedAt time.Time) *sending {
 	s := d.newSending(p.Claim, claimedAt)
 	s.trouble = content.ReadTrouble(p.Trouble)
-	s.known, s.end = p.Notifications, end
+	s.known, s.end, s.left = p.Notifications, end, p.Waiting
 	return s
 }
 
@@ -61,6 +62,9 @@ func (d *Delivery) newSendingOf(p module.ClaimedPusher, end int64, claimedAt tim
 func (s *sending) run(life context.Context) {
 	defer s.begin()()
 	defer s.leaveTurn()
+	if s.left == 0 { // claimed with the last notification
+		s.left = int(s.end - s.claim.Number)
+	}
 	if s.turn != nil && !s.awaitTurn(life) {
 		return
 	}
@@ -88,6 +92,7 @@ func (s *sending) readMore(life context.Context) bool {
 		s.releaseAfter("read a log", err)
 		return false
 	}
+	s.left += int(end - max(s.end, s.claim.Number))
 	if s.known, s.end = all, end; len(all) > 0 {
 		return true
 	}
@@ -404,6 +409,7 @@ func (s *sending) drop(life context.Context, reason DropReason) bool {
 
 // remove removes the first notification, and reports whether there are more.
 func (s *sending) remove(life context.Context, d module.Done) bool {
+	s.left--
 	d.To = s.known[0].Number + 1
 	if len(s.known) > 1 { // the ones between were cut
 		d.To = s.known[1].Number
@@ -419,7 +425,7 @@ func (s *sending) remove(life context.Context, d module.Done) bool {
 // dropAll drops what the pusher had to send before its list of pushers was read, and reports
 // whether there is more.
 func (s *sending) dropAll(life context.Context) bool {
-	s.d.dropped(DropGone, int(s.end-s.claim.Number))
+	s.d.dropped(DropGone, max(0, s.left))
 	s.known, s.trouble = nil, content.Trouble{}
 	left, ok := s.complete(life, module.Done{To: s.end})
 	return ok && left > 0

@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"fmt"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -25,8 +26,9 @@ const (
 // UserLog is the key of the hash with what a user has to send. The field [LogField] has a
 // [LogHead], the field [IDsField] the ids of the latest notifications, also of those that were
 // sent, the field [UnconfirmedField] the ids of all that were not confirmed by replicas or a
-// disk, a pusher's field has a [PusherState], the field [EntryField] of a number has a
-// [LogEntry], and the field [TextField] of a number has the notification's text, if any.
+// disk, a pusher's field has a [PusherState], its field [KeptField] a [Kept] if it was cut, the
+// field [EntryField] of a number has a [LogEntry], and the field [TextField] of a number has the
+// notification's text, if any.
 // Scripts write the fields. The key expires when no pusher has anything to send.
 func (k Keys) UserLog(user mxid.UserID) string {
 	return k.Prefix + deliveryPrefix + string(user) + tagSuffix
@@ -71,6 +73,7 @@ const (
 
 	entryMark = "#"
 	textMark  = "="
+	keptMark  = "+"
 )
 
 // EntryField is the field of a notification's [LogEntry].
@@ -78,6 +81,9 @@ func EntryField(number int64) string { return entryMark + strconv.FormatInt(numb
 
 // TextField is the field of a notification's text.
 func TextField(number int64) string { return textMark + strconv.FormatInt(number, 10) }
+
+// KeptField is the field of a pusher's [Kept].
+func KeptField(pusher string) string { return keptMark + pusher }
 
 // ReadEntryField is the inverse of [EntryField].
 func ReadEntryField(field string) (number int64, found bool) {
@@ -88,13 +94,17 @@ func ReadEntryField(field string) (number int64, found bool) {
 
 // IsPusherField reports whether a field of a user's log has a [PusherState].
 func IsPusherField(field string) bool {
-	return !strings.HasPrefix(field, entryMark) && !strings.HasPrefix(field, textMark)
+	return field == "" || !strings.Contains(entryMark+textMark+keptMark, field[:1])
 }
 
-// LogHead is what scripts know of a user's log: "FIRST NEXT COUNT BYTES STATES LASTISCOUNTS
+// IsKeptField reports whether a field of a user's log has a [Kept].
+func IsKeptField(field string) bool { return strings.HasPrefix(field, keptMark) }
+
+// LogHead is what scripts know of a user's log: "CUTS NEXT COUNT BYTES STATES LASTISCOUNTS
 // GATES".
 type LogHead struct {
-	First, Next  int64    // the numbers of the notifications are from First to below Next
+	Cuts         int64    // changes when pushers are cut
+	Next         int64    // the number of the next notification to be appended
 	Count        int      // notifications
 	Bytes        int      // of their texts
 	States       int      // pushers with something to send
@@ -125,7 +135,7 @@ func ReadLogHead(text string) (h LogHead, found bool) {
 		}
 	}
 	return LogHead{
-		First: n[0], Next: n[1], Count: int(n[2]), Bytes: int(n[3]), States: int(n[4]),
+		Cuts: n[0], Next: n[1], Count: int(n[2]), Bytes: int(n[3]), States: int(n[4]),
 		LastIsCounts: parts[6] == "1", Failing: readList(parts[7]),
 	}, true
 }
@@ -195,6 +205,63 @@ func ReadPusherState(text string) (s PusherState, found bool) {
 	s.Generation, errs[2] = strconv.ParseInt(parts[4], 10, 64)
 	s.Nonce, s.Gate, s.Trouble = parts[1], parts[3], parts[5]
 	return s, errs == [3]error{}
+}
+
+// Kept is what a pusher that was cut has before it: some notifications below a place, and all of
+// them from the place on. Its text is "PLACE DISTANCE...", the distances below the place. A
+// pusher without it, or that is at the place or behind it, has all notifications before it.
+type Kept struct {
+	Place   int64
+	Numbers []int64 // below Place, in their order
+}
+
+// Text returns the stored form.
+func (k Kept) Text() string {
+	text := strconv.AppendInt(nil, k.Place, 10)
+	for _, n := range k.Numbers {
+		text = strconv.AppendInt(append(text, ' '), k.Place-n, 10)
+	}
+	return string(text)
+}
+
+// ReadKept reads the stored form. Found is false for other texts.
+func ReadKept(text string) (k Kept, found bool) {
+	for i, word := range strings.Split(text, " ") {
+		n, err := strconv.ParseInt(word, 10, 64)
+		if err != nil {
+			return Kept{}, false
+		}
+		if i == 0 {
+			k.Place = n
+		} else {
+			k.Numbers = append(k.Numbers, k.Place-n)
+		}
+	}
+	return k, true
+}
+
+// Has reports whether a pusher at a number has a notification before it.
+func (k Kept) Has(at, number int64) bool {
+	if number >= k.Place {
+		return number >= at
+	}
+	_, found := slices.BinarySearch(k.Numbers, number)
+	return found && number >= at
+}
+
+// From returns the first numbers that a pusher at a number has before it, at most limit, in a
+// log that ends below next.
+func (k Kept) From(at, next int64, limit int) (numbers []int64) {
+	first, _ := slices.BinarySearch(k.Numbers, at)
+	for _, n := range k.Numbers[first:] {
+		if len(numbers) < limit {
+			numbers = append(numbers, n)
+		}
+	}
+	for n := max(at, k.Place); n < next && len(numbers) < limit; n++ {
+		numbers = append(numbers, n)
+	}
+	return numbers
 }
 
 // TroubleText returns the stored form of a trouble, the end of a [PusherState].

@@ -2,6 +2,7 @@ package stored
 
 import (
 	"reflect"
+	"slices"
 	"testing"
 
 	"github.com/pushfx/pushfx/module/fault"
@@ -31,8 +32,8 @@ func TestEarlierDeliveryIsFormFour(t *testing.T) {
 func TestFieldsOfALogAreRead(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]LogHead{
-		"1 1 0 0 0 0 ":                    {First: 1, Next: 1},
-		"3 9 6 70 2 1 ,gate":              {First: 3, Next: 9, Count: 6, Bytes: 70, States: 2, LastIsCounts: true, Failing: []string{"gate"}},
+		"1 1 0 0 0 0 ":                    {Cuts: 1, Next: 1},
+		"3 9 6 70 2 1 ,gate":              {Cuts: 3, Next: 9, Count: 6, Bytes: 70, States: 2, LastIsCounts: true, Failing: []string{"gate"}},
 		"":                                {},
 		"1 1 0 0 0 2 ":                    {},
 		"99999999999999999999 1 0 0 0 0 ": {},
@@ -68,7 +69,7 @@ func TestFieldsOfALogAreRead(t *testing.T) {
 	if _, ok := (LogEntry{Priority: 'h', ID: "short", Room: "roomroom"}).Head(); ok {
 		t.Error("an entry with a short ID can be stored")
 	}
-	for field, isPusher := range map[string]bool{LogField: false, IDsField: false, EntryField(1): false, TextField(1): false, "log": true, "-1": true} {
+	for field, isPusher := range map[string]bool{LogField: false, IDsField: false, EntryField(1): false, TextField(1): false, KeptField("p"): false, "log": true, "-1": true} {
 		if IsPusherField(field) != isPusher {
 			t.Errorf("%s is of a pusher: %t", field, !isPusher)
 		}
@@ -78,6 +79,39 @@ func TestFieldsOfALogAreRead(t *testing.T) {
 	}
 	if generation, text := ReadTroubleText(TroubleText(3, "a b")); generation != 3 || text != "a b" {
 		t.Errorf("got %d, %q", generation, text)
+	}
+}
+
+func TestWhatAPusherKeepsIsReadBack(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]struct {
+		kept           Kept
+		at, next       int64
+		all, firstFour []int64
+	}{
+		"":                {Kept{}, 7, 10, []int64{7, 8, 9}, []int64{7, 8, 9}}, // a pusher that was not cut
+		"20":              {Kept{Place: 20}, 7, 22, []int64{20, 21}, []int64{20, 21}},
+		"20 13 12 3":      {Kept{20, []int64{7, 8, 17}}, 7, 22, []int64{7, 8, 17, 20, 21}, []int64{7, 8, 17, 20}},
+		"20 13 12 3 1":    {Kept{20, []int64{7, 8, 17, 19}}, 8, 30, []int64{8, 17, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29}, []int64{8, 17, 19, 20}},
+		"20 13 12 11 4 2": {Kept{20, []int64{7, 8, 9, 16, 18}}, 22, 24, []int64{22, 23}, []int64{22, 23}},
+	} {
+		got, found := ReadKept(text)
+		if found != (text != "") || !reflect.DeepEqual(got, want.kept) || found && got.Text() != text {
+			t.Errorf("%q: got %+v, %t, stored as %q", text, got, found, got.Text())
+		}
+		if all, four := got.From(want.at, want.next, 100), got.From(want.at, want.next, 4); !reflect.DeepEqual(all, want.all) || !reflect.DeepEqual(four, want.firstFour) {
+			t.Errorf("%q: at %d: got %v, %v", text, want.at, all, four)
+		}
+		for n := range want.next {
+			if got.Has(want.at, n) != slices.Contains(want.all, n) {
+				t.Errorf("%q: at %d: has %d: %t", text, want.at, n, got.Has(want.at, n))
+			}
+		}
+	}
+	for _, text := range []string{"20 x", "20  3", " 20", "x"} {
+		if got, found := ReadKept(text); found {
+			t.Errorf("%q: got %+v", text, got)
+		}
 	}
 }
 

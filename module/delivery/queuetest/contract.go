@@ -136,13 +136,14 @@ func (c *contract) places() {
 	}
 	c.wantNext(c.q, a, "2 3 4")
 	c.wantNext(c.q, third, "3 4")
-	c.persist(func() error { return c.q.Cut(c.Context(), c.user, nil) })
+	c.cut(nil)
 	if got := metas(c.log().Notifications); got != "2 3 4" {
 		c.Errorf("after a cut: %q", got)
 	}
 	for range 3 {
 		c.next(c.q, a)
 	}
+	c.cut(nil)
 	c.wantNext(c.q, third, "3 4")
 	c.next(c.q, third)
 	if got := metas(c.log().Notifications); got != "4" {
@@ -341,9 +342,13 @@ func (c *contract) addsCountsOnce() {
 	if done := c.add(counts(7), "a", "b"); done.Length != 4 {
 		c.Errorf("got %+v", done)
 	}
-	c.persist(func() error { return c.q.Cut(c.Context(), c.user, []int64{one.Number + 3}) })
-	if done := c.add(counts(8), "a", "b"); done.Length != 4 || metas(c.log().Notifications) != "1 4 6 8" {
+	c.cut(map[string]string{"a": "7", "b": "7"}) // the last one stays
+	if done := c.add(counts(8), "a", "b"); done.Length != 4 || metas(c.log().Notifications) != "1 4 6 7" {
 		c.Errorf("after a cut: got %+v, %q", done, metas(c.log().Notifications))
+	}
+	c.cut(map[string]string{"b": "4 6"})
+	if done := c.add(counts(9), "a", "b"); done.Length != 5 { // b may be sending the last ones
+		c.Errorf("after a cut: got %+v", done)
 	}
 }
 
@@ -358,7 +363,7 @@ func (c *contract) boundsTexts() {
 	c.add(sized(3, 1), "b")
 	one := c.claim(c.q, "a").Claim
 	c.next(c.q, one)
-	c.persist(func() error { return c.q.Cut(c.Context(), c.user, nil) })
+	c.cut(nil)
 	c.add(sized(4, maxUserBytes-1), "a", "b")
 	c.add(sized(5, 1), "a", "b")
 	c.add(sized(6, module.MaxText), "c")
@@ -612,17 +617,15 @@ func (c *contract) drops() {
 }
 
 func (c *contract) cuts() {
-	c.persist(func() error { return c.q.Cut(c.Context(), c.user, []int64{1, 2}) })
+	if _, err := c.q.Cut(c.Context(), c.user, module.Log{}); err != nil && fault.KindOf(err) != fault.Unavailable {
+		c.Error(err)
+	}
 	one := c.begin(note(1), long, "a")[0]
 	first := one.Number
 	for n := 2; n <= 40; n++ {
 		c.add(note(n), "a")
 	}
-	var numbers []int64
-	for n := first + 1; n < first+37; n++ {
-		numbers = append(numbers, n)
-	}
-	c.persist(func() error { return c.q.Cut(c.Context(), c.user, append(numbers, first+1000)) })
+	c.cut(map[string]string{"a": span(2, 37)})
 	c.wantNext(c.q, one, "1 38 39 40")
 	if got, _ := c.read(c.q, one, 2); metas(got) != "1 38" {
 		c.Errorf("got %q", metas(got))
@@ -632,7 +635,8 @@ func (c *contract) cuts() {
 	}
 	c.complete(c.q, one, module.Done{To: first + 1})
 	c.postpone(c.q, one, 0, module.Trouble{}, false)
-	if claimed := c.claim(c.q, "a"); metas(claimed.Notifications) != "38" || claimed.Claim.Number > first+37 {
+	claimed := c.claim(c.q, "a")
+	if metas(claimed.Notifications) != "38" || claimed.Claim.Number > first+37 || claimed.Waiting != 4 {
 		c.Errorf("claimed %+v", claimed)
 	}
 	total := 0
@@ -643,6 +647,85 @@ func (c *contract) cuts() {
 	if log.Bytes != total || metas(log.Notifications) != "38 39 40 41" {
 		c.Errorf("got %+v", log)
 	}
+	c.cut(map[string]string{"a": "39 40 41"}) // the last one stays
+	c.wantNext(c.q, claimed.Claim, "38 41")
+	if left := c.next(c.q, claimed.Claim); left != 1 {
+		c.Errorf("%d are left", left)
+	}
+	if left := c.next(c.q, claimed.Claim); left != 0 {
+		c.Errorf("%d are left", left)
+	}
+	if log := c.log(); len(log.Notifications)+len(log.Pushers)+log.Bytes > 0 {
+		c.Errorf("left %+v", log)
+	}
+}
+
+// Each pusher gets what it would get if the user had no other one.
+func (c *contract) cutsAlone() {
+	a := c.begin(note(1), long, "a")[0]
+	for n := 2; n <= 10; n++ {
+		c.add(note(n), "a")
+	}
+	b := c.begin(note(11), long, "b")[0]
+	for n := 12; n <= 20; n++ {
+		c.add(note(n), "a", "b")
+	}
+	c.cut(map[string]string{"a": "2 3 5 6 7 8 10 12 19"})
+	c.wantNext(c.q, b, span(11, 20))
+	c.wantNext(c.q, a, "1 4 9 11 13 14 15 16 17 18 20")
+	c.cut(map[string]string{"b": "11 13 " + span(15, 18)})
+	c.wantNext(c.q, b, "12 14 19 20")
+	if got := metas(c.log().Notifications); got != "1 4 9 11 12 13 14 15 16 17 18 19 20" {
+		c.Errorf("left %q", got)
+	}
+	c.add(note(21), "a", "b")
+	c.next(c.q, a)
+	c.next(c.q, b)
+	c.cut(map[string]string{"a": "4 9 11"})
+	c.wantNext(c.q, a, "13 14 15 16 17 18 20 21")
+	c.wantNext(c.q, b, "14 19 20 21")
+	c.postpone(c.q, a, 0, module.Trouble{}, false)
+	u := c.find(c.q, patience)
+	r := c.request(*u, "a")
+	r.Read = 7
+	claimed := c.claimAll(c.q, r)
+	if len(claimed.Pushers) != 1 || metas(claimed.Pushers[0].Notifications) != "13 14 15 16 17 18 20" || claimed.Pushers[0].Waiting != 8 {
+		c.Fatalf("claimed %+v", claimed)
+	}
+	for a = claimed.Pushers[0].Claim; c.next(c.q, a) > 0; {
+	}
+	c.wantNext(c.q, b, "14 19 20 21")
+	c.next(c.q, b)
+	log := c.log()
+	if len(log.Pushers) != 1 || len(log.Pushers[0].Waiting) != 3 {
+		c.Errorf("got %+v", log.Pushers)
+	}
+	c.begin(note(22), long, "a") // what it lost earlier is forgotten
+	c.wantNext(c.q, b, "19 20 21 22")
+	for c.next(c.q, b) > 0 {
+	}
+	if got := c.log().Pushers; len(got) != 1 || len(got[0].Waiting) != 1 {
+		c.Errorf("got %+v", got)
+	}
+}
+
+// Two hosts may cut a log at the same time.
+func (c *contract) cutsOnce() {
+	one := c.begin(note(1), long, "a")[0]
+	for n := 2; n <= 6; n++ {
+		c.add(note(n), "a")
+	}
+	log := c.log()
+	c.cut(map[string]string{"a": "2 3"})
+	log.Pushers[0].Waiting = slices.Delete(log.Pushers[0].Waiting, 3, 5)
+	c.persist(func() error {
+		done, err := c.other.Cut(c.Context(), c.user, log)
+		if done {
+			c.Error("a log is cut by what was read before another cut")
+		}
+		return err
+	})
+	c.wantNext(c.q, one, "1 4 5 6")
 }
 
 func (c *contract) forgets() {

@@ -60,14 +60,16 @@ type memoryLog struct {
 	ids     []string
 	waiting []string        // ids that are not confirmed
 	fails   map[string]bool // gates
-	emptyAt time.Time       // when the last pusher had nothing to send any more
+	cuts    int64
+	emptyAt time.Time // when the last pusher had nothing to send any more
 }
 
 type memoryState struct {
 	number  int64
-	until   time.Time // when it is due, or its claim lapses
-	nonce   string    // of its claim, or empty
-	delayed bool      // it was never claimed
+	lost    map[int64]bool // numbers that were cut
+	until   time.Time      // when it is due, or its claim lapses
+	nonce   string         // of its claim, or empty
+	delayed bool           // it was never claimed
 	gate    string
 	trouble module.Trouble
 }
@@ -108,7 +110,7 @@ func (m *Memory) Waiting() (n int) {
 	defer m.mu.Unlock()
 	for _, log := range m.logs {
 		for _, p := range log.pushers {
-			n += len(log.from(p.number))
+			n += len(log.of(p))
 		}
 	}
 	return n
@@ -163,10 +165,26 @@ func (log *memoryLog) bytes() (n int) {
 	return n
 }
 
-// from returns the notifications from a number on.
-func (log *memoryLog) from(number int64) []module.Notification {
-	at, _ := slices.BinarySearchFunc(log.entries, number, func(e module.Notification, n int64) int { return cmp.Compare(e.Number, n) })
-	return log.entries[at:]
+// of returns the notifications that a pusher has before it.
+func (log *memoryLog) of(p *memoryState) (all []module.Notification) {
+	at, _ := slices.BinarySearchFunc(log.entries, p.number, func(e module.Notification, n int64) int { return cmp.Compare(e.Number, n) })
+	for _, e := range log.entries[at:] {
+		if !p.lost[e.Number] {
+			all = append(all, e)
+		}
+	}
+	return all
+}
+
+// removePassed removes the notifications that no pusher has before it.
+func (log *memoryLog) removePassed() {
+	has := map[int64]bool{}
+	for _, p := range log.pushers {
+		for _, e := range log.of(p) {
+			has[e.Number] = true
+		}
+	}
+	log.entries = slices.DeleteFunc(log.entries, func(e module.Notification) bool { return !has[e.Number] })
 }
 
 // Append implements [module.DeliveryQueue].
@@ -237,7 +255,7 @@ func (log *memoryLog) hasLastCounts() bool {
 		return false
 	}
 	for _, p := range log.pushers {
-		if p.number == last.Number && p.nonce != "" {
+		if p.nonce != "" && log.of(p)[0].Number == last.Number {
 			return false
 		}
 	}
@@ -391,7 +409,7 @@ func (m *Memory) claim(r module.ClaimRequest) (claimed module.Claimed) {
 		p.nonce, p.until, p.gate, p.delayed = fmt.Sprint("n", m.nonce), now.Add(r.Lease), r.Gate, false
 		claimed.Pushers = append(claimed.Pushers, module.ClaimedPusher{
 			Claim:   &module.Claim{User: r.User, Pusher: of.Pusher, Gate: r.Gate, Number: p.number, Nonce: p.nonce},
-			Trouble: p.trouble, Notifications: firstOf(log.from(p.number), r.Read),
+			Trouble: p.trouble, Notifications: firstOf(log.of(p), r.Read), Waiting: len(log.of(p)),
 		})
 	}
 	claimed.Unknown = known < len(log.pushers)
@@ -428,7 +446,11 @@ func (m *Memory) Read(ctx context.Context, c *module.Claim, limit int) (all []mo
 	if log == nil {
 		return nil, 0, nil
 	}
-	return firstOf(log.from(c.Number), limit), log.next, nil
+	p := memoryState{number: c.Number}
+	if of := log.pushers[c.Pusher]; of != nil {
+		p.lost = of.lost
+	}
+	return firstOf(log.of(&p), limit), log.next, nil
 }
 
 // Complete implements [module.DeliveryQueue].
@@ -448,7 +470,7 @@ func (m *Memory) Complete(ctx context.Context, c *module.Claim, d module.Done) (
 	c.Number = d.To
 	if d.To < log.next {
 		if len(log.pushers) == 1 {
-			log.entries = slices.Clone(log.from(d.To))
+			log.removePassed()
 		}
 		return int(log.next - d.To), nil
 	}
@@ -506,32 +528,43 @@ func (m *Memory) Log(ctx context.Context, user mxid.UserID) (all module.Log, err
 	if log == nil {
 		return all, nil
 	}
-	all.Notifications, all.Bytes, all.Failing = slices.Clone(log.entries), log.bytes(), slices.Sorted(maps.Keys(log.fails))
+	all.Notifications, all.Bytes, all.Cuts, all.Failing = slices.Clone(log.entries), log.bytes(), log.cuts, slices.Sorted(maps.Keys(log.fails))
 	for _, name := range slices.Sorted(maps.Keys(log.pushers)) {
 		p := log.pushers[name]
-		all.Pushers = append(all.Pushers, module.LogPusher{Pusher: name, Number: p.number, Claimed: p.nonce != "", Due: p.until, Trouble: p.trouble})
+		of := module.LogPusher{Pusher: name, Number: p.number, Claimed: p.nonce != "", Due: p.until, Trouble: p.trouble}
+		for _, e := range log.of(p) {
+			of.Waiting = append(of.Waiting, e.Number)
+		}
+		all.Pushers = append(all.Pushers, of)
 	}
 	return all, nil
 }
 
 // Cut implements [module.DeliveryQueue].
-func (m *Memory) Cut(ctx context.Context, user mxid.UserID, numbers []int64) error {
+func (m *Memory) Cut(ctx context.Context, user mxid.UserID, log module.Log) (done bool, err error) {
 	if err := m.begin(ctx, "cut"); err != nil {
-		return err
+		return false, err
 	}
 	defer m.mu.Unlock()
-	log := m.logs[user]
-	if log == nil {
-		return nil
+	of := m.logs[user]
+	if of == nil || of.cuts != log.Cuts {
+		return false, nil
 	}
-	first := log.next
-	for _, p := range log.pushers {
-		first = min(first, p.number)
+	of.cuts++
+	for _, l := range log.Pushers {
+		p := of.pushers[l.Pusher]
+		if p == nil {
+			continue
+		}
+		p.lost = map[int64]bool{}
+		for i, e := range log.Notifications {
+			if i < len(log.Notifications)-1 && !slices.Contains(l.Waiting, e.Number) {
+				p.lost[e.Number] = true
+			}
+		}
 	}
-	log.entries = slices.DeleteFunc(log.entries, func(n module.Notification) bool {
-		return n.Number < first || slices.Contains(numbers, n.Number)
-	})
-	return nil
+	of.removePassed()
+	return true, nil
 }
 
 // Forget implements [module.DeliveryQueue].
@@ -571,7 +604,7 @@ func (m *Memory) Summary(ctx context.Context, isAlone func(module.Trouble) bool)
 		gates := map[string]bool{}
 		for _, p := range log.pushers {
 			gates[p.gate] = true
-			waiting := log.from(p.number)
+			waiting := log.of(p)
 			s.Notifications += len(waiting)
 			if len(waiting) > 0 && !isAlone(p.trouble) {
 				oldest[p.gate] = max(oldest[p.gate], time.Since(waiting[0].Added))

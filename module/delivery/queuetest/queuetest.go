@@ -15,6 +15,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -66,7 +67,9 @@ func Queue(t *testing.T, newQueue func(*testing.T) module.DeliveryQueue) {
 		{"a pusher that the user has no more is claimed", (*contract).findsUnknown},
 		{"a claim is limited", (*contract).limits},
 		{"what waits is dropped", (*contract).drops},
-		{"a log is cut", (*contract).cuts},
+		{"a pusher is cut", (*contract).cuts},
+		{"a pusher is cut alone", (*contract).cutsAlone},
+		{"a log that was cut is not cut in the same way again", (*contract).cutsOnce},
 		{"a log is forgotten", (*contract).forgets},
 		{"what was sent last is kept", (*contract).keepsSent},
 		{"what waits is summarized", (*contract).summarizes},
@@ -295,6 +298,34 @@ func (c *contract) log() (log module.Log) {
 		return err
 	})
 	return log
+}
+
+// cut takes notifications from pushers; lost has the names of them, as metas has, by pusher.
+func (c *contract) cut(lost map[string]string) {
+	c.Helper()
+	for done := false; !done; {
+		log := c.log()
+		for i, p := range log.Pushers {
+			gone := strings.Fields(lost[p.Pusher])
+			log.Pushers[i].Waiting = slices.DeleteFunc(slices.Clone(p.Waiting), func(number int64) bool {
+				at := slices.IndexFunc(log.Notifications, func(n module.Notification) bool { return n.Number == number })
+				return slices.Contains(gone, metas(log.Notifications[at:at+1]))
+			})
+		}
+		c.persist(func() (err error) {
+			done, err = c.q.Cut(c.Context(), c.user, log)
+			return err
+		})
+	}
+}
+
+// span names notifications from a number to another one.
+func span(from, to int) string {
+	var names []string
+	for n := from; n <= to; n++ {
+		names = append(names, fmt.Sprint(n))
+	}
+	return strings.Join(names, " ")
 }
 
 // ended is a context that has ended.

@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"time"
@@ -94,16 +96,18 @@ func (q *Queue) readClaimed(ctx context.Context, r module.ClaimRequest, nonce st
 	l.addNames(r.Pushers)
 	for _, part := range reply[4:] {
 		parts, _ := part.([]any)
-		if len(parts) != 4 {
+		if len(parts) != 6 {
 			return claimed, nil, unavailable("claim", fmt.Errorf("%d replies", len(parts)))
 		}
 		one := module.ClaimedPusher{Claim: &module.Claim{
 			User: r.User, Pusher: text(parts[0]), Gate: r.Gate, Number: number(parts[1]), Nonce: nonce, Listed: l,
 		}}
 		one.Trouble.Generation, one.Trouble.Text = stored.ReadTroubleText(text(parts[2]))
-		pairs, _ := parts[3].([]any)
-		one.Notifications = notifications(one.Claim.Number, pairs)
-		if len(one.Notifications) == 0 && one.Claim.Number < claimed.End { // it begins behind what was cut
+		one.Waiting = int(number(parts[3]))
+		numbers, _ := parts[4].([]any)
+		pairs, _ := parts[5].([]any)
+		one.Notifications = notifications(pairs, func(i int) int64 { return number(numbers[i]) })
+		if len(one.Notifications) == 0 && one.Claim.Number < claimed.End {
 			if one.Notifications, _, err = q.Read(ctx, one.Claim, r.Read); err != nil {
 				return claimed, nil, err
 			}
@@ -127,11 +131,11 @@ func (q *Queue) readClaimed(ctx context.Context, r module.ClaimRequest, nonce st
 	return claimed, s, nil
 }
 
-// notifications reads pairs of an entry and a text. First is the number of the first pair.
-func notifications(first int64, pairs []any) (all []module.Notification) {
+// notifications reads pairs of an entry and a text.
+func notifications(pairs []any, numberOf func(int) int64) (all []module.Notification) {
 	for i := 0; i+1 < len(pairs); i += 2 {
 		if e, found := stored.ReadLogEntry(text(pairs[i])); found {
-			all = append(all, notification(first+int64(i/2), e, text(pairs[i+1])))
+			all = append(all, notification(numberOf(i/2), e, text(pairs[i+1])))
 		}
 	}
 	return all
@@ -148,31 +152,54 @@ func text(reply any) string {
 	return s
 }
 
-// readPage is how many numbers are read at once behind numbers that were cut.
-const readPage = 100
+// readAtOnce is how many numbers are read before it is known which ones a pusher has.
+const readAtOnce = 16
 
-// Read implements [module.DeliveryQueue].
+// Read implements [module.DeliveryQueue]. Most pushers have all numbers from their place on, so
+// it reads some of these with what the pusher has, and the right ones if that is something else.
+// If one of them is not there, the pusher was cut meanwhile, or the log is damaged: it reads all.
 func (q *Queue) Read(ctx context.Context, c *module.Claim, limit int) (all []module.Notification, end int64, err error) {
 	key := q.keys.UserLog(c.User)
-	for from, n := c.Number, int64(min(limit, readPage)); len(all) < limit; n = readPage {
-		fields := []string{stored.LogField}
-		for number := from; number < from+n; number++ {
-			fields = append(fields, stored.EntryField(number), stored.TextField(number))
-		}
-		var values *redis.SliceCmd
-		if err := q.read(ctx, readFields(key, &values, fields)); err != nil {
-			return nil, 0, err
-		}
-		head, found := stored.ReadLogHead(text(values.Val()[0]))
-		if !found {
-			return all, end, nil
-		}
-		all, end = append(all, notifications(from, values.Val()[1:])...), head.Next
-		if from = max(from+n, head.First); from >= end {
-			break
-		}
+	numbers := stored.Kept{}.From(c.Number, math.MaxInt64, min(limit, readAtOnce))
+	values, err := q.readNumbers(ctx, key, []string{stored.LogField, stored.KeptField(c.Pusher)}, numbers)
+	if err != nil {
+		return nil, 0, err
 	}
-	return all[:min(limit, len(all))], end, nil
+	head, found := stored.ReadLogHead(text(values[0]))
+	if !found {
+		return nil, 0, nil
+	}
+	kept, _ := stored.ReadKept(text(values[1]))
+	has := kept.From(c.Number, head.Next, limit)
+	if values = values[2:]; len(has) <= len(numbers) && slices.Equal(has, numbers[:len(has)]) {
+		values = values[:2*len(has)]
+	} else if values, err = q.readNumbers(ctx, key, nil, has); err != nil {
+		return nil, 0, err
+	}
+	if all = notifications(values, func(i int) int64 { return has[i] }); len(all) == len(has) {
+		return all, head.Next, nil
+	}
+	log, err := q.Log(ctx, c.User)
+	if at := slices.IndexFunc(log.Pushers, func(p module.LogPusher) bool { return p.Pusher == c.Pusher }); at >= 0 {
+		kept.Numbers, kept.Place = log.Pushers[at].Waiting, math.MaxInt64
+	}
+	all = slices.DeleteFunc(log.Notifications, func(n module.Notification) bool { return !kept.Has(c.Number, n.Number) })
+	return all[:min(limit, len(all))], head.Next, err
+}
+
+// readNumbers reads fields of a log, then the entries and texts of numbers.
+func (q *Queue) readNumbers(ctx context.Context, key string, fields []string, numbers []int64) ([]any, error) {
+	for _, n := range numbers {
+		fields = append(fields, stored.EntryField(n), stored.TextField(n))
+	}
+	if len(fields) == 0 {
+		return nil, nil
+	}
+	var values *redis.SliceCmd
+	if err := q.read(ctx, readFields(key, &values, fields)); err != nil {
+		return nil, err
+	}
+	return values.Val(), nil
 }
 
 func readFields(key string, reply **redis.SliceCmd, fields []string) *redisclient.Command {
@@ -292,74 +319,103 @@ func (q *Queue) Log(ctx context.Context, user mxid.UserID) (log module.Log, err 
 	if !found {
 		return log, nil
 	}
-	log.Bytes, log.Failing = head.Bytes, head.Failing
+	log.Bytes, log.Failing, log.Cuts = head.Bytes, head.Failing, head.Cuts
+	var numbers []int64
 	for field, value := range all.Val() {
 		if number, isEntry := stored.ReadEntryField(field); isEntry {
 			if e, found := stored.ReadLogEntry(value); found {
 				log.Notifications = append(log.Notifications, notification(number, e, all.Val()[stored.TextField(number)]))
+				numbers = append(numbers, number)
 			}
 		}
+	}
+	slices.SortFunc(log.Notifications, func(a, b module.Notification) int { return cmp.Compare(a.Number, b.Number) })
+	slices.Sort(numbers)
+	for field, value := range all.Val() {
 		if s, found := stored.ReadPusherState(value); found && stored.IsPusherField(field) {
+			kept, _ := stored.ReadKept(all.Val()[stored.KeptField(field)])
 			log.Pushers = append(log.Pushers, module.LogPusher{
-				Pusher: field, Number: s.Number, Claimed: s.IsClaimed(), Due: time.UnixMicro(s.Until),
+				Pusher: field, Number: s.Number, Waiting: waitingOf(s, kept, numbers), Claimed: s.IsClaimed(), Due: time.UnixMicro(s.Until),
 				Trouble: module.Trouble{Generation: s.Generation, Text: s.Trouble},
 			})
 		}
 	}
-	slices.SortFunc(log.Notifications, func(a, b module.Notification) int { return cmp.Compare(a.Number, b.Number) })
 	slices.SortFunc(log.Pushers, func(a, b module.LogPusher) int { return strings.Compare(a.Pusher, b.Pusher) })
 	return log, nil
+}
+
+// waitingOf returns the numbers of a log that a pusher has before it.
+func waitingOf(s stored.PusherState, kept stored.Kept, numbers []int64) (waiting []int64) {
+	first, _ := slices.BinarySearch(numbers, s.Number)
+	for _, n := range numbers[first:] {
+		if kept.Has(s.Number, n) {
+			waiting = append(waiting, n)
+		}
+	}
+	return waiting
 }
 
 // cutAtOnce bounds the numbers of a script.
 const cutAtOnce = 100
 
-// Cut implements [module.DeliveryQueue].
-func (q *Queue) Cut(ctx context.Context, user mxid.UserID, numbers []int64) error {
-	key := q.keys.UserLog(user)
-	var names *redis.StringSliceCmd
-	if err := q.read(ctx, command(key, &names, func(ctx context.Context, to redisclient.Sender) *redis.StringSliceCmd { return to.HKeys(ctx, key) })); err != nil {
-		return err
+// Cut implements [module.DeliveryQueue]. While it is under way, a pusher may move, or begin behind
+// the last notification that the caller has read, or with it: what nobody had before it then,
+// but the last one, nobody has later, unless another host has cut the log.
+func (q *Queue) Cut(ctx context.Context, user mxid.UserID, log module.Log) (done bool, err error) {
+	if len(log.Notifications) == 0 {
+		return true, nil
 	}
-	floor, err := q.floor(ctx, key, names.Val())
-	if err != nil || floor == 0 {
-		return err
+	last := log.Notifications[len(log.Notifications)-1].Number
+	has := map[int64]bool{last: true}
+	args := []any{log.Cuts, rand.Int64N(1 << 53), len(log.Pushers)}
+	for _, p := range log.Pushers {
+		for _, n := range p.Waiting {
+			has[n] = true
+		}
+		text := ""
+		if kept := keptOf(log.Notifications, p.Waiting); len(kept.Numbers) > 0 || kept.Place > p.Number {
+			text = kept.Text()
+		}
+		args = append(args, p.Pusher, text)
 	}
 	var gone []int64
-	for _, field := range names.Val() {
-		if number, isEntry := stored.ReadEntryField(field); isEntry && (number < floor || slices.Contains(numbers, number)) {
-			gone = append(gone, number)
+	for _, n := range log.Notifications {
+		if !has[n.Number] {
+			gone = append(gone, n.Number)
 		}
 	}
-	for some := range slices.Chunk(gone, cutAtOnce) {
-		args := []any{floor}
-		for _, number := range some {
-			args = append(args, number)
+	for {
+		some := gone[:min(cutAtOnce, len(gone))]
+		for _, n := range some {
+			args = append(args, n)
 		}
-		if err := q.writer.Do(ctx, cut.Call([]string{key}, args...).Command())[0]; err != nil {
-			return err
+		call := cut.Call([]string{q.keys.UserLog(user)}, args...)
+		if err := q.writer.Do(ctx, call.Command())[0]; err != nil {
+			return false, err
 		}
+		if n, err := call.Reply.Int64(); err != nil || n == 0 {
+			return false, err
+		}
+		if gone = gone[len(some):]; len(gone) == 0 {
+			return true, nil
+		}
+		args = append(args[:2:2], 0)
 	}
-	return nil
 }
 
-// floor returns the first number that a pusher has before it, 0 if there is none. A pusher
-// that is added later begins above it.
-func (q *Queue) floor(ctx context.Context, key string, fields []string) (floor int64, err error) {
-	pushers := slices.DeleteFunc(slices.Clone(fields), func(field string) bool { return !stored.IsPusherField(field) })
-	if len(pushers) == 0 {
-		return 0, nil
-	}
-	var states *redis.SliceCmd
-	if err := q.read(ctx, readFields(key, &states, pushers)); err != nil {
-		return 0, err
-	}
-	for _, value := range states.Val() {
-		if s, found := stored.ReadPusherState(text(value)); found && (floor == 0 || s.Number < floor) {
-			floor = s.Number
+// keptOf returns the stored form of what a pusher has: all notifications from a place on, at most
+// the last one's, and some before it. From the place on, no number is missing.
+func keptOf(all []module.Notification, waiting []int64) stored.Kept {
+	i := len(all) - 1
+	for ; i > 0 && all[i-1].Number == all[i].Number-1; i-- {
+		if _, found := slices.BinarySearch(waiting, all[i-1].Number); !found {
+			break
 		}
 	}
-	return floor, nil
+	kept := stored.Kept{Place: all[i].Number}
+	first, _ := slices.BinarySearch(waiting, kept.Place)
+	kept.Numbers = waiting[:first]
+	return kept
 }
 
 // Forget implements [module.DeliveryQueue]. A look removes the listings.

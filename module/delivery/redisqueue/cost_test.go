@@ -3,6 +3,7 @@ package redisqueue_test
 import (
 	"fmt"
 	"regexp"
+	"slices"
 	"strconv"
 	"testing"
 	"time"
@@ -85,4 +86,76 @@ func scriptTime(t *testing.T, client *redis.Client, do func()) (least time.Durat
 		}
 	}
 	return least
+}
+
+var anyStats = regexp.MustCompile(`cmdstat_([^:]+):calls=(\d+),usec=(\d+)`)
+
+// A claim of a pusher that was cut costs the same, however much has passed it.
+func TestAClaimTakesNoLongerWhenMuchHasPassed(t *testing.T) {
+	t.Parallel()
+	client := redistest.Single(t).Client(t)
+	h, n := newHost(t, client), 0
+	claims := h.mustAdd(alice, n, "dead", "well")
+	dead, well := claims[0], claims[1]
+	if err := h.Postpone(t.Context(), dead, 0, module.Trouble{}, false); err != nil {
+		t.Fatal(err)
+	}
+	pass := func(until int) {
+		for ; n < until; n++ {
+			h.mustAdd(alice, n+1, "dead", "well")
+			if n%20 != 19 {
+				continue
+			}
+			log, err := h.Log(t.Context(), alice)
+			if err == nil {
+				for i, p := range log.Pushers {
+					if n := len(p.Waiting); n > 100 {
+						log.Pushers[i].Waiting = slices.Concat(p.Waiting[:40], p.Waiting[n-60:])
+					}
+				}
+				_, err = h.Cut(t.Context(), alice, log)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := h.Complete(t.Context(), well, module.Done{To: well.Number + 20}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	claim := func() {
+		r := module.ClaimRequest{
+			DueUser: module.DueUser{User: alice, Gate: gate}, Lease: time.Hour, Limit: 1, Read: 4, Pushers: []module.PusherGate{{Pusher: "dead", Gate: gate}},
+		}
+		got := h.Claim(t.Context(), []module.ClaimRequest{r})[0]
+		if got.Err != nil || len(got.Value.Pushers) != 1 || len(got.Value.Pushers[0].Notifications) != 4 {
+			t.Fatalf("got %+v", got)
+		}
+		one := got.Value.Pushers[0]
+		if all, _, err := h.Read(t.Context(), one.Claim, 16); err != nil || len(all) != 16 {
+			t.Fatalf("read %d, %v", len(all), err)
+		}
+		if err := h.Postpone(t.Context(), one.Claim, 0, module.Trouble{}, false); err != nil {
+			t.Fatal(err)
+		}
+	}
+	calls := map[int]string{}
+	for _, passed := range []int{200, 5000} {
+		pass(passed)
+		took := scriptTime(t, client, claim)
+		client.ConfigResetStat(t.Context())
+		claim()
+		var all []string
+		for _, found := range anyStats.FindAllStringSubmatch(client.Info(t.Context(), "commandstats").Val(), -1) {
+			if found[1] != "config|resetstat" && found[1] != "info" {
+				all = append(all, found[1]+" "+found[2])
+			}
+		}
+		slices.Sort(all)
+		calls[passed] = fmt.Sprint(all)
+		t.Logf("after %d: the scripts take %v, %s", passed, took, calls[passed])
+	}
+	if calls[200] != calls[5000] {
+		t.Error("the number of commands grows")
+	}
 }

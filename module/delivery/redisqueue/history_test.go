@@ -21,8 +21,8 @@ import (
 	"github.com/pushfx/pushfx/module/stored"
 )
 
-// history is what hosts did, and the model: each pusher gets each acknowledged notification,
-// and each for the first time in the order of the additions.
+// history is what hosts did, and the model: each pusher gets each acknowledged notification that
+// no host has cut, and each for the first time in the order of the additions.
 type history struct {
 	*testing.T
 	newClient func() redis.UniversalClient
@@ -32,6 +32,7 @@ type history struct {
 	mu    sync.Mutex
 	acked map[string][]string // by user and pusher
 	sent  map[string][]string // for the first time
+	cut   map[string][]string // may be gone
 }
 
 var historyPushers = []string{"p", "q", "r"}
@@ -106,6 +107,34 @@ func (h *history) send(one *host, c *module.Claim) {
 	}
 }
 
+// cutSome cuts the pushers of a user at random.
+func (h *history) cutSome(one *redisqueue.Queue, user mxid.UserID) {
+	log, err := one.Log(h.Context(), user)
+	if err != nil {
+		return
+	}
+	names := map[int64]string{}
+	for _, n := range log.Notifications {
+		names[n.Number] = n.ID
+	}
+	for i, p := range log.Pushers {
+		if rand.N(2) == 0 {
+			continue
+		}
+		log.Pushers[i].Waiting = slices.DeleteFunc(p.Waiting, func(number int64) bool {
+			isCut := rand.N(8) == 0
+			if isCut {
+				h.mu.Lock()
+				key := string(user) + " " + p.Pusher
+				h.cut[key] = append(h.cut[key], names[number])
+				h.mu.Unlock()
+			}
+			return isCut
+		})
+	}
+	_, _ = one.Cut(h.Context(), user, log)
+}
+
 func (h *history) record(c *module.Claim, id string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -168,6 +197,7 @@ func (h *history) check() string {
 		missing = ""
 		h.mu.Lock()
 		for key, want := range h.acked {
+			want = slices.DeleteFunc(slices.Clone(want), func(id string) bool { return slices.Contains(h.cut[key], id) })
 			if got := h.sent[key]; !slices.Equal(slices.DeleteFunc(slices.Clone(got), func(id string) bool { return !slices.Contains(want, id) }), want) {
 				missing += fmt.Sprintf("%s\n got %v\nwant %v\n", key, got, want)
 			}
@@ -201,7 +231,9 @@ func TestHistories(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			newClient, move := start(t)
-			h := &history{T: t, newClient: newClient, done: make(chan struct{}), acked: map[string][]string{}, sent: map[string][]string{}}
+			h := &history{
+				T: t, newClient: newClient, done: make(chan struct{}), acked: map[string][]string{}, sent: map[string][]string{}, cut: map[string][]string{},
+			}
 			if err := newQueue(t, newClient()).Open(t.Context()); err != nil {
 				t.Fatal(err)
 			}
@@ -215,6 +247,15 @@ func TestHistories(t *testing.T) {
 				outboxes.Go(func() { h.notify(user, 30) })
 			}
 			stopMoving := make(chan struct{})
+			for range 2 {
+				cutter := newQueue(t, newClient())
+				hosts.Go(func() {
+					for !h.isDone() {
+						h.cutSome(cutter, h.users[rand.N(len(h.users))])
+						time.Sleep(time.Duration(rand.N(4)) * time.Millisecond)
+					}
+				})
+			}
 			hosts.Go(func() {
 				for {
 					select {

@@ -43,7 +43,7 @@ local key, nonce, names = KEYS[1], ARGV[4], {'#log', '#ids', '#unconfirmed'}
 for i = 8, #ARGV, 4 do names[#names + 1] = ARGV[i] end
 local got = redis.call('HMGET', key, unpack(names))
 local head = got[1] or string.format('%d %d 0 0 0 0 ', now / 1000, now / 1000)
-local first, after, count, bytes, states, counts, gates = string.match(head, ` + stored.LogHeadPattern + `)
+local cuts, after, count, bytes, states, counts, gates = string.match(head, ` + stored.LogHeadPattern + `)
 after, count, bytes, states = after + 0, count + 0, bytes + 0, states + 0
 local ids, id, isCounts = got[2] or '', ',' .. string.sub(ARGV[1], 2, 9), string.sub(ARGV[1], 1, 1) == 'c'
 local isKept = got[3] and string.find(got[3], id, 1, true)
@@ -54,7 +54,9 @@ if joins then
 		if got[i] then
 			local _, by, n = string.match(got[i], ` + stored.PusherStatePattern + `)
 			known = known + 1
-			if n + 0 == after - 1 and by ~= nonce and string.sub(by, 1, 1) ~= '-' then joins = false end
+			if by ~= nonce and string.sub(by, 1, 1) ~= '-' and (n + 0 == after - 1 or redis.call('HEXISTS', key, '+' .. names[i]) == 1) then
+				joins = false
+			end
 		end
 	end
 	joins = joins and known == states
@@ -96,7 +98,7 @@ if isNew then
 		after, count, counts = after + 1, count + 1, isCounts and 1 or 0
 		set[#set + 1], set[#set + 2] = '#ids', string.sub(ids .. id, -576)
 	end
-	set[#set + 1], set[#set + 2] = '#log', string.format(` + stored.LogHeadFormat + `, first, after, count, bytes, states, counts, gates)
+	set[#set + 1], set[#set + 2] = '#log', string.format(` + stored.LogHeadFormat + `, cuts, after, count, bytes, states, counts, gates)
 	if got[1] and before == 0 then redis.call('PERSIST', key) end
 end
 if isKept then set[#set + 1], set[#set + 2] = '#unconfirmed', got[3] end
@@ -125,9 +127,10 @@ return 1`
 // notifications to return; for each pusher its name and "1" if it is at the gate now. It
 // returns the next number, how many states it did not see, the time until the earliest pusher
 // that is left at the gate (-1 for none) and the failing gates; for each claimed pusher its
-// name, number, trouble and pairs of entry and text.
+// name, number, trouble, how many notifications it has before it, the numbers of the first
+// ones, and pairs of entry and text.
 const claimScript = `
-local key, nonce, lease, gate, limit, names = KEYS[1], ARGV[1], ARGV[2] + 0, ARGV[3], ARGV[4] + 0, {'#log'}
+local key, nonce, lease, gate, limit, read, names = KEYS[1], ARGV[1], ARGV[2] + 0, ARGV[3], ARGV[4] + 0, ARGV[5] + 0, {'#log'}
 for i = 6, #ARGV, 2 do names[#names + 1] = ARGV[i] end
 local got = redis.call('HMGET', key, unpack(names))
 if not got[1] then return {0, 0, -1, ''} end
@@ -140,13 +143,27 @@ for i = 2, #names do
 		known = known + 1
 		if at == gate or ARGV[2 * i + 3] == '1' then
 			if by == nonce or wait <= 0 and #reply < 4 + limit then
-				local fields = {}
-				for k = n + 0, math.min(n + ARGV[5], after) - 1 do
-					fields[#fields + 1] = '#' .. k
-					fields[#fields + 1] = '=' .. k
+				local kept, from, waiting, numbers, fields = redis.call('HGET', key, '+' .. names[i]), n + 0, 0, {}, {}
+				if kept then
+					local place = string.match(kept, '^%d+') + 0
+					if place > from then
+						for below in string.gmatch(kept, ' (%d+)') do
+							if place - below >= from then
+								waiting = waiting + 1
+								if waiting <= read then numbers[waiting] = place - below end
+							end
+						end
+						from = place
+					end
+				end
+				for k = from, math.min(from + read - #numbers, after) - 1 do numbers[#numbers + 1] = k end
+				for k = 1, #numbers do
+					fields[2 * k - 1], fields[2 * k] = '#' .. numbers[k], '=' .. numbers[k]
 				end
 				redis.call('HSET', key, names[i], string.format('%d %s %s %s %s', now + lease, nonce, n, gate, rest))
-				reply[#reply + 1] = {names[i], n + 0, rest, #fields > 0 and redis.call('HMGET', key, unpack(fields)) or {}}
+				reply[#reply + 1] = {
+					names[i], n + 0, rest, waiting + after - from, numbers, #fields > 0 and redis.call('HMGET', key, unpack(fields)) or {}
+				}
 			elseif left < 0 or wait < left then
 				left = math.max(wait, 0)
 			end
@@ -156,7 +173,8 @@ end
 reply[2], reply[3] = states - known, left
 return reply`
 
-// completeScript moves a claimed pusher. ARGV: pusher, nonce, its number, the next one,
+// completeScript moves a claimed pusher; if no other one has anything to send, it removes up to
+// 100 notifications that the pusher has passed. ARGV: pusher, nonce, its number, the next one,
 // trouble, the digest of the gate that has answered or "", the digest of the gate where the
 // user is listed, and the user's other pushers. It returns -1 if the claim is lost, otherwise
 // how many numbers are left; and 1 if nothing is left at the gate.
@@ -164,7 +182,7 @@ const completeScript = `
 local key = KEYS[1]
 local got = redis.call('HMGET', key, '#log', ARGV[1], '#ids', '#unconfirmed')
 if not (got[1] and got[2]) then return {-1, 0} end
-local first, after, count, bytes, states, counts, gates = string.match(got[1], ` + stored.LogHeadPattern + `)
+local cuts, after, count, bytes, states, counts, gates = string.match(got[1], ` + stored.LogHeadPattern + `)
 local til, by, n, gate = string.match(got[2], ` + stored.PusherStatePattern + `)
 local to, empty = math.min(ARGV[4], after), 0
 if by ~= ARGV[2] or n ~= ARGV[3] and n + 0 ~= to then return {-1, 0} end
@@ -175,22 +193,31 @@ end
 if to < after + 0 then
 	redis.call('HSET', key, ARGV[1], string.format('%s %s %d %s %s', til, by, to, gate, ARGV[5]))
 	if states == '1' then
-		for k = first + 0, math.min(to, first + 100) - 1 do
-			bytes = bytes - redis.call('HSTRLEN', key, '=' .. k)
-			count = count - redis.call('HDEL', key, '#' .. k)
-			redis.call('HDEL', key, '=' .. k)
-			first = k + 1
+		local kept, from, passed = to - n > 1 and redis.call('HGET', key, '+' .. ARGV[1]), n + 0, {}
+		if kept then
+			local place = string.match(kept, '^%d+') + 0
+			for below in string.gmatch(kept, ' (%d+)') do
+				local k = place - below
+				if k >= n + 0 and k < to and #passed < 100 then passed[#passed + 1] = k end
+			end
+			from = math.max(from, place)
+		end
+		for k = from, math.min(to, from + 100 - #passed) - 1 do passed[#passed + 1] = k end
+		for i = 1, #passed do
+			bytes = bytes - redis.call('HSTRLEN', key, '=' .. passed[i])
+			count = count - redis.call('HDEL', key, '#' .. passed[i])
+			redis.call('HDEL', key, '=' .. passed[i])
 		end
 	end
 elseif states == '1' then
-	local head = string.format(` + stored.LogHeadFormat + `, after, after, 0, 0, 0, 0, gates)
+	local head = string.format(` + stored.LogHeadFormat + `, cuts, after, 0, 0, 0, 0, gates)
 	redis.call('UNLINK', key)
 	redis.call('HSET', key, '#log', head, '#ids', got[3] or '')
 	if got[4] then redis.call('HSET', key, '#unconfirmed', got[4]) end
 	redis.call('EXPIRE', key, got[4] and '86400' or '900')
 	return {after - to, 1}
 else
-	redis.call('HDEL', key, ARGV[1])
+	redis.call('HDEL', key, ARGV[1], '+' .. ARGV[1])
 	states = states - 1
 	if #ARGV > 7 then
 		local known, other = 0, redis.call('HMGET', key, unpack(ARGV, 8))
@@ -205,7 +232,7 @@ else
 		if known < states then empty = 0 end
 	end
 end
-redis.call('HSET', key, '#log', string.format(` + stored.LogHeadFormat + `, first, after, count, bytes, states, counts, gates))
+redis.call('HSET', key, '#log', string.format(` + stored.LogHeadFormat + `, cuts, after, count, bytes, states, counts, gates))
 return {after - to, empty}`
 
 // postponeScript ends or renews a claim. ARGV: pusher, nonce, its number, delay, the gate's
@@ -225,21 +252,28 @@ if ARGV[7] ~= '' and not string.find(gates, ',' .. ARGV[7], 1, true) then
 end
 return {1}`
 
-// cutScript removes notifications. ARGV: a number that all pushers have reached, and the
-// numbers to remove.
+// cutScript cuts pushers, and removes notifications that no pusher has. ARGV: the head's cuts that
+// the caller has read, and the new ones; how many pushers, and for each its name and what it
+// keeps, "" for all; the numbers to remove. It returns 1, or 0 if the log was cut meanwhile.
 const cutScript = `
 local key = KEYS[1]
 local head = redis.call('HGET', key, '#log')
 if not head then return 0 end
-local first, after, count, bytes, states, counts, gates = string.match(head, ` + stored.LogHeadPattern + `)
-for i = 2, #ARGV do
+local cuts, after, count, bytes, states, counts, gates = string.match(head, ` + stored.LogHeadPattern + `)
+if cuts ~= ARGV[1] and cuts ~= ARGV[2] then return 0 end
+for i = 4, 2 + 2 * ARGV[3], 2 do
+	if ARGV[i + 1] == '' then
+		redis.call('HDEL', key, '+' .. ARGV[i])
+	elseif redis.call('HEXISTS', key, ARGV[i]) == 1 then
+		redis.call('HSET', key, '+' .. ARGV[i], ARGV[i + 1])
+	end
+end
+for i = 4 + 2 * ARGV[3], #ARGV do
 	bytes = bytes - redis.call('HSTRLEN', key, '=' .. ARGV[i])
 	count = count - redis.call('HDEL', key, '#' .. ARGV[i])
 	redis.call('HDEL', key, '=' .. ARGV[i])
-	if ARGV[i] + 1 == after + 0 then counts = 0 end
 end
-first = math.max(first, math.min(ARGV[1], after))
-redis.call('HSET', key, '#log', string.format(` + stored.LogHeadFormat + `, first, after, count, bytes, states, counts, gates))
+redis.call('HSET', key, '#log', string.format(` + stored.LogHeadFormat + `, ARGV[2], after, count, bytes, states, counts, gates))
 return 1`
 
 // listScript lists users. It only lowers a score, and always changes it. ARGV: for each user

@@ -69,17 +69,18 @@ type waiting struct {
 	numbers       []int64 // of notifications
 	pushers       []string
 	states        []stored.PusherState
+	kept          []stored.Kept
 	added         []time.Time // of the first notification of each pusher
 	notifications int         // counted for each pusher
 }
 
-// first returns the number of the first notification of a pusher, 0 if there is none.
-func (w *waiting) first(s stored.PusherState) (number int64, left int) {
-	at, _ := slices.BinarySearch(w.numbers, s.Number)
-	if at == len(w.numbers) {
-		return 0, 0
+// first returns the number of the first notification of a pusher, 0 if there is none, and how
+// many it has before it.
+func (w *waiting) first(i int) (number int64, left int) {
+	if all := waitingOf(w.states[i], w.kept[i], w.numbers); len(all) > 0 {
+		return all[0], len(all)
 	}
-	return w.numbers[at], len(w.numbers) - at
+	return 0, 0
 }
 
 // oldest returns how long the user has waited, by the digest of the gate.
@@ -139,7 +140,11 @@ func (q *Queue) waits(ctx context.Context, users []mxid.UserID) ([]*waiting, err
 			}
 		}
 		if slices.Sort(w.numbers); len(w.pushers) > 0 {
-			commands = append(commands, readFields(q.keys.UserLog(w.user), &values[i], w.pushers))
+			fields := slices.Clone(w.pushers)
+			for _, pusher := range w.pushers {
+				fields = append(fields, stored.KeptField(pusher))
+			}
+			commands = append(commands, readFields(q.keys.UserLog(w.user), &values[i], fields))
 		}
 	}
 	if err := q.read(ctx, commands...); err != nil {
@@ -152,10 +157,12 @@ func (q *Queue) waits(ctx context.Context, users []mxid.UserID) ([]*waiting, err
 			continue
 		}
 		var wanted []string
-		for _, value := range values[i].Val() {
-			if s, found := stored.ReadPusherState(text(value)); found {
-				number, left := w.first(s)
-				w.states, w.notifications = append(w.states, s), w.notifications+left
+		for n := range w.pushers {
+			if s, found := stored.ReadPusherState(text(values[i].Val()[n])); found {
+				kept, _ := stored.ReadKept(text(values[i].Val()[len(w.pushers)+n]))
+				w.states, w.kept = append(w.states, s), append(w.kept, kept)
+				number, left := w.first(len(w.states) - 1)
+				w.notifications += left
 				wanted = append(wanted, stored.EntryField(number))
 			}
 		}

@@ -95,7 +95,7 @@ func (w *waiting) places() (all []Place) {
 		return nil // a state is unreadable
 	}
 	for i, s := range w.states {
-		_, left := w.first(s)
+		_, left := w.first(i)
 		p := Place{State: State{s, w.pushers[i]}, User: w.user, Notifications: left, Oldest: w.added[i], End: s.Number, Now: w.now}
 		if len(w.numbers) > 0 {
 			p.End = max(p.End, w.numbers[len(w.numbers)-1]+1)
