@@ -130,15 +130,11 @@ func damages(keys stored.Keys) []damage {
 			runs("HSET", keys.DeliveryGateways(), "https://x:443", 1), runs("EXPIRE", keys.DeliveryGateways(), 3600))},
 
 		{"push rules of a later version", otherVersion, left, spoils(`"revision":{`, `"revision":{"form":2,`)},
-		{"push rules of an earlier version", otherVersion, left, spoils(`"revision":{`, `"commit":{`)},
 		{"pushers of a later version", otherVersion, left, runs("HSET", pushers, "revision", `{"form":2}`)},
-		{"pushers of an earlier version", otherVersion, left, runs("HSET", pushers, "commit", "{}")},
 		{"claims of a later version", otherVersion, left, runs("SET", claims, `{"revision":{"form":2}}`)},
-		{"claims of an earlier version", otherVersion, left, runs("SET", claims, `{"commit":{}}`)},
 		{"a queue of a later version", otherVersion, left, runs("SET", keys.DeliveryFormat(), "6 8")},
 		{"a queue of an earlier version", otherVersion, left, runs("SET", keys.DeliveryFormat(), "1 8")},
 		{"a log of an earlier version", otherVersion, left, runs("XADD", "delivery:{000}:log", "*", "d", secret)},
-		{"hosts of an earlier version", otherVersion, left, runs("ZADD", "delivery:hosts", 1, "host")},
 		{"unreadable unread counts", unreadableUnread, left, runs("RPUSH", counts, op, secret)},
 		{"unread counts of a later version", otherVersion, left, runs("RPUSH", counts, "2"+op[1:])},
 		{"unread counts of an earlier version", otherVersion, left, runs("RPUSH", counts, "1R", op)},
@@ -250,9 +246,7 @@ func TestAValueOfAnotherVersionStays(t *testing.T) {
 		make func(*fixture)
 	}{
 		"rules":        {keys.Rules(alice), spoils(`"revision":{`, `"revision":{"form":2,`)},
-		"old rules":    {keys.Rules(alice), spoils(`"revision":{`, `"commit":{`)},
 		"pushers":      {keys.Pushers(alice), runs("HSET", keys.Pushers(alice), "revision", `{"form":2}`)},
-		"old pushers":  {keys.Pushers(alice), runs("HSET", keys.Pushers(alice), "commit", `{}`)},
 		"queue":        {keys.DeliveryFormat(), runs("SET", keys.DeliveryFormat(), "6 8")},
 		"key of queue": {keys.ShardGates(0), inOrder(runs("SET", keys.DeliveryFormat(), "6 8"), runs("SET", keys.ShardGates(0), "x"))},
 	} {

@@ -298,27 +298,12 @@ func ReadDeliveryFormat(text string) (shards int, err error) {
 	return shards, nil
 }
 
-// EarlierDelivery returns, for the format of form 4, the keys of the hashes that have a field
-// for each pusher with waiting notifications. It returns none for other formats.
-func (k Keys) EarlierDelivery(format string) (keys []string) {
-	var shards int
-	if _, err := fmt.Sscanf(format, "4 %d", &shards); err != nil || shards > 1<<10 {
-		return nil
-	}
-	for shard := range shards {
-		keys = append(keys, k.shard(shard, "}:first"))
-	}
-	return keys
-}
-
 func parseDelivery(name string) (Key, bool) {
 	switch name {
 	case deliveryGateways:
 		return Key{Kind: DeliveryGatewaysKey}, true
 	case deliveryFormat:
 		return Key{Kind: DeliveryFormatKey}, true
-	case "delivery:hosts":
-		return Key{Kind: OtherVersionKey}, true
 	}
 	if user, found := cutUser(name, deliveryPrefix, tagSuffix); found {
 		return Key{Kind: UserLogKey, User: user}, true

@@ -20,15 +20,6 @@ func TestDeliveryFormatIsReadBack(t *testing.T) {
 	}
 }
 
-func TestEarlierDeliveryIsFormFour(t *testing.T) {
-	t.Parallel()
-	for format, want := range map[string][]string{"4 2": {"hs1:delivery:{000}:first", "hs1:delivery:{001}:first"}, "5 2": nil, "3 2": nil, "": nil} {
-		if got := (Keys{"hs1:"}).EarlierDelivery(format); !reflect.DeepEqual(got, want) {
-			t.Errorf("%q: got %q", format, got)
-		}
-	}
-}
-
 func TestFieldsOfALogAreRead(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]LogHead{
@@ -117,7 +108,7 @@ func TestWhatAPusherKeepsIsReadBack(t *testing.T) {
 
 func TestKeysOfOtherVersionsAreRecognized(t *testing.T) {
 	t.Parallel()
-	for _, name := range []string{"delivery:{000}:log", "delivery:{007}:first", "delivery:{127}:more:x", "delivery:{127}:sent:x", "delivery:hosts", "pushkeys:unsettled"} {
+	for _, name := range []string{"delivery:{000}:log", "delivery:{007}:first", "delivery:{127}:more:x", "delivery:{127}:sent:x", "pushkeys:unsettled"} {
 		if got := (Keys{}).Parse(name).Kind; got != OtherVersionKey {
 			t.Errorf("%s: got %v", name, got)
 		}

@@ -5,28 +5,19 @@ import (
 	"github.com/pushfx/pushfx/module/strictjson"
 )
 
-const (
-	formMember   = "form"   // of a revision
-	commitMember = "commit" // in place of a revision
-)
+const formMember = "form" // of a revision
 
 // formOfRevision returns the form that a revision names. Found is false for form 1.
 func formOfRevision(text string) (form string, found bool) { return member(text, formMember) }
 
 // formOfValue returns the form of an event or of claims. Found is false for form 1.
 func formOfValue(text string) (form string, found bool) {
-	if _, found := member(text, commitMember); found {
-		return commitMember, true
-	}
 	revision, _ := member(text, revisionMember)
 	return formOfRevision(revision)
 }
 
 // CheckForm returns a [fault.OtherVersionError] for a user's hash of another form.
 func CheckForm(fields map[string]string) error {
-	if _, found := fields[CommitField]; found {
-		return otherVersion("pushers", commitMember)
-	}
 	if form, found := formOfRevision(fields[RevisionField]); found {
 		return otherVersion("pushers", form)
 	}

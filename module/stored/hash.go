@@ -12,9 +12,6 @@ import (
 // with a bracket; see [pusher.Key.Field].
 const RevisionField = revisionMember
 
-// CommitField is a field of the hashes of development versions before form 1.
-const CommitField = commitMember
-
 // Hash is the content of a user's hash of pushers.
 type Hash struct {
 	Pushers  pusher.List // the readable pushers
@@ -30,7 +27,7 @@ type Hash struct {
 // form.
 func ReadHash(fields map[string]string) (h Hash) {
 	h.Revision = ReadRevision(fields[RevisionField])
-	if h.Revision.Version == 0 || fields[CommitField] != "" {
+	if h.Revision.Version == 0 {
 		if err := CheckForm(fields); err != nil {
 			return Hash{Err: err}
 		}

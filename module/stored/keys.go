@@ -31,8 +31,8 @@
 // each kind of value. Events, hashes and claims name the form in the member "form" of
 // their revision. The form described here is form 1, which has no such member. Later
 // versions of form 1 may add members to events and to the pushers in a hash, because
-// hosts keep unknown members there. Development versions before form 1 have "commit" in
-// place of a revision. The form of all keys of delivery is in delivery:format.
+// hosts keep unknown members there. The form of all keys of delivery is in
+// delivery:format.
 //
 // Values of another form give a [fault.OtherVersionError]: only the version that
 // wrote them changes or removes them.

@@ -94,13 +94,7 @@ func (x *Index) checkFormat(ctx context.Context, found *string) error {
 	case found == nil || *found == want:
 		return nil
 	case *found == "":
-		return x.storeFormat(ctx, want, true)
-	}
-	if earlier := x.keys.EarlierDelivery(*found); earlier != nil {
-		if err := x.checkEmpty(ctx, earlier); err != nil {
-			return err
-		}
-		return x.storeFormat(ctx, want, false)
+		return x.storeFormat(ctx, want)
 	}
 	others, err := stored.ReadDeliveryFormat(*found)
 	if err != nil {
@@ -109,35 +103,12 @@ func (x *Index) checkFormat(ctx context.Context, found *string) error {
 	return fmt.Errorf("%s: its index has %d shards, not %d: the number is fixed when it is first opened", name, others, x.Shards)
 }
 
-func (x *Index) storeFormat(ctx context.Context, want string, onlyIfMissing bool) error {
+func (x *Index) storeFormat(ctx context.Context, want string) error {
 	key := x.keys.DeliveryFormat()
 	var stored *redis.Cmd
 	return unlessNil(x.writer.Do(ctx, command(key, &stored, func(ctx context.Context, to redisclient.Sender) *redis.Cmd {
-		if onlyIfMissing {
-			return to.Do(ctx, "SET", key, want, "NX")
-		}
-		return to.Do(ctx, "SET", key, want)
+		return to.Do(ctx, "SET", key, want, "NX")
 	}))[0])
-}
-
-// checkEmpty returns an error if a queue of form 4 has waiting notifications.
-func (x *Index) checkEmpty(ctx context.Context, hashes []string) error {
-	lengths, commands := make([]*redis.IntCmd, len(hashes)), make([]*redisclient.Command, len(hashes))
-	for i, key := range hashes {
-		commands[i] = command(key, &lengths[i], func(ctx context.Context, to redisclient.Sender) *redis.IntCmd { return to.HLen(ctx, key) })
-	}
-	if err := x.read(ctx, commands...); err != nil {
-		return err
-	}
-	waiting := int64(0)
-	for _, n := range lengths {
-		waiting += n.Val()
-	}
-	if waiting > 0 {
-		return fmt.Errorf("%s: notifications of %d pushers wait in the format of an earlier version: let hosts of that version send them, "+
-			"or drop them by removing the keys that match %sdelivery:*", name, waiting, x.keys.Prefix)
-	}
-	return nil
 }
 
 // Listing is what a shard of the index says of a gate.
