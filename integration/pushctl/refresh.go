@@ -79,7 +79,7 @@ func (r *refresher) refresh(ctx context.Context, set value) error {
 	switch {
 	case fault.IsOtherVersion(err):
 		r.count(&r.otherVersion, set.User, "of another version")
-	case set.state == isOtherType || err != nil:
+	case set.state == isOtherType || set.state == isElsewhere || err != nil:
 		r.count(&r.unreadable, set.User, "unreadable")
 	case !e.Found || e.Rules.IsCurrent(defaults):
 		r.count(nil, set.User, "")
