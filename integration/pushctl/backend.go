@@ -1,9 +1,11 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -14,6 +16,7 @@ import (
 	"github.com/pushfx/pushfx/module/commit/rediscommit"
 	"github.com/pushfx/pushfx/module/delivery/redisqueue"
 	"github.com/pushfx/pushfx/module/pushrule"
+	"github.com/pushfx/pushfx/module/redisclient"
 	"github.com/pushfx/pushfx/module/service"
 	"github.com/pushfx/pushfx/module/stored"
 	"github.com/pushfx/pushfx/pusherstore"
@@ -35,6 +38,38 @@ type backend struct {
 	queue   *redisqueue.Queue
 
 	gaps *gaps // nil if the command needs all data
+
+	pipelines *redisclient.Pipelines
+	mu        sync.Mutex
+	created   map[string]*redis.Client // of masters without slots, by address
+}
+
+// close closes all clients.
+func (b *backend) close() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var errs []error
+	for _, node := range b.created {
+		errs = append(errs, node.Close())
+	}
+	return errors.Join(append(errs, b.client.Close())...)
+}
+
+// eachMaster calls do concurrently for each master, also without slots, and returns the errors.
+func (b *backend) eachMaster(ctx context.Context, do func(context.Context, *redis.Client) error) error {
+	b.mu.Lock()
+	masters, err := redisclient.ListedMasters(ctx, b.client, b.created)
+	b.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	errs := make([]error, len(masters))
+	var asking sync.WaitGroup
+	for i, master := range masters {
+		asking.Go(func() { errs[i] = do(ctx, master) })
+	}
+	asking.Wait()
+	return cmp.Or(errs...)
 }
 
 const (
@@ -69,9 +104,10 @@ func (f *flags) connect(ctx context.Context, environment func(string) string) (*
 	if err := servers.Check(ctx); err != nil {
 		return nil, err
 	}
-	b := &backend{servers: servers, client: servers.Client(), keys: stored.Keys{Prefix: f.keyPrefix}}
+	b := &backend{servers: servers, client: servers.Client(), keys: stored.Keys{Prefix: f.keyPrefix}, created: map[string]*redis.Client{}}
+	b.pipelines = redisclient.NewPipelines(b.client, nil)
 	if err := b.build(ctx, cfg); err != nil {
-		return nil, errors.Join(err, b.client.Close())
+		return nil, errors.Join(err, b.close())
 	}
 	return b, nil
 }

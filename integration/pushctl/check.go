@@ -77,6 +77,7 @@ func (c *call) findProblems(ctx context.Context, counts *tally, handle func(cont
 	s.lacksIndex = err != nil
 	err = c.skip(ctx, "the format of the queue", c.keys.DeliveryFormat(), err)
 	if err == nil && other == nil && hasQueue {
+		s.shards = c.queue.Index.Shards
 		if err = s.readGateNames(ctx); err != nil {
 			s.lacksIndex = true
 			err = c.skipAt("the index of the queue", "some masters", "", err)

@@ -15,6 +15,7 @@ import (
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pusher"
 	"github.com/pushfx/pushfx/module/pushrule"
+	"github.com/pushfx/pushfx/module/redisclient"
 	"github.com/pushfx/pushfx/module/stored"
 )
 
@@ -103,7 +104,7 @@ func (b *backend) examineValue(x *examination, node *redis.Client, v value) {
 	case v.state == isElsewhere:
 		x.unconfirmed = append(x.unconfirmed, problem{
 			kind: misplacedKey, subject: v.name, detail: node.Options().Addr,
-			recheck: func(ctx context.Context) (bool, error) { return isMisplaced(ctx, node, v.name) },
+			recheck: func(ctx context.Context) (bool, error) { return b.isMisplaced(ctx, node, v.name) },
 		})
 	case v.Kind == stored.RulesKey:
 		x.Events++
@@ -120,30 +121,36 @@ func (b *backend) examineValue(x *examination, node *redis.Client, v value) {
 	}
 }
 
-// isMisplaced reports whether a key that a node holds belongs to another node and its slot is not moving.
-func isMisplaced(ctx context.Context, node *redis.Client, key string) (bool, error) {
+// isMisplaced reports whether a node holds a key that another node serves without it, and no move is under way that
+// will take it there.
+func (b *backend) isMisplaced(ctx context.Context, node *redis.Client, key string) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, replyTimeout)
 	defer cancel()
-	moved := node.Type(ctx, key).Err()
-	if _, isMoved := redis.IsMovedError(moved); !isMoved {
-		return false, nil
-	}
-	slot, err := strconv.Atoi(strings.Fields(moved.Error())[1]) // MOVED SLOT ADDRESS
-	if err != nil {
-		return false, moved
-	}
-	nodes, err := node.ClusterNodes(ctx).Result()
-	if err != nil {
-		return false, fmt.Errorf("CLUSTER NODES: %w", err)
-	}
-	if strings.Contains(nodes, fmt.Sprintf("[%d-", slot)) {
-		return false, nil // the slot is moving
-	}
+	slot := redisclient.SlotOf(key)
 	keys, err := node.ClusterGetKeysInSlot(ctx, slot, 1<<16).Result()
 	if err != nil {
 		return false, fmt.Errorf("CLUSTER GETKEYSINSLOT: %w", err)
 	}
-	return slices.Contains(keys, key), nil
+	if _, isMoved := redis.IsMovedError(node.Type(ctx, key).Err()); !isMoved || !slices.Contains(keys, key) {
+		return false, nil
+	}
+	owner, err := b.nodeOf(ctx, key)
+	if err != nil {
+		return false, err
+	}
+	nodes, err := owner.ClusterNodes(ctx).Result()
+	if err != nil {
+		return false, fmt.Errorf("CLUSTER NODES: %w", err)
+	}
+	if !strings.Contains(nodes, fmt.Sprintf("[%d->-", slot)) {
+		return true, nil // its source knows of a move, or there is none
+	}
+	served, err := b.client.Exists(ctx, key).Result()
+	_, isMoved := redis.IsMovedError(err)
+	if _, isAsk := redis.IsAskError(err); isAsk || isMoved {
+		return true, nil // the target of the move has been replaced
+	}
+	return served == 0, err
 }
 
 // The problems of push rules; [ruleProblem] returns further ones.

@@ -21,6 +21,7 @@ var (
 	unreadableEntry   = kind{"unreadable notifications", byHost}
 	unreadableState   = kind{"unreadable log of notifications", byHand}
 	unreadableGateway = kind{"unreadable held gateway", byHand}
+	strayShard        = kind{"index of a shard that no host looks at", byHand}
 	notListed         = kind{"waiting user whom hosts do not find in time", byRepair}
 )
 
@@ -59,6 +60,9 @@ func (s *scanner) examineDelivery(ctx context.Context, node *redis.Client, x *ex
 		}
 		if key.Kind == stored.PendingKey || key.Kind.OfShard() || key.Kind == stored.DeliveryGatewaysKey || key.Kind == stored.DeliveryFormatKey {
 			lasting = append(lasting, name)
+		}
+		if key.Kind.OfShard() && s.shards > 0 && key.Shard >= s.shards {
+			x.problems = append(x.problems, problem{kind: strayShard, subject: name, detail: "DEL removes it"})
 		}
 		var err error
 		switch key.Kind {

@@ -87,17 +87,18 @@ func (c *call) exportTo(ctx context.Context, a *archive) error {
 		fmt.Fprintf(c.notes, "%d values are of another version, and only its import takes the file\n", others)
 	}
 	if skipped > 0 {
-		fmt.Fprintf(c.notes, "skipped %d keys of the wrong type: check -list names them\n", skipped)
+		fmt.Fprintf(c.notes, "skipped %d keys of the wrong type, or on a node without their slot: check -list names them\n", skipped)
 		return errProblems
 	}
 	return nil
 }
 
-// recordsOf converts values to records, and returns the number of keys of the wrong type.
+// recordsOf converts values to records, and returns the number of keys that it leaves out: of the wrong type, or on a
+// master that does not serve them.
 func recordsOf(values []value) (records []record, others int) {
 	for _, v := range values {
 		switch {
-		case v.state == isOtherType:
+		case v.state == isOtherType || v.state == isElsewhere:
 			others++
 		case v.state != isStored:
 		case v.Kind == stored.RulesKey:

@@ -138,7 +138,7 @@ func (c command) call(ctx context.Context, args []string, environment func(strin
 	if err != nil {
 		return err
 	}
-	defer b.client.Close()
+	defer b.close()
 	return c.run(&call{backend: b, options: f.options, args: rest, out: stdout, notes: stderr}, ctx)
 }
 
@@ -152,7 +152,7 @@ func (c *call) userArgument() (mxid.UserID, error) {
 
 // checkUser returns a [notFoundError] if nothing is stored for the user.
 func (c *call) checkUser(ctx context.Context, user mxid.UserID) error {
-	values, err := c.readValues(ctx, c.client, []string{c.keys.Rules(user), c.keys.Pushers(user)})
+	values, err := c.readOfUser(ctx, c.keys.Rules(user), c.keys.Pushers(user))
 	if err == nil && !slices.ContainsFunc(values, func(v value) bool { return v.state != isAbsent }) {
 		err = c.notFound(user)
 	}

@@ -22,7 +22,6 @@ import (
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pusher"
 	"github.com/pushfx/pushfx/module/pushrule"
-	"github.com/pushfx/pushfx/module/redisclient"
 	"github.com/pushfx/pushfx/module/redistest"
 	"github.com/pushfx/pushfx/module/service"
 	"github.com/pushfx/pushfx/module/stored"
@@ -68,7 +67,7 @@ func newFixture(t *testing.T, where ...string) *fixture {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { b.client.Close() })
+	t.Cleanup(func() { b.close() })
 	return &fixture{t, where, b, service.New(module.Stores{Pushers: b.pushers, Pushkeys: b.index}, nil, service.Options{Policy: pusher.DefaultPolicy()}).Pushers()}
 }
 
@@ -191,7 +190,7 @@ func (b *fixture) version(user mxid.UserID) int64 {
 func (b *fixture) masters() (all []*redis.Client) {
 	b.t.Helper()
 	var mu sync.Mutex
-	err := redisclient.EachMaster(b.t.Context(), b.client, func(_ context.Context, master *redis.Client) error {
+	err := b.eachMaster(b.t.Context(), func(_ context.Context, master *redis.Client) error {
 		mu.Lock()
 		defer mu.Unlock()
 		all = append(all, master)

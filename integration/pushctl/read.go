@@ -10,6 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/pushfx/pushfx/module/pusher"
+	"github.com/pushfx/pushfx/module/redisclient"
 	"github.com/pushfx/pushfx/module/stored"
 )
 
@@ -32,7 +33,7 @@ type valueState int
 const (
 	isStored    valueState = iota
 	isAbsent               // the key does not exist
-	isElsewhere            // the reply is MOVED or ASK
+	isElsewhere            // the reply is MOVED or ASK, or a master has the key but does not serve it
 	isOtherType            // the key has another type than the module's
 	isUnread               // there was no reply; see [gaps]
 )
@@ -118,7 +119,49 @@ func (b *backend) readAnywhere(ctx context.Context, node *redis.Client, names []
 		return here, err
 	}
 	there, err := b.readValues(ctx, b.client, moved)
+	for i, err := range b.elsewhere(ctx, there) {
+		switch {
+		case errors.Is(err, redisclient.ErrOtherMaster):
+			there[i].state = isElsewhere
+		case err != nil:
+			return nil, err
+		}
+	}
 	return append(here, there...), err
+}
+
+// readOfUser reads values of one user. An error, or a gap, is a value that a master has but does not serve.
+func (b *backend) readOfUser(ctx context.Context, names ...string) ([]value, error) {
+	values, err := b.readValues(ctx, b.client, names)
+	if err != nil {
+		return nil, err
+	}
+	for i, err := range b.elsewhere(ctx, values) {
+		if err == nil {
+			continue
+		}
+		if err := b.skip(ctx, "values", values[i].name, err); err != nil {
+			return nil, fmt.Errorf("read %s: %w", values[i].owner(), err)
+		}
+		values[i].state = isUnread
+	}
+	return values, nil
+}
+
+// elsewhere returns an error for each absent value that a master has but does not serve, or may have.
+func (b *backend) elsewhere(ctx context.Context, values []value) []error {
+	errs := make([]error, len(values))
+	var places []int
+	var absent []*redisclient.Command
+	for i, v := range values {
+		if v.state == isAbsent {
+			places, absent = append(places, i), append(absent, &redisclient.Command{Key: v.name})
+		}
+	}
+	for n, err := range b.pipelines.Elsewhere(ctx, absent...) {
+		errs[places[n]] = err
+	}
+	return errs
 }
 
 // fill sets the value and its state from a reply.

@@ -112,7 +112,7 @@ func (r *refresher) refresh(ctx context.Context, set value) error {
 	switch {
 	case fault.IsOtherVersion(err):
 		return r.count(&r.OtherVersion, set.User, "of another version")
-	case set.state == isOtherType || err != nil:
+	case set.state == isOtherType || set.state == isElsewhere || err != nil:
 		return r.count(&r.Unreadable, set.User, "unreadable")
 	case !e.Found || e.Rules.IsCurrent(defaults):
 		return r.count(nil, set.User, "")

@@ -16,7 +16,6 @@ import (
 	"golang.org/x/term"
 	"golang.org/x/time/rate"
 
-	"github.com/pushfx/pushfx/module/redisclient"
 	"github.com/pushfx/pushfx/module/stored"
 )
 
@@ -59,6 +58,7 @@ type scanner struct {
 	gateNames map[string]string // by digest, of the index
 
 	lacksIndex bool // a part of the queue's index cannot be read
+	shards     int  // of the queue's index; 0: not known
 }
 
 // pageFunc handles a page of a node's keys. Calls for several nodes are concurrent.
@@ -85,7 +85,7 @@ func (s *scanner) scan(ctx context.Context, page pageFunc) error {
 	s.bar.ChangeMax64(max(s.size(ctx), 1))
 	scanning, stop := context.WithCancel(ctx)
 	defer stop()
-	err = redisclient.EachMaster(scanning, s.client, func(ctx context.Context, node *redis.Client) error {
+	err = s.eachMaster(scanning, func(ctx context.Context, node *redis.Client) error {
 		err := s.scanNode(ctx, node, page)
 		if err != nil && ctx.Err() == nil {
 			err = s.skipAt("all keys", s.addressOf(node), "", err)
@@ -153,7 +153,7 @@ func (b *backend) topology(ctx context.Context) (string, error) {
 	defer cancel()
 	var mu sync.Mutex
 	var all []string
-	err := redisclient.EachMaster(ctx, b.client, func(ctx context.Context, node *redis.Client) error {
+	err := b.eachMaster(ctx, func(ctx context.Context, node *redis.Client) error {
 		info, err := node.Info(ctx, "server").Result()
 		if err != nil && b.gaps != nil {
 			return nil // its keys are a gap
@@ -199,7 +199,7 @@ func slotsIn(nodes string) (all []string) {
 // number.
 func (b *backend) size(ctx context.Context) int64 {
 	var n atomic.Int64
-	err := redisclient.EachMaster(ctx, b.client, func(ctx context.Context, node *redis.Client) error {
+	err := b.eachMaster(ctx, func(ctx context.Context, node *redis.Client) error {
 		size, err := node.DBSize(ctx).Result()
 		n.Add(size)
 		return err

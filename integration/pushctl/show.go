@@ -108,7 +108,7 @@ func (c *call) shown(ctx context.Context, user mxid.UserID) (shownUser, error) {
 		return s, err
 	}
 	s.Node = c.addressOf(node)
-	values, err := c.readValues(ctx, c.client, names)
+	values, err := c.readOfUser(ctx, names...)
 	if err != nil {
 		return s, err
 	}

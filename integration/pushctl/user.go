@@ -61,7 +61,7 @@ func (c *call) report(format string, args ...any) (err error) {
 }
 
 func (c *call) recordsOfUser(ctx context.Context, user mxid.UserID) ([]record, error) {
-	values, err := c.readValues(ctx, c.client, []string{c.keys.Rules(user), c.keys.Pushers(user)})
+	values, err := c.readOfUser(ctx, c.keys.Rules(user), c.keys.Pushers(user))
 	if err != nil {
 		return nil, err
 	}
@@ -160,7 +160,7 @@ func forgetCommand() command {
 }
 
 func (c *call) checkForget(ctx context.Context, user mxid.UserID, records []record) error {
-	values, err := c.readValues(ctx, c.client, []string{c.keys.Unread(user)})
+	values, err := c.readOfUser(ctx, c.keys.Unread(user))
 	if err != nil {
 		return err
 	}

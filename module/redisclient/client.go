@@ -12,19 +12,19 @@ import (
 )
 
 // EachMaster calls do concurrently for each master, except masters without slots, and
-// returns the first error.
-func EachMaster(ctx context.Context, client redis.UniversalClient, do func(context.Context, *redis.Client) error) error {
-	switch c := client.(type) {
-	case *redis.Client:
-		return do(ctx, c)
-	case *redis.ClusterClient:
-		return c.ForEachMaster(ctx, do)
+// returns the first error. A client of an unknown type counts as a single master.
+func EachMaster(ctx context.Context, client redis.UniversalClient, do func(context.Context, redis.UniversalClient) error) error {
+	if c, isCluster := client.(*redis.ClusterClient); isCluster {
+		return c.ForEachMaster(ctx, func(ctx context.Context, master *redis.Client) error { return do(ctx, master) })
 	}
-	return fmt.Errorf("a %T has no masters", client)
+	return do(ctx, client)
 }
 
 // noNodes is the untyped go-redis error for a cluster without slots.
 const noNodes = "redis: cluster has no nodes"
+
+// noCluster is within the error of a server that is not a node of a cluster.
+const noCluster = "cluster support disabled"
 
 // ping checks that Redis replies before ctx ends, even if the client ignores ctx.
 func ping(ctx context.Context, client redis.UniversalClient) error {
@@ -38,6 +38,9 @@ func ping(ctx context.Context, client redis.UniversalClient) error {
 	}
 	if err != nil && err.Error() == noNodes {
 		return fmt.Errorf("the cluster at %s is not created yet: no node has slots (%w)", address(client), err)
+	}
+	if err != nil && strings.Contains(err.Error(), noCluster) {
+		return fmt.Errorf("the Redis at %s %w", address(client), errNoClusterNode)
 	}
 	if err != nil {
 		return fmt.Errorf("the Redis at %s does not answer: %w", address(client), err)

@@ -124,7 +124,7 @@ type measurement struct {
 
 // ask assumes that the reply was made halfway through the round trip, which is wrong by
 // half a round trip at most.
-func (m *measurement) ask(ctx context.Context, master *redis.Client) error {
+func (m *measurement) ask(ctx context.Context, master redis.UniversalClient) error {
 	before := m.host()
 	now, err := master.Time(ctx).Result()
 	took := m.host().Sub(before)
@@ -132,9 +132,9 @@ func (m *measurement) ask(ctx context.Context, master *redis.Client) error {
 	defer m.mu.Unlock()
 	switch {
 	case redis.HasErrorPrefix(err, "NOPERM"):
-		m.denied = fmt.Errorf("the Redis at %s does not tell its time: %w", master.Options().Addr, err)
+		m.denied = fmt.Errorf("the Redis at %s does not tell its time: %w", address(master), err)
 	case err == nil:
-		m.add(master.Options().Addr, now.Sub(before)-took/2, took/2)
+		m.add(address(master), now.Sub(before)-took/2, took/2)
 	}
 	return nil
 }

@@ -138,7 +138,7 @@ func (d Durability) Check(ctx context.Context, client redis.UniversalClient) (sh
 		return nil, nil
 	}
 	var mu sync.Mutex
-	err = EachMaster(ctx, client, func(ctx context.Context, master *redis.Client) error {
+	err = EachMaster(ctx, client, func(ctx context.Context, master redis.UniversalClient) error {
 		shortage, err := d.checkMaster(ctx, master)
 		if lacksReply(err) { // other masters can serve their users
 			shortage, err = err.Error(), nil
@@ -153,14 +153,14 @@ func (d Durability) Check(ctx context.Context, client redis.UniversalClient) (sh
 	return shortages, err
 }
 
-func (d Durability) checkMaster(ctx context.Context, master *redis.Client) (shortage string, err error) {
+func (d Durability) checkMaster(ctx context.Context, master redis.UniversalClient) (shortage string, err error) {
 	if d.AOF {
 		if err := checkWAITAOF(ctx, master); err != nil {
 			return "", err
 		}
 		// A client without the right to read settings gets an empty reply.
 		if master.ConfigGet(ctx, "appendfsync").Val()["appendfsync"] == "no" {
-			return fmt.Sprintf("Durability %s, but %s has appendfsync no", d, master.Options().Addr), nil
+			return fmt.Sprintf("Durability %s, but %s has appendfsync no", d, address(master)), nil
 		}
 	}
 	if d.Replicas == 0 {
@@ -168,21 +168,21 @@ func (d Durability) checkMaster(ctx context.Context, master *redis.Client) (shor
 	}
 	info, err := master.Info(ctx, "replication").Result()
 	if err != nil {
-		return "", fmt.Errorf("INFO replication on %s: %w", master.Options().Addr, err)
+		return "", fmt.Errorf("INFO replication on %s: %w", address(master), err)
 	}
 	if online := strings.Count(info, "state=online"); online < d.Replicas {
-		return fmt.Sprintf("Durability %s, but %s has %d replicas online", d, master.Options().Addr, online), nil
+		return fmt.Sprintf("Durability %s, but %s has %d replicas online", d, address(master), online), nil
 	}
 	return "", nil
 }
 
 // checkWAITAOF returns an error if a server refuses WAITAOF or does not reply.
-func checkWAITAOF(ctx context.Context, master *redis.Client) error {
+func checkWAITAOF(ctx context.Context, master redis.UniversalClient) error {
 	err := master.Do(ctx, "WAITAOF", 1, 0, 1).Err()
 	if err == nil {
 		return nil
 	}
-	err = fmt.Errorf("WAITAOF on %s: %w", master.Options().Addr, err)
+	err = fmt.Errorf("WAITAOF on %s: %w", address(master), err)
 	var refusal redis.Error
 	if errors.As(err, &refusal) {
 		err = fmt.Errorf("Durability aof needs Redis 7.2 or later with appendonly yes: %w", err)

@@ -44,7 +44,7 @@ func (m *Monitor) survey(ctx context.Context) *survey {
 	search, cancel := context.WithTimeout(ctx, surveyTimeout/2)
 	defer cancel()
 	var s survey
-	s.err = EachMaster(search, m.client, func(_ context.Context, master *redis.Client) error {
+	s.err = EachMaster(search, m.client, func(_ context.Context, master redis.UniversalClient) error {
 		ctx, cancel := context.WithTimeout(ctx, surveyTimeout/2)
 		defer cancel()
 		m.ask(ctx, master, &s)
@@ -54,7 +54,7 @@ func (m *Monitor) survey(ctx context.Context) *survey {
 	return &s
 }
 
-func (m *Monitor) ask(ctx context.Context, master *redis.Client, s *survey) {
+func (m *Monitor) ask(ctx context.Context, master redis.UniversalClient, s *survey) {
 	var hello, script *redis.Cmd
 	var memory *redis.StringCmd
 	_, _ = master.Pipelined(ctx, func(p redis.Pipeliner) error { // each command has its own error
@@ -66,13 +66,12 @@ func (m *Monitor) ask(ctx context.Context, master *redis.Client, s *survey) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	add := func(errs *[]error, form string, cause error) {
-		*errs = append(*errs, fmt.Errorf(form, master.Options().Addr, cause))
+		*errs = append(*errs, fmt.Errorf(form, address(master), cause))
 	}
 	if redis.HasErrorPrefix(memory.Err(), "NOPERM") && !m.cfg.AllowEviction {
 		add(&s.denied, "cannot tell whether the Redis at %s evicts keys: %w", memory.Err())
 	}
-	_, forCluster := m.client.(*redis.ClusterClient)
-	eviction, misfit := evictionError(memory.Val()), misfitError(hello, forCluster)
+	eviction, misfit := evictionError(memory.Val()), misfitError(hello, m.client)
 	switch {
 	case script.Err() != nil:
 		add(&s.failures, "the Redis at %s: cannot run a script: %w", script.Err())
@@ -107,18 +106,24 @@ func evictionError(info string) error {
 
 // misfitError returns an error if a server is no master, or is a node of a cluster but the
 // client is not for a cluster, or the reverse. If HELLO is refused, it returns nil.
-func misfitError(hello *redis.Cmd, forCluster bool) error {
+func misfitError(hello *redis.Cmd, client redis.UniversalClient) error {
 	about := properties(hello)
+	_, forCluster := client.(*redis.ClusterClient)
+	_, forOne := client.(*redis.Client)
 	switch {
 	case about["role"] != "" && about["role"] != "master":
 		return fmt.Errorf("is a %s", about["role"])
+	case forOne && about["mode"] == "cluster":
+		return errors.New("is a node of a cluster, but the client is for one server, a *redis.Client: create it with redis.NewClusterClient, since NewUniversalClient with one address creates this one")
 	case !forCluster && about["mode"] == "cluster":
-		return errors.New("is a node of a cluster, but the client is for one server")
+		return fmt.Errorf("is a node of a cluster, of which a %T does not show the masters: provide the *redis.ClusterClient itself, and add its hooks with AddHook or OnNewNode", client)
 	case forCluster && about["mode"] == "standalone":
-		return errors.New("is not a node of a cluster, but the client is for a cluster")
+		return errNoClusterNode
 	}
 	return nil
 }
+
+var errNoClusterNode = errors.New("is not a node of a cluster, but the client is a *redis.ClusterClient: create it with redis.NewClient")
 
 func properties(hello *redis.Cmd) map[string]string {
 	all := map[string]string{}

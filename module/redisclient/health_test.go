@@ -87,6 +87,35 @@ func TestServerOfAnotherKindIsUnhealthy(t *testing.T) {
 	wantHealth(t, node.Client(t), "is a node of a cluster, but the client is for one server")
 }
 
+func TestStartNamesTheClientThatDoesNotFit(t *testing.T) {
+	t.Parallel()
+	single, pair, cluster := redistest.Single(t), redistest.Replicated(t, 1), redistest.Cluster(t, 3, 0)
+	forCluster := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{single.Addr()}, ContextTimeoutEnabled: true})
+	universal := redis.NewUniversalClient(&redis.UniversalOptions{Addrs: cluster.Addrs()[:1], ContextTimeoutEnabled: true})
+	t.Cleanup(func() { forCluster.Close(); universal.Close() })
+	for name, test := range map[string]struct {
+		client redis.UniversalClient
+		fault  string // empty for none
+	}{
+		"a client of a single server":              {single.Client(t), ""},
+		"a cluster client":                         {cluster.Client(t), ""},
+		"a wrapped client of a single server":      {wrapped{single.Client(t)}, ""},
+		"NewUniversalClient with a cluster's node": {universal, cluster.Addrs()[0] + " is a node of a cluster, but the client is for one server, a *redis.Client: create it with redis.NewClusterClient"},
+		"a cluster client of a single server":      {forCluster, single.Addr() + " is not a node of a cluster, but the client is a *redis.ClusterClient: create it with redis.NewClient"},
+		"a wrapped cluster client":                 {wrapped{cluster.Client(t)}, "is a node of a cluster, of which a redisclient.wrapped does not show the masters: provide the *redis.ClusterClient itself"},
+		"a client of a replica":                    {pair.Replicas()[0].Client(t), "is a replica"},
+	} {
+		m := monitorWith(test.client, DefaultConfig())
+		err := m.Check(t.Context())
+		if (err != nil) != (test.fault != "") || err != nil && !strings.Contains(err.Error(), test.fault) {
+			t.Errorf("%s: got %v, want %q", name, err, test.fault)
+		}
+		if healthy := m.Healthy(t.Context()); (healthy != nil) != (test.fault != "") {
+			t.Errorf("%s: health is %v", name, healthy)
+		}
+	}
+}
+
 func TestClusterIsHealthyWhileOneMasterReplies(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.Cluster(t, 3, 0, "--cluster-require-full-coverage", "no")

@@ -80,8 +80,8 @@ func (m *Monitor) Check(ctx context.Context) error {
 	if denied := joinSorted(s.denied); denied != nil {
 		m.observer.Report(observe.RedisEvicts, denied)
 	}
-	if evicting := joinSorted(s.evicting); evicting != nil {
-		return evicting
+	if err := errors.Join(joinSorted(s.evicting), joinSorted(s.misfits)); err != nil {
+		return err
 	}
 	m.clock.Measure(ctx)
 	shortages, err := m.durability.Check(ctx, m.client)

@@ -13,69 +13,89 @@ import (
 	"github.com/pushfx/pushfx/module/observe"
 )
 
-// moves finds keys that an interrupted move of their slot has left on another master of
-// a cluster.
+// moves finds keys that an interrupted move of their slot has left on another node of a
+// cluster.
 //
 // This can happen when the source of a slot's move dies. The replica that takes over
 // does not know of the move and replies that the key is missing. The target has the key
 // but does not serve it. Creating the value again would replace the user's stored value.
 //
-// A reply that a key is missing is final if two things hold: it comes from the master
-// that owns the slot according to the cluster's [shape], and no other master had keys
-// of the slot when last asked. A move that begins later cannot hide a key, because its
-// source knows of it, and a replica that replaces the source is not the owner in the
-// shape. A shape is used for shapeAge. So one danger is left: within shapeAge, a slot's
-// move begins, and a person fails its master over to a replica and back.
+// So a reply that a key is missing is final only if no other node has the key. The other
+// nodes are asked for a whole block of slots, and their replies are used for replyAge:
+// a move that begins later cannot hide a key, because its source knows of it, and a
+// replica that replaces the source is another node. So one danger is left: within
+// replyAge, a slot's move begins, and a person fails its master over to a replica and
+// back.
 //
-// A master that does not reply must not break the users of other masters. A lost master
-// is left out. Any other silent master is left out, too, unless a slot moves or has keys
-// elsewhere, or slots have got other masters within settleTime. So an interrupted move is
-// not found while the master that has the keys is lost, or silent for long.
+// A master that does not reply must not break the users of other masters. Its replicas
+// are asked instead. Without a reply from these, it is left out, unless it had keys of
+// the slot. So an interrupted move is not found while the master that has the keys is
+// lost, or if this master and its replicas are silent from the beginning.
 //
 // It is safe for concurrent use.
 type moves struct {
 	cluster  *redis.ClusterClient // nil for other clients
 	observer observe.Observer
-	silences *silences
 
-	mu      sync.Mutex
-	latest  *lookup
-	version string    // of the last shape
-	changed time.Time // when it last changed
-	alone   aloneSlots
-	strays  map[int]bool    // slots with keys on a master that does not serve them
-	skipped map[string]bool // ids of masters that were reported as skipped
+	mu       sync.Mutex
+	layouts  map[string]*reply[*layout] // by the address of the node that replied
+	blocks   map[block]*reply[*keys]
+	silences map[string]silence // by the node's id, until it replies
 }
 
 // newMoves returns the moves of the cluster behind client. Other clients have none.
 func newMoves(client redis.UniversalClient, observer observe.Observer) *moves {
 	cluster, _ := client.(*redis.ClusterClient)
 	return &moves{
-		cluster: cluster, observer: observer, silences: newSilences(),
-		strays: map[int]bool{}, skipped: map[string]bool{},
+		cluster: cluster, observer: observer,
+		layouts: map[string]*reply[*layout]{}, blocks: map[block]*reply[*keys]{}, silences: map[string]silence{},
 	}
 }
 
 const (
-	shapeAge = time.Second
+	replyAge = time.Second
 
-	// settleTime is longer than it takes the cluster to replace a master that failed at
-	// the same time as another one.
-	settleTime = 10 * time.Second
-
-	// aloneAge is how long aloneSlots are used while the cluster keeps its shape. It
-	// bounds the effect of a move that a person ends by force.
-	aloneAge = time.Minute
+	// silenceAge is how long a silent node is not asked again.
+	silenceAge = 5 * time.Second
 
 	// searchTimeout leaves a request time to try again.
-	searchTimeout = 2 * time.Second
+	searchTimeout = 3 * time.Second
+
+	// slotBlock is how many slots a node is asked about at once, which takes it 0.4 ms.
+	slotBlock = 128
+
+	maxSlotKeys = 10_000
 )
+
+// layout is what a node knows of its cluster.
+type layout struct {
+	own    string                   // the node's id
+	others []*listed                // all other nodes
+	known  map[string]*redis.Client // see clientsOf
+}
+
+// block is slotBlock slots, as seen from the node that replied.
+type block struct {
+	replied string // its address
+	first   int
+}
+
+// keys says which other nodes have keys of the slots of a block.
+type keys struct {
+	layout *layout
+	nodes  map[int][]*listed // by slot
+}
+
+type silence struct {
+	since time.Time
+	err   error
+}
 
 // ErrOtherMaster means that a master has a key but does not serve it. The error of the
 // key wraps it.
 var ErrOtherMaster = errors.New("another master has the key, since a move of its slot was interrupted")
 
-// elsewhere returns an error if a master may have a key which the node that replied
+// elsewhere returns an error if another node may have a key which the node that replied
 // lacks. Replied is nil if the node is not known.
 func (m *moves) elsewhere(ctx context.Context, key string, replied *redis.Client) error {
 	if m.cluster == nil {
@@ -83,127 +103,93 @@ func (m *moves) elsewhere(ctx context.Context, key string, replied *redis.Client
 	}
 	ctx, cancel := context.WithTimeout(ctx, searchTimeout)
 	defer cancel()
-	slot, now := SlotOf(key), time.Now()
-	s, err := m.shape(ctx, now.Add(-shapeAge), false)
-	if err == nil && !s.isOpen(slot) && !s.isServedBy(slot, replied) {
-		s, err = m.shape(ctx, now, true) // the slot may have another master now
-	}
-	if err != nil {
+	holder, err := m.holder(ctx, key, replied)
+	switch {
+	case err != nil:
 		return fmt.Errorf("cannot tell whether another master has the key: %w", err)
+	case holder != nil:
+		return fmt.Errorf("%w: the Redis at %s", ErrOtherMaster, holder.addresses[0])
 	}
-	isMoving := s.isOpen(slot) || !s.isServedBy(slot, replied)
-	if !isMoving && m.isAlone(ctx, s, slot) {
-		return nil
-	}
-	return m.search(ctx, s, key, isMoving || m.isStray(slot) || s.isNew())
+	return nil
 }
 
-// lookup asks for the shape once, for all callers that wait for it.
-type lookup struct {
+// holder returns another node that has a key, or nil.
+func (m *moves) holder(ctx context.Context, key string, replied *redis.Client) (*listed, error) {
+	if replied == nil {
+		var err error
+		if replied, err = m.cluster.MasterForKey(ctx, key); err != nil {
+			return nil, err
+		}
+	}
+	slot := SlotOf(key)
+	in := block{replied.Options().Addr, slot / slotBlock * slotBlock}
+	found, err := share(ctx, m, m.blocks, in, func(ctx context.Context, last *keys) (*keys, error) { return m.ask(ctx, in, last) })
+	if err != nil {
+		return nil, err
+	}
+	for _, n := range found.nodes[slot] {
+		var keys []string
+		err := m.reach(ctx, found.layout, n, func(ctx context.Context, client *redis.Client) (err error) {
+			keys, err = client.ClusterGetKeysInSlot(ctx, slot, maxSlotKeys).Result()
+			return err
+		})
+		if err != nil || slices.Contains(keys, key) || len(keys) == maxSlotKeys {
+			return n, err
+		}
+	}
+	return nil, nil
+}
+
+// reply is a result for all callers that need it within replyAge.
+type reply[T any] struct {
 	began time.Time
-	waits bool          // for silent masters
-	done  chan struct{} // closed when shape and err are set
-	shape *shape
+	done  chan struct{} // closed when value and err are set
+	value T             // after an error, of the last result
 	err   error
 }
 
-// shape returns the shape of a lookup that began at since or later. The lookup waits for
-// silent masters if wait is set, at first, and while slots get other masters.
-func (m *moves) shape(ctx context.Context, since time.Time, wait bool) (*shape, error) {
+// share returns a result of do that began within replyAge. Do gets the last one.
+func share[K comparable, T any](ctx context.Context, m *moves, all map[K]*reply[T], key K, do func(ctx context.Context, last T) (T, error)) (value T, err error) {
 	m.mu.Lock()
-	l := m.latest
-	if l == nil || l.began.Before(since) || wait && !l.waits {
-		l = &lookup{began: time.Now(), waits: wait || m.version == "" || time.Since(m.changed) < settleTime, done: make(chan struct{})}
-		m.latest = l
-		// The lookup serves all callers, so the end of a single caller's context must not end
-		// it.
+	r, found := all[key]
+	if !found || r.isOver() {
+		var last T
+		if found {
+			last = r.value
+		}
+		r = &reply[T]{began: time.Now(), done: make(chan struct{}), value: last}
+		all[key] = r
+		// The result is for all callers, so the end of a single caller's context must not
+		// end it.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), searchTimeout)
 		go func() {
 			defer cancel()
-			defer close(l.done)
-			if l.shape, l.err = newShape(ctx, m.cluster, m.silences, l.waits); l.err == nil {
-				m.remember(l.shape)
+			defer close(r.done)
+			if value, err := do(ctx, last); err != nil {
+				r.err = err
+			} else {
+				r.value = value
 			}
 		}()
 	}
 	m.mu.Unlock()
 	select {
-	case <-l.done:
-		return l.shape, l.err
+	case <-r.done:
+		return r.value, r.err
 	case <-ctx.Done():
-		return nil, fmt.Errorf("the cluster's masters do not reply: %w", ctx.Err())
+		return value, fmt.Errorf("the cluster's nodes do not reply: %w", ctx.Err())
 	}
 }
 
-// remember compares a shape with the last one.
-func (m *moves) remember(s *shape) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.version != "" && m.version != s.version {
-		m.changed = time.Now()
-	}
-	m.version, s.changed = s.version, m.changed
-	if !m.alone.isFor(s) || time.Since(m.alone.since) > aloneAge {
-		m.alone = aloneSlots{version: s.version, replied: s.replied, since: time.Now()}
-	}
-	for _, other := range s.masters {
-		if other.silence == nil {
-			delete(m.skipped, other.id)
-		}
-	}
-}
-
-// aloneSlots are the slots whose keys are on no other master than the slot's own, as far
-// as masters have replied.
-type aloneSlots struct {
-	version string // of the shape
-	replied string // see shape
-	since   time.Time
-	slots   [slots]bool
-}
-
-func (a *aloneSlots) isFor(s *shape) bool { return a.version == s.version && a.replied == s.replied }
-
-// isAlone reports whether no other master has keys of a slot. It asks about a whole
-// block of slots and remembers the replies, so the other slots of the block cost no
-// request.
-func (m *moves) isAlone(ctx context.Context, s *shape, slot int) bool {
-	m.mu.Lock()
-	since := m.alone.since
-	found := m.alone.isFor(s) && m.alone.slots[slot]
-	m.mu.Unlock()
-	if found {
-		return true
-	}
-	first := slot / slotBlock * slotBlock
-	elsewhere, complete, err := m.slotsElsewhere(ctx, s, first)
-	if err != nil {
+// isOver reports whether a result is too old, or an error.
+func (r *reply[T]) isOver() bool {
+	select {
+	case <-r.done:
+		return r.err != nil || time.Since(r.began) > replyAge
+	default:
 		return false
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for i := first; i < first+slotBlock; i++ {
-		switch isElsewhere := slices.Contains(elsewhere, i); {
-		case isElsewhere:
-			m.strays[i] = true
-		case complete:
-			delete(m.strays, i)
-		}
-		if m.alone.isFor(s) && m.alone.since == since {
-			m.alone.slots[i] = !m.strays[i]
-		}
-	}
-	return !m.strays[slot]
 }
-
-func (m *moves) isStray(slot int) bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.strays[slot]
-}
-
-// slotBlock is how many slots a master is asked about at once, which takes it 0.4 ms.
-const slotBlock = 128
 
 // slotsScript returns the slots with keys on the server. ARGV: the first slot and the
 // last one.
@@ -214,134 +200,123 @@ for slot = tonumber(ARGV[1]), tonumber(ARGV[2]) do
 end
 return found`
 
-// slotsElsewhere returns the slots of a block with keys on a master that does not serve
-// them.
-func (m *moves) slotsElsewhere(ctx context.Context, s *shape, first int) (all []int, complete bool, err error) {
-	var mu sync.Mutex
-	last := first + slotBlock - 1
-	complete, err = m.ask(ctx, s, s.isNew(), func(ctx context.Context, master *master, client *redis.Client) error {
-		if master.servesAll(first, last) {
-			return nil
-		}
-		found, err := client.Eval(ctx, slotsScript, nil, first, last).Int64Slice()
-		mu.Lock()
-		defer mu.Unlock()
-		for _, slot := range found {
-			if !master.serves(int(slot)) {
-				all = append(all, int(slot))
-			}
-		}
-		return err
-	})
-	return all, complete, err
-}
-
-// isNew reports whether slots have moved or got another master lately, as far as this
-// host knows.
-func (s *shape) isNew() bool { return time.Since(s.changed) < settleTime }
-
-// ask calls do concurrently for each master, except lost masters. If wait is not set, it
-// also leaves out silent masters. Complete is false if it left out any master but lost
-// ones.
-func (m *moves) ask(
-	ctx context.Context, s *shape, wait bool, do func(context.Context, *master, *redis.Client) error,
-) (complete bool, err error) {
-	limit := searchTimeout
-	if !wait {
-		limit /= 2
+// ask asks all other masters for the keys of a block, and the replicas of silent and
+// failed ones. A silent node counts as having the keys that it had.
+func (m *moves) ask(ctx context.Context, in block, last *keys) (*keys, error) {
+	l, err := share(ctx, m, m.layouts, in.replied, func(ctx context.Context, _ *layout) (*layout, error) { return m.layoutFrom(ctx, in.replied) })
+	if err != nil {
+		return nil, err
 	}
+	found := &keys{layout: l, nodes: map[int][]*listed{}}
 	var mu sync.Mutex
-	var errs []error
-	complete = true
-	var asking sync.WaitGroup
-	for _, master := range s.masters {
-		asking.Go(func() {
-			err := master.silence
-			if err == nil {
-				err = s.reach(ctx, limit, master, func(ctx context.Context, client *redis.Client) error { return do(ctx, master, client) })
-				if lacksReply(err) && !wait && ctx.Err() == nil {
-					m.silences.set(master, err)
+	var denied error
+	replied := map[string]bool{l.own: true}
+	askIf := func(isAsked func(*listed) bool) {
+		var asking sync.WaitGroup
+		for _, n := range slices.DeleteFunc(slices.Clone(l.others), func(n *listed) bool { return n.is("fail") || !isAsked(n) }) {
+			asking.Go(func() {
+				var slots []int64
+				err := m.reach(ctx, l, n, func(ctx context.Context, client *redis.Client) (err error) {
+					slots, err = client.Eval(ctx, slotsScript, nil, in.first, in.first+slotBlock-1).Int64Slice()
+					return err
+				})
+				mu.Lock()
+				defer mu.Unlock()
+				if redis.HasErrorPrefix(err, "NOPERM") {
+					denied = fmt.Errorf("the Redis at %s: %w", n.addresses[0], err)
 				}
-			}
-			if err == nil {
-				return
-			}
-			err = fmt.Errorf("the Redis at %s: %w", master.addresses[0], err)
-			mu.Lock()
-			defer mu.Unlock()
-			switch {
-			case master.isLost():
-				m.skip(master, err)
-			case !wait && lacksReply(err) && ctx.Err() == nil:
-				m.skip(master, err)
-				complete = false
-			default:
-				errs = append(errs, err)
-			}
-		})
-	}
-	asking.Wait()
-	return complete, errors.Join(errs...)
-}
-
-// skip reports a master that was left out, once until it replies again.
-func (m *moves) skip(master *master, err error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if !m.skipped[master.id] {
-		m.skipped[master.id] = true
-		m.observer.Report(observe.MasterSkipped, err)
-	}
-}
-
-// search asks the masters for a key; see [moves.ask].
-func (m *moves) search(ctx context.Context, s *shape, key string, wait bool) error {
-	var mu sync.Mutex
-	var holder *master
-	isServed := false
-	_, err := m.ask(ctx, s, wait, func(ctx context.Context, master *master, client *redis.Client) error {
-		serves, holds, err := askForKey(ctx, client, key)
-		mu.Lock()
-		defer mu.Unlock()
-		isServed = isServed || serves
-		if holds {
-			holder = master
+				if replied[n.id] = err == nil; err != nil && last != nil {
+					slots = last.of(n)
+				}
+				for _, slot := range slots {
+					found.nodes[int(slot)] = append(found.nodes[int(slot)], n)
+				}
+			})
 		}
-		return err
-	})
-	mayBeLost := slices.ContainsFunc(s.masters, func(other *master) bool { return other.isLost() && other.serves(SlotOf(key)) })
-	switch {
-	case holder != nil:
-		return fmt.Errorf("%w: the Redis at %s", ErrOtherMaster, holder.addresses[0])
-	case err != nil:
-		return fmt.Errorf("cannot tell whether another master has the key: %w", err)
-	case !isServed || mayBeLost:
-		return errors.New("cannot tell whether another master has the key: no master serves its slot")
+		asking.Wait()
 	}
-	return nil
+	askIf(func(n *listed) bool { return n.is("master") })
+	askIf(func(n *listed) bool { return n.is("slave") && !replied[n.master] })
+	return found, denied
 }
 
-const maxSlotKeys = 10_000
-
-// askForKey asks a master for a key, whether or not the master owns the slot. The owner
-// and the target of a move reply to EXISTS; the source of a move replies ASK for a
-// missing key. Other masters refuse, but CLUSTER GETKEYSINSLOT shows their keys.
-func askForKey(ctx context.Context, client *redis.Client, key string) (serves, holds bool, err error) {
-	var exists *redis.IntCmd
-	_, _ = client.Pipelined(ctx, func(p redis.Pipeliner) error { // each command has its own error
-		p.Do(ctx, "ASKING")
-		exists = p.Exists(ctx, key)
-		return nil
-	})
-	err = exists.Err()
-	_, isAsk := redis.IsAskError(err)
-	_, isMoved := redis.IsMovedError(err)
-	switch {
-	case err == nil, isAsk:
-		return true, exists.Val() > 0, nil
-	case !isMoved && !redis.HasErrorPrefix(err, "CLUSTERDOWN"):
-		return false, false, err
+func (k *keys) of(n *listed) (slots []int64) {
+	for slot, nodes := range k.nodes {
+		if slices.ContainsFunc(nodes, func(other *listed) bool { return other.id == n.id }) {
+			slots = append(slots, int64(slot))
+		}
 	}
-	keys, err := client.ClusterGetKeysInSlot(ctx, SlotOf(key), maxSlotKeys).Result()
-	return false, slices.Contains(keys, key) || len(keys) == maxSlotKeys, err
+	return slots
+}
+
+// layoutFrom returns the nodes that the node at an address lists, and another one, which
+// may know of later masters: after a restart, a node may list a master from before a
+// failover.
+func (m *moves) layoutFrom(ctx context.Context, address string) (*layout, error) {
+	l := &layout{known: clientsOf(ctx, m.cluster.ForEachShard)}
+	list := func(n *listed) (nodes []*listed, err error) {
+		err = m.reach(ctx, l, n, func(ctx context.Context, client *redis.Client) error {
+			text, err := client.ClusterNodes(ctx).Result()
+			nodes = readNodes(text)
+			return err
+		})
+		return nodes, err
+	}
+	nodes, err := list(&listed{addresses: []string{address}})
+	if err != nil {
+		return nil, err
+	}
+	if i := slices.IndexFunc(nodes, func(n *listed) bool { return n.is("myself") }); i >= 0 {
+		l.own = nodes[i].id
+	}
+	for _, n := range nodes {
+		if n.id == l.own || n.is("fail") {
+			continue
+		}
+		if others, err := list(n); err == nil {
+			nodes = union(nodes, others)
+			break
+		}
+	}
+	l.others = slices.DeleteFunc(nodes, func(n *listed) bool { return n.id == l.own })
+	for _, n := range l.others {
+		if n.is("fail") && n.hasSlots {
+			m.skip(n, silence{err: fmt.Errorf("the Redis at %s: the cluster has declared it failed", n.addresses[0])})
+		}
+	}
+	return l, nil
+}
+
+// reach calls do with a client of a node, unless the node was silent lately. Its errors
+// name the node.
+func (m *moves) reach(ctx context.Context, l *layout, n *listed, do func(context.Context, *redis.Client) error) error {
+	m.mu.Lock()
+	last := m.silences[n.id]
+	m.mu.Unlock()
+	if time.Since(last.since) < silenceAge {
+		return last.err
+	}
+	err := reach(ctx, m.cluster.Options(), l.known, n, do)
+	if err != nil {
+		err = fmt.Errorf("the Redis at %s: %w", n.addresses[0], err)
+	}
+	if !lacksReply(err) {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		delete(m.silences, n.id)
+	} else if ctx.Err() == nil && n.id != "" {
+		m.skip(n, silence{time.Now(), err})
+	}
+	return err
+}
+
+// skip reports a master that is left out, once until it replies again.
+func (m *moves) skip(n *listed, now silence) {
+	m.mu.Lock()
+	_, wasSilent := m.silences[n.id]
+	m.silences[n.id] = now
+	m.mu.Unlock()
+	if !wasSilent && n.is("master") {
+		m.observer.Report(observe.MasterSkipped, now.err)
+	}
 }
