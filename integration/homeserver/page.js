@@ -275,7 +275,7 @@ const renderFates = () => {
   for (const {name, eventID, at, isNotified, line} of fates) {
     const devices = [...shownPushers].filter(([, p]) => p.name === name && p.item.isConnected && isNotified).map(([id, {device}]) => {
       const post = posts.get(`${eventID} ${id}`);
-      return [`${device}:`, post && `posted ${clock(post.at)}, answered ${post.status || 'nothing'}`, post?.status !== 200 && 'waits'].filter(Boolean).join(' ');
+      return [`${device.slice(name.length + 3)}:`, post && `posted ${clock(post.at)}, answered ${post.status || 'nothing'}`, post?.status !== 200 && 'waits'].filter(Boolean).join(' ');
     });
     line.replaceChildren(bdi([`Decided ${clock(at)}`, ...(devices.length ? devices : ['not posted'])].join(' · ')));
   }
