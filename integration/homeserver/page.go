@@ -5,6 +5,7 @@ import (
 	_ "embed"
 	"encoding/base64"
 	"net/http"
+	"regexp"
 	"strings"
 
 	"github.com/labstack/echo/v4"
@@ -21,12 +22,20 @@ var (
 	pageScript string
 )
 
+// dense removes indentation, and lines of comments.
+func dense(text string) string { return indents.ReplaceAllString(text, "") }
+
+var indents = regexp.MustCompile(`(?m)^\s+|^//.*\n`)
+
 // pageHTML is the demo's page with its style and script, as one file.
-var pageHTML = strings.NewReplacer("PAGE_CSS", pageStyle, "PAGE_JS", pageScript).Replace(pageFrame)
+var (
+	style, script = dense(pageStyle), dense(pageScript)
+	pageHTML      = strings.NewReplacer("PAGE_CSS", style, "PAGE_JS", script).Replace(dense(pageFrame))
+)
 
 // pagePolicy allows only the page's own script and style, and requests to this host. With
 // Trusted Types, the browser refuses code that turns text into markup, such as innerHTML.
-var pagePolicy = "default-src 'none'; script-src " + hashOf(pageScript) + "; style-src " + hashOf(pageStyle) +
+var pagePolicy = "default-src 'none'; script-src " + hashOf(script) + "; style-src " + hashOf(style) +
 	"; connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'" +
 	"; require-trusted-types-for 'script'; trusted-types 'none'"
 

@@ -23,7 +23,11 @@ const roomID = name => name.startsWith('!') ? name : `!${name.toLowerCase().repl
 class Refusal extends Error { constructor(errcode, text) { super(text); this.errcode = errcode; } }
 const authOf = name => ({Authorization: `Bearer demo-${name}`});
 const noAnswer = 'No answer';
+let commands = []; // the last click's requests that change or ask something
+const quote = text => `'${text.replaceAll("'", "'\\''")}'`;
 const call = async (name, method, path, body, signal) => {
+  if (method !== 'GET') commands.push(['curl -X', method, `-H 'Authorization: Bearer demo-${name}'`, quote(location.origin + path),
+    ...(body ? ['-d', quote(json(body, 0))] : [])].join(' '));
   const response = await fetch(path, {method, headers: authOf(name), body: body && JSON.stringify(body), signal})
     .catch(() => { throw new Refusal(noAnswer, 'The demo host does not answer.'); });
   const answer = await response.json();
@@ -33,17 +37,23 @@ const call = async (name, method, path, body, signal) => {
 const sleep = time => new Promise(done => setTimeout(done, time));
 const v3 = '/_matrix/client/v3', rulePath = (kind, id) => `${v3}/pushrules/global/${kind}/${encodeURIComponent(id)}`;
 
+// Characters that turn the direction of text are shown by their names. In JSON they are escaped.
+const turns = /[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]/g, hex = c => c.charCodeAt(0).toString(16).padStart(4, '0');
+const json = (value, spaces = 2) => JSON.stringify(value, null, spaces).replace(turns, c => `\\u${hex(c)}`);
 // bdi isolates text whose direction a user can choose.
-const bdi = text => el('bdi', {}, text);
+const bdi = text => el('bdi', {}, text.replace(turns, c => `U+${hex(c).toUpperCase()}`));
+const short = text => text.length > 40 ? `${text.slice(0, 40)}…` : text;
+const clock = time => new Date(time).toLocaleTimeString();
 
-// act runs what a user started in a section, and shows the error there.
+// act runs what a user started in a section, and shows the error and the requests there.
 const act = async (section, run) => {
-  const error = $(section).querySelector('.error');
+  const [error, curl] = ['.error', '.curl'].map(part => $(section).querySelector(part)), sent = commands = [];
   [error.hidden, $(section).ariaBusy] = [true, 'true'];
   await run().catch(e => {
     error.replaceChildren(el('code', {}, e.errcode ?? 'Error'), bdi(e.message));
     error.hidden = false;
   });
+  if (sent.length) [curl.hidden, curl.querySelector('pre').textContent] = [false, sent.join('\n')];
   $(section).ariaBusy = 'false';
 };
 
@@ -124,13 +134,15 @@ const renderPeople = () => {
 const renderUnread = () => {
   for (const name of people) {
     const {unread: sum, rooms} = unread[name] ?? {};
-    $(`unread/${name}`).textContent = sum ? `${sum} unread in ${rooms} ${rooms > 1 ? 'rooms' : 'room'}` : '';
+    $(`unread/${name}`).replaceChildren(...(sum ? [`${sum} unread`, el('span', {}, ` in ${rooms} ${rooms > 1 ? 'rooms' : 'room'}`)] : []));
   }
 };
+const fits = (what, text, most = 255) => { if (text.length > most) throw new Refusal('Too long', `${what} has at most ${most} characters.`); };
 // nameIn returns the name or user id in what somebody entered.
 const nameIn = text => {
   const name = text.trim().toLowerCase();
-  if (!/^([a-z0-9._=+-]+|@[^:]+:.+)$/.test(name)) throw new Refusal('Not a name', `“${name}” must consist of a-z, 0-9 and ._=+- alone.`);
+  fits('A name', name);
+  if (!/^([a-z0-9._=+-]+|@[^:]+:.+)$/.test(name)) throw new Refusal('Not a name', `“${short(name)}” must consist of a-z, 0-9 and ._=+- alone.`);
   return name;
 };
 
@@ -191,6 +203,7 @@ const renderRule = (kind, rule, own, key) => {
 
 const addRule = async () => {
   const kind = $('add-kind').value, value = $('add-value').value.trim();
+  kind === 'content' ? fits('A keyword', value, 1000) : fits('A name', value);
   const id = {content: () => keywordID(value), room: () => roomID(value), sender: () => userID(nameIn(value))}[kind]();
   await call(owner, 'PUT', rulePath(kind, id), {actions: effects[$('add-effect').value], pattern: kind === 'content' ? value : undefined});
   if ($('add-value').value.trim() === value) $('add-value').value = '';
@@ -225,7 +238,7 @@ const compose = () => {
     move: () => ({type: beacon, content: {'m.relates_to': relation, 'org.matrix.msc3488.location': {uri: 'geo:51.5,-0.13'}}}),
     knock: () => ({type: 'm.room.member', state_key: userID($('sender').value), content: {membership: 'knock', reason: text}}),
   }[$('type').value]();
-  $('json').value = JSON.stringify(event, null, 2);
+  $('json').value = json(event);
 };
 
 const newMessage = () => {
@@ -239,31 +252,50 @@ const newMessage = () => {
 };
 const send = async () => {
   const m = newMessage();
+  fits('A room name', $('room').value);
   const sent = await call(m.sender, 'POST', '/_demo/send', {...m.event, room_id: m.room, room_name: $('room').value,
     members: m.names.map(userID), power: m.power});
   watchSoon();
-  await explain(m, sent.event_id);
+  await explain(m, sent.event_id, Date.now());
 };
-const explain = async (m, eventID) => {
-  const event = {...m.event, event_id: eventID, room_id: m.room, sender: userID(m.sender)}, results = [];
+const explain = async (m, eventID, at) => {
+  const event = {...m.event, event_id: eventID, room_id: m.room, sender: userID(m.sender)};
   const question = {event, facts: {member_count: m.names.length, power: m.power}};
-  for (const name of m.names) results.push(renderResult(name, await call(name, 'POST', '/_demo/explain', question)));
-  $('results').replaceChildren(...results);
+  const answers = [];
+  for (const name of m.names) answers.push([name, await call(name, 'POST', '/_demo/explain', question)]);
+  fates = [];
+  $('results').replaceChildren(...answers.map(([name, why]) => renderResult(name, why, eventID, at)));
+  renderFates();
 };
 
-const renderResult = (name, why) => {
+// What became of the sent message: a line for each member, with the last post to each device.
+const posts = new Map();
+let fates = [];
+const renderFates = () => {
+  for (const {name, eventID, at, isNotified, line} of fates) {
+    const devices = [...shownPushers].filter(([, p]) => p.name === name && p.item.isConnected && isNotified).map(([id, {device}]) => {
+      const post = posts.get(`${eventID} ${id}`);
+      return [`${device.slice(name.length + 3)}:`, post && `posted ${clock(post.at)}, answered ${post.status || 'nothing'}`, post?.status !== 200 && 'waits'].filter(Boolean).join(' ');
+    });
+    line.replaceChildren(bdi([`Decided ${clock(at)}`, ...(devices.length ? devices : ['not posted'])].join(' · ')));
+  }
+};
+
+const renderResult = (name, why, eventID, at) => {
   const end = why.rules.findIndex(rule => rule.verdict === 'decides'), decided = why.rules[end];
   const before = end < 0 ? why.rules : why.rules.slice(0, end), {notify, highlight, sound} = why.result;
   const outcome = why.own ? 'own message' : !notify ? 'not notified' :
     ['notified', highlight && 'highlight', sound && action({set_tweak: 'sound', value: sound})].filter(Boolean).join(', ');
   const head = el('div', {class: 'row'}, el('h3', {}, name), el('span', {class: notify ? 'tag on' : 'tag'}, outcome));
   if (why.own) return el('div', {class: 'card result'}, head, el('p', {class: 'small'}, 'Nobody is notified of their own messages.'));
+  const line = el('p', {class: 'small fate', hidden: !at});
+  if (at) fates.push({name, eventID, at, isNotified: notify, line});
   const reason = decided ? el('p', {}, 'Decided by ', el('button', {type: 'button', class: 'link',
     click: () => show(name).then(() => reveal(decided.kind, decided.rule_id))}, bdi(title(decided.kind, decided.rule_id))),
   ` (${kinds[decided.kind][0].toLowerCase()})`) : el('p', {}, 'No rule matches.');
   const failed = rule => el('li', {}, el('strong', {}, bdi(title(rule.kind, rule.rule_id))), ...(rule.verdict === 'disabled' ? [' is switched off.'] :
     [' needs: ', bdi(condition(rule.condition)), '. Here ', bdi(rule.saw), '.']));
-  return el('div', {class: 'card result'}, head, reason, el('details', {}, el('summary', {class: 'small'},
+  return el('div', {class: 'card result'}, head, reason, line, el('details', {}, el('summary', {class: 'small'},
     `${decided ? 'Why not an earlier rule?' : 'Why?'} ${before.length} did not match`), el('ol', {class: 'why'}, before.map(failed))));
 };
 
@@ -314,6 +346,9 @@ const events = {
 
 const arrived = async a => {
   watchSoon();
+  for (const {id} of a.devices) posts.set(`${a.notification.event_id} ${id}`, a);
+  if (posts.size > 1000) posts.delete(posts.keys().next().value);
+  renderFates();
   if (a.status !== 200) return;
   if (!shownPushers.has(a.devices[0].id)) await watch().catch(() => {});
   const n = a.notification, counts = n.counts ?? {}, tweaks = a.devices[0].tweaks ?? {};
@@ -327,11 +362,12 @@ const arrived = async a => {
     tweaks.sound && action({set_tweak: 'sound', value: tweaks.sound}), tweaks.highlight && 'highlight'].filter(Boolean);
   $('none').hidden = true;
   $('arrivals').prepend(el('li', {class: 'card arrival'},
-    el('div', {class: 'row'}, el('h3', {}, bdi(device)), el('small', {}, new Date(a.at).toLocaleTimeString())),
+    el('div', {class: 'row'}, el('h3', {}, bdi(device)), el('small', {}, clock(a.at))),
     el('p', {}, ...(n.sender ? [el('strong', {}, bdi(n.sender_display_name ?? n.sender), ' in ', bdi(n.room_name ?? n.room_id), ': ')] : []), bdi(text)),
     el('div', {class: 'facts'}, facts.map(fact => el('span', {class: 'tag'}, fact)),
       missing.length ? el('span', {class: 'tag warn'}, `left out: ${missing.join(', ')}`) : null,
-      name && n.event_id ? el('button', {type: 'button', class: 'quiet', 'aria-label': `Read up to here: ${name}`, click: read}, 'Read up to here') : null)));
+      name && n.event_id ? el('button', {type: 'button', class: 'quiet', 'aria-label': `Read up to here: ${name}`, click: read}, 'Read up to here') : null),
+    el('details', {}, el('summary', {class: 'small'}, 'The notification as JSON'), el('pre', {}, json({...n, devices: a.devices})))));
   while ($('arrivals').childElementCount > mostArrivals) $('arrivals').lastElementChild.remove();
 };
 
@@ -373,6 +409,7 @@ const watch = async () => {
     if (!item.isConnected) $('pushers').append(item);
   }
   for (const [id, {name, item}] of shownPushers) if (answered.has(name) && !ids.has(id)) item.remove();
+  renderFates();
   return all.some(([, p]) => p.backlog > 0);
 };
 
@@ -416,7 +453,7 @@ onSubmit('person', 'rules', async () => {
   const entered = nameIn($('name').value), [local, ...rest] = entered.split(':');
   const name = entered.startsWith('@') && rest.join(':') === server ? local.slice(1) : entered;
   await call(name, 'GET', `${v3}/account/whoami`).catch(e => {
-    throw e.errcode === noAnswer ? e : new Refusal('No such person', `There can be no “${name}” on the server ${server}.`);
+    throw e.errcode === noAnswer ? e : new Refusal('No such person', `There can be no “${short(name)}” on the server ${server}.`);
   });
   if (!people.includes(name)) people.push(name);
   $('name').value = '';

@@ -278,9 +278,20 @@ func TestPageGoesOn(t *testing.T) {
 	if apart := get[float64](b, `(([a, b]) => Math.abs(a - b))([...document.querySelectorAll('#person > button, #name')].map(e => e.getBoundingClientRect().bottom))`); apart > 1 {
 		t.Errorf("the button is %v pixels below its field", apart)
 	}
-	for _, name := range []string{"@eve:evil.org", strings.Repeat("e", 300)} {
+	for name, refusal := range map[string]string{
+		"@eve:evil.org":          `No such person\nThere can be no “@eve:evil.org” on the server localhost.`,
+		strings.Repeat("e", 250): `No such person\nThere can be no “` + strings.Repeat("e", 40) + `…” on the server localhost.`,
+		strings.Repeat("e", 300): `Too long\nA name has at most 255 characters.`,
+		strings.Repeat("é", 250): `Not a name\n“` + strings.Repeat("é", 40) + `…” must consist of a-z, 0-9 and ._=+- alone.`,
+	} {
 		b.enter("name", name)
-		b.wait(fmt.Sprintf(`document.querySelector('#rules .error').innerText === 'No such person\nThere can be no “%s” on the server localhost.'`, name))
+		b.wait(fmt.Sprintf(`document.querySelector('#rules .error').innerText === '%s'`, refusal))
+	}
+	for keyword, refusal := range map[string]string{
+		strings.Repeat("k", 200_000): "Too long\nA keyword has at most 1000 characters.", strings.Repeat("é", 1000): "M_",
+	} {
+		get[bool](b, fmt.Sprintf(`(document.getElementById('add-value').value = %q, document.getElementById('add').requestSubmit(), true)`, keyword))
+		b.wait(fmt.Sprintf(`(text => text.startsWith(%q) && text.length < 120)(document.querySelector('#rules .error').innerText)`, refusal))
 	}
 	b.enter("name", "@dave:localhost")
 	b.wait(`document.querySelector('#owners :checked').value === 'dave' && document.querySelectorAll('.pusher.ok').length === 5`)
@@ -288,7 +299,7 @@ func TestPageGoesOn(t *testing.T) {
 	b.wait(`document.querySelector('#owners label').textContent === 'alice 1 unread in 1 room'`)
 
 	get[bool](b, `(document.getElementById('add-value').value = '\u202Eabc', document.getElementById('add').requestSubmit(), true)`)
-	b.wait(`document.querySelector('#kind-content label bdi')?.textContent === 'Keyword “\u202Eabc”'`)
+	b.wait(`document.querySelector('#kind-content label bdi')?.textContent === 'Keyword “U+202Eabc”'`)
 	if !get[bool](b, `(() => { document.getElementById('compose').requestSubmit(); return document.querySelector('#compose .primary').disabled })()`) {
 		t.Error("Send can be pressed twice")
 	}
@@ -299,6 +310,53 @@ func TestPageGoesOn(t *testing.T) {
 	b.wait(`document.querySelector('#message .error').innerText.startsWith('No answer')`)
 	get[bool](b, `(window.fetch = window.answers, document.dispatchEvent(new Event('visibilitychange')), true)`)
 	b.wait(`document.querySelector('#message .error').hidden`)
+}
+
+// Under each member stands what became of a message, and under each click its requests. The counts do not wrap the chips.
+func TestPageShowsWhatBecameOfAMessage(t *testing.T) {
+	t.Parallel()
+	d := startDemo(t)
+	b := openPage(t, d.url)
+	b.do(chromedp.EmulateViewport(1280, 860))
+	b.wait(`document.querySelectorAll('.pusher.ok').length === 4 && !document.querySelector('[aria-busy=true]')`)
+	const fate = `[...document.querySelectorAll('.result')].map(r => r.querySelector('.fate')?.innerText.replace(/\d?\d:\d\d:\d\d(\s[AP]M)?/g, 'T'))`
+	fates := func(alice, carol string) {
+		t.Helper()
+		b.wait(fmt.Sprintf(`JSON.stringify(%s) === JSON.stringify([%q, null, %q])`, fate, alice, carol))
+	}
+	get[bool](b, `(text => { // a key has no U+202E
+		text.value = 'It’s \u202E<b>';
+		text.dispatchEvent(new Event('input'));
+		document.getElementById('compose').requestSubmit();
+		return true;
+	})(document.getElementById('text'))`)
+	fates("Decided T · phone: posted T, answered 200 · tablet: posted T, answered 200", "Decided T · phone: posted T, answered 200")
+	b.wait(`[...document.querySelectorAll('.arrival pre')].some(pre => JSON.parse(pre.textContent).content?.body === 'It’s \u202E<b>' && pre.textContent.includes('\\u202e'))`)
+	curl := get[string](b, `document.querySelector('#message .curl pre').textContent.split('\n')[0]`)
+	output, err := exec.CommandContext(t.Context(), "sh", "-c", curl).CombinedOutput()
+	if err != nil || !strings.Contains(string(output), `"event_id"`) {
+		t.Errorf("%s: %v: %s", curl, err, output)
+	}
+	b.press("gateway", " ")
+	b.enter("text", "it's night")
+	fates("Decided T · phone: posted T, answered 502 waits · tablet: posted T, answered 502 waits", "Decided T · phone: posted T, answered 502 waits")
+	b.press("gateway", " ")
+	fates("Decided T · phone: posted T, answered 200 · tablet: posted T, answered 200", "Decided T · phone: posted T, answered 200")
+	b.press("switch/underride/.m.rule.message", " ")
+	b.wait(`document.querySelector('#rules .curl pre').textContent.startsWith("curl -X PUT -H 'Authorization: Bearer demo-alice' 'http://127.0.0.1:")`)
+	b.enter("text", "again")
+	fates("Decided T · not posted", "Decided T · phone: posted T, answered 200")
+
+	d.expect("POST", sendPath, "demo-carol", `{"room_id":"!x:localhost","members":["@bob:localhost"],"type":"m.room.message","content":{"body":"x"}}`, 200, "")
+	b.wait(`[...document.querySelectorAll('#owners small')].every(count => count.textContent)`)
+	if rows := get[int](b, `new Set([...document.querySelectorAll('#owners label')].map(chip => chip.offsetTop)).size`); rows != 1 {
+		t.Errorf("the chips stand in %d rows", rows)
+	}
+	b.do(chromedp.EmulateViewport(360, 800))
+	get[bool](b, `document.querySelectorAll('details').forEach(d => { d.open = true }) === undefined`)
+	if cut := get[[]string](b, `[...document.querySelectorAll('main *')].filter(e => e.getBoundingClientRect().right > innerWidth + 1).map(e => e.outerHTML)`); len(cut) > 0 {
+		t.Errorf("cut off at 360 pixels: %q", cut)
+	}
 }
 
 // tab presses Tab until the page is at an element, and returns how often.
