@@ -23,7 +23,7 @@ type flags struct {
 
 // options has the flags that only some commands have.
 type options struct {
-	asJSON, yes, list                   bool
+	asJSON, yes, list, all              bool
 	overwrite, resetDamaged, dropOthers bool
 	rate                                pace
 	save, pusher, allowedPrefixes       string
