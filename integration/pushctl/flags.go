@@ -85,6 +85,11 @@ func (f *flags) addYes() {
 	f.BoolVar(&f.yes, "yes", false, "make the change; without it, show the change")
 }
 
+// changes reports whether the command changes data: import always, others with -yes.
+func (f *flags) changes() bool {
+	return f.yes || f.Lookup("yes") == nil && f.Lookup("durability") != nil
+}
+
 func (f *flags) addRate() {
 	f.UintVar((*uint)(&f.rate), "rate", 0, "at most `KEYS` per second (default 0, no limit)")
 }
