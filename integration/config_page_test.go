@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"reflect"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -85,5 +86,33 @@ func TestThePageHasEachFieldOfTheConfigWithItsDefault(t *testing.T) {
 	}
 	if slices.Sort(missing); len(missing) > 0 {
 		t.Errorf("the page lacks %q", missing)
+	}
+}
+
+// A field that was renamed leaves its old name on pages.
+func TestPagesNameOnlyFieldsOfTheConfig(t *testing.T) {
+	t.Parallel()
+	fields := configFields("", reflect.ValueOf(pushfx.DefaultConfig()))
+	groups := map[string]bool{}
+	for field := range fields {
+		if group, _, isNested := strings.Cut(field, "."); isNested {
+			groups[group] = true
+		}
+	}
+	named := regexp.MustCompile("`(?:Config\\.)?([A-Z]\\w+)\\.([A-Z][\\w.]*)`")
+	found := 0
+	for path, page := range pages(t) {
+		for _, name := range named.FindAllStringSubmatch(page, -1) {
+			if !groups[name[1]] {
+				continue // a type with its field or method
+			}
+			found++
+			if _, known := fields[name[1]+"."+name[2]]; !known {
+				t.Errorf("%s names %s.%s, which is no field of the config", path, name[1], name[2])
+			}
+		}
+	}
+	if found < 40 {
+		t.Errorf("found only %d names", found)
 	}
 }

@@ -1,13 +1,19 @@
 package integration
 
 import (
+	"fmt"
 	"net/http"
+	"runtime"
+	"strings"
 	"testing"
 
 	"go.uber.org/fx"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/pushfx/pushfx"
 	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/pusher"
 	"github.com/pushfx/pushfx/module/redistest"
 	"github.com/pushfx/pushfx/module/stored"
 )
@@ -65,4 +71,108 @@ func TestFullMemoryBehavesAsThePageSays(t *testing.T) {
 	if err != nil {
 		t.Error(err)
 	}
+}
+
+// The test measures the memory of the process, so no test runs beside it.
+//
+//nolint:paralleltest // see above
+func TestSmallSettingsBoundTheMemoryOfAHost(t *testing.T) {
+	redistest.Require(t)
+	const users = 1000
+	small := func(c pushfx.Config) pushfx.Config {
+		c.Redis.CacheBytes, c.Changes.MaxBytes, c.Changes.MaxCachedRules = 1<<20, 1<<20, 1<<20
+		return c
+	}
+	bound := memoryBound(small(pushfx.DefaultConfig())) + 8<<20 // for connections and buffers
+	server := redistest.Single(t)
+	var importer module.HostService
+	startHost(t, server.Client(t), fx.Decorate(small), fx.Populate(&importer))
+	user := func(n int) mxid.UserID { return mxid.UserID(fmt.Sprintf("@user%d:example.org", n)) }
+	ofAll(t, users, func(n int) error {
+		_, err := importer.Import(t.Context(), user(n), largeImport(n), module.StoreImport)
+		return err
+	})
+	events := 0 // delivery sends an event once
+	for name, config := range map[string]func(pushfx.Config) pushfx.Config{
+		"small":   small,
+		"default": func(c pushfx.Config) pushfx.Config { return c },
+	} {
+		t.Run(name, func(t *testing.T) {
+			var notifier module.Notifier
+			var syncs module.SyncService
+			posted := make(chanGateway, users)
+			h := startHost(t, server.Client(t), pushfx.Delivery, fx.Populate(&notifier, &syncs),
+				fx.Decorate(config, func(module.Gateway) module.Gateway { return posted }))
+			use := func(n int) error {
+				h.do(string(user(n)), http.MethodGet, v3+"/pushrules/", "")
+				h.do(string(user(n)), http.MethodGet, v3+"/pushers", "")
+				if _, err := syncs.Since(t.Context(), user(n), 0); err != nil {
+					return err
+				}
+				return sendEvent(t.Context(), notifier, message(events+n), user(n))
+			}
+			before := heap()
+			ofAll(t, users, use)
+			eventually(t, "all notifications are sent", func() bool { return len(posted) == users })
+			used := heap() - before
+			events += users
+			t.Logf("%s settings: %d KiB for %d users, the bound is %d KiB", name, used>>10, users, bound>>10)
+			if name == "small" && used > bound {
+				t.Errorf("a host has %d KiB, want at most %d", used>>10, bound>>10)
+			}
+			if name == "default" && used < 2*bound {
+				t.Errorf("without small settings a host has %d KiB, so the test shows nothing", used>>10)
+			}
+		})
+	}
+}
+
+func TestThePageSaysHowMuchMemoryAHostNeeds(t *testing.T) {
+	t.Parallel()
+	page := pages(t)["../integration/operations/README.md"]
+	less := pushfx.DefaultConfig()
+	less.Redis.CacheBytes, less.Changes.MaxBytes, less.Changes.MaxCachedRules = 8<<20, 16<<20, 4<<20 // as the page says
+	for _, config := range []pushfx.Config{pushfx.DefaultConfig(), less} {
+		if text := fmt.Sprint(memoryBound(config)>>20, " MiB"); !strings.Contains(page, text) {
+			t.Errorf("the page does not say %s", text)
+		}
+	}
+}
+
+// memoryBound returns the bytes of all caches together, as the page says.
+func memoryBound(c pushfx.Config) int {
+	return 3*c.Redis.CacheBytes + c.Changes.MaxBytes + 7*c.Changes.MaxCachedRules
+}
+
+// ofAll calls do for the numbers below n, a few at a time.
+func ofAll(t *testing.T, n int, do func(int) error) {
+	t.Helper()
+	var group errgroup.Group
+	group.SetLimit(16)
+	for i := range n {
+		group.Go(func() error { return do(i) })
+	}
+	if err := group.Wait(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// largeImport returns rules of about 8 KB, which no other user has, and a pusher of 4 KB.
+func largeImport(n int) module.Import {
+	var rules []string
+	for i := range 60 {
+		rules = append(rules, fmt.Sprintf(`{"rule_id":"!room%d-%d:a-server-with-a-name.example.org","default":false,"enabled":true,"actions":[]}`, n, i))
+	}
+	p := pusherAt("https://push.example.org/_matrix/push/v1/notify", fmt.Sprint("key of ", n))
+	p.Data = strings.TrimSuffix(p.Data, "}") + `,"filler":"` + strings.Repeat("x", 4<<10) + `"}`
+	return module.Import{Rules: `{"global":{"room":[` + strings.Join(rules, ",") + `]}}`, Pushers: []pusher.Pusher{p}}
+}
+
+// heap returns the bytes in use after a collection.
+func heap() int {
+	var stats runtime.MemStats
+	runtime.GC()
+	runtime.GC() // also what finalizers and pools held
+	runtime.ReadMemStats(&stats)
+	return int(stats.HeapAlloc)
 }

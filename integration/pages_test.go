@@ -153,14 +153,12 @@ func TestRowsOfATableHaveTheSameNumberOfCells(t *testing.T) {
 }
 
 // Readers do not finish a page longer than 10 KB.
-func TestTheReadmeIsShort(t *testing.T) {
+func TestEachPageIsShort(t *testing.T) {
 	t.Parallel()
-	readme, err := os.ReadFile("../README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(readme) > 10<<10 {
-		t.Errorf("README.md has %d bytes, want at most 10 KB: the rest belongs beside the code that it is about", len(readme))
+	for path, page := range pages(t) {
+		if len(page) > 10<<10 {
+			t.Errorf("%s has %d bytes, want at most 10 KB: the rest belongs beside the code that it is about", path, len(page))
+		}
 	}
 }
 

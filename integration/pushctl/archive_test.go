@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -86,6 +87,10 @@ func TestExportFlushImportGivesTheSameAnswers(t *testing.T) {
 			b.editRules(alice, func(rules *pushrule.Ruleset) error { return rules.Delete(pushrule.Room, "!room:example.org") })
 			changed := b.answers(users...)
 			r = b.want(exitProblems, "import", file)
+			if lines := b.want(exitProblems, "import", file, "-json").stdout; !strings.Contains(lines, `{"outcome":"kept","value":"push rules","name":"`+string(alice)+`"}`+"\n") ||
+				!regexp.MustCompile(`\n\{"stored":0,"unchanged":\d+,"replaced":0,"kept":[1-9]\d*,"unreadable":0\}\n$`).MatchString(lines) {
+				t.Error(lines)
+			}
 			if !strings.Contains(r.stdout, "kept\tpush rules\t"+string(alice)) || !maps.Equal(changed, b.answers(users...)) {
 				t.Error(r.stdout)
 			}
@@ -360,8 +365,8 @@ func (b *fixture) many(n int) (users []mxid.UserID) {
 	return users
 }
 
-// interrupt starts a command and interrupts it after some progress.
-func (b *fixture) interrupt(some func() bool, args ...string) {
+// interrupt starts a command and interrupts it after some progress. It wants what the command then says.
+func (b *fixture) interrupt(some func() bool, want string, args ...string) {
 	b.t.Helper()
 	ctx, stop := context.WithCancel(b.t.Context())
 	defer stop()
@@ -371,7 +376,7 @@ func (b *fixture) interrupt(some func() bool, args ...string) {
 		}
 		stop()
 	}()
-	if r := b.ctlIn(ctx, append(args, "-rate", "1000")...); r.status != exitInterrupted || !strings.Contains(r.stderr, "interrupted: finished changes stay") {
+	if r := b.ctlIn(ctx, append(args, "-rate", "1000")...); r.status != exitInterrupted || !strings.HasSuffix(r.stderr, "pushctl: interrupted: "+want+"\n") {
 		b.t.Fatalf("status %d, %s%s", r.status, r.stdout, r.stderr)
 	}
 }
@@ -401,8 +406,10 @@ func TestAnInterruptedCommandCanBeRepeated(t *testing.T) {
 			b := start(t)
 			users := b.many(1500)
 			before, file := b.answers(users...), filepath.Join(t.TempDir(), "export")
-			scans := b.scans()
-			b.interrupt(func() bool { return b.scans() > scans+3 }, "export", file)
+			for _, command := range [][]string{{"check"}, {"repair"}, {"refresh-defaults"}, {"export", file}} {
+				scans := b.scans()
+				b.interrupt(func() bool { return b.scans() > scans+1 }, "run the same command again", command...)
+			}
 			if left, err := filepath.Glob(file + "*"); err != nil || len(left) != 0 {
 				t.Errorf("the interrupted export left %q, %v", left, err)
 			}
@@ -415,7 +422,7 @@ func TestAnInterruptedCommandCanBeRepeated(t *testing.T) {
 			}
 
 			b.flush()
-			b.interrupt(func() bool { return b.keyCount() > 0 }, "import", file)
+			b.interrupt(func() bool { return b.keyCount() > 0 }, "finished changes stay; run the same command again for the rest", "import", file)
 			if n := len(b.stored()); n == 0 || n == 1500 {
 				t.Errorf("%d keys after the interruption", n)
 			}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -566,6 +567,41 @@ func TestAKeyWithoutItsSlotIsFound(t *testing.T) {
 		if r.status != exitProblems || strings.Count(r.stdout, misplacedKey.name+"\t") != 2 ||
 			!strings.Contains(r.stdout, misplacedKey.name+"\t"+b.keys.Rules(alice)+"\t") {
 			t.Errorf("status %d\n%s%s", r.status, r.stdout, r.stderr)
+		}
+	}
+}
+
+func TestRepairWritesJSON(t *testing.T) {
+	t.Parallel()
+	b := onOne(t)
+	b.register(alice, bob)
+	b.do("DEL", b.keys.Claims(aPusher(string(alice)).Digest()))
+	b.store(bob, "no JSON")
+	saved := filepath.Join(t.TempDir(), "saved")
+	left := `"unreadable push rules":{"found":1,"repaired":0,"left":1}`
+	for _, test := range []struct {
+		args  []string
+		lines []string
+	}{
+		{nil, []string{`{"changed":false,"problems":{"pusher missing in the index":{"found":1,"repaired":1,"left":0},` + left + `}}`}},
+		{
+			[]string{"-yes", "-list", "-save", saved},
+			[]string{
+				`"outcome":"repaired","problem":"pusher missing in the index","name":"` + string(alice) + `"`, `"outcome":"left, `,
+				`{"changed":true,"problems":{"pusher missing in the index":{"found":1,"repaired":1,"left":0},` + left + `},"saved":"` + saved + `"}`,
+			},
+		},
+	} {
+		r := b.want(exitProblems, append([]string{"repair", "-json"}, test.args...)...)
+		for _, want := range test.lines {
+			if !strings.Contains(r.stdout, want) {
+				t.Errorf("%q: no %s in %s", test.args, want, r.stdout)
+			}
+		}
+		for line := range strings.Lines(r.stdout) {
+			if !json.Valid([]byte(line)) {
+				t.Errorf("%q: %s", test.args, line)
+			}
 		}
 	}
 }

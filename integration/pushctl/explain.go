@@ -17,7 +17,7 @@ func explainCommand() command {
 	return command{
 		name: "explain", args: "USER EVENT",
 		summary: "shows which push rule decides about an event, and why",
-		about: "Evaluates the user's stored push rules for an event, the JSON in the file EVENT, as a host does. It shows\n" +
+		about: "Evaluates the user's stored push rules for an event, the JSON in the file EVENT or, for -, on stdin, as a host does. It shows\n" +
 			"the rule that decides, for each other rule why it does not, and whether the user has pushers. Conditions\n" +
 			"about members, display names and power levels need -state. Exit status 1: nothing is stored for the user.",
 		flags: func(f *flags) {
@@ -43,7 +43,7 @@ func (c *call) explain(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	event, sender, err := readSample(c.args[1])
+	event, sender, err := c.readSample(c.args[1])
 	if err != nil {
 		return fmt.Errorf("%s: %w", c.args[1], err)
 	}
@@ -74,9 +74,14 @@ func (c *call) explain(ctx context.Context) error {
 	return c.result(e, e.write, false)
 }
 
-// readSample reads the file of an event.
-func readSample(file string) (event *match.Event, sender mxid.UserID, err error) {
-	text, err := os.ReadFile(file)
+// readSample reads the file of an event, or stdin for -.
+func (c *call) readSample(file string) (event *match.Event, sender mxid.UserID, err error) {
+	var text []byte
+	if file == "-" {
+		text, err = io.ReadAll(c.in)
+	} else {
+		text, err = os.ReadFile(file)
+	}
 	if err != nil {
 		return nil, "", err
 	}

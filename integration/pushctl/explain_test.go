@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"os"
 	"path/filepath"
 	"strings"
@@ -39,6 +40,20 @@ func TestExplain(t *testing.T) {
 		"explain.json": {"explain", string(alice), event, "-json"},
 	} {
 		checkGolden(t, file, b.want(exitOK, args...).stdout)
+	}
+}
+
+func TestExplainReadsAnEventFromStdin(t *testing.T) {
+	t.Parallel()
+	b := onOne(t)
+	b.register(alice)
+	for text, want := range map[string]string{lunch: "", "{": "-: "} {
+		var out bytes.Buffer
+		err := (&call{backend: b.backend, args: []string{string(alice), "-"}, in: strings.NewReader(text), out: &out}).explain(t.Context())
+		if want == "" && (err != nil || !strings.Contains(out.String(), "The event notifies "+string(alice))) ||
+			want != "" && (err == nil || !strings.HasPrefix(err.Error(), want)) {
+			t.Errorf("%s: got %v, %s", text, err, out.String())
+		}
 	}
 }
 

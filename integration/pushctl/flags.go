@@ -23,7 +23,7 @@ type flags struct {
 
 // options has the flags that only some commands have.
 type options struct {
-	asJSON, yes, list                   bool
+	asJSON, yes, list, all              bool
 	overwrite, resetDamaged, dropOthers bool
 	rate                                pace
 	save, pusher, allowedPrefixes       string
@@ -83,6 +83,11 @@ func (f *flags) addJSON() { f.BoolVar(&f.asJSON, "json", false, "write JSON") }
 
 func (f *flags) addYes() {
 	f.BoolVar(&f.yes, "yes", false, "make the change; without it, show the change")
+}
+
+// changes reports whether the command changes data: import always, others with -yes.
+func (f *flags) changes() bool {
+	return f.yes || f.Lookup("yes") == nil && f.Lookup("durability") != nil
 }
 
 func (f *flags) addRate() {

@@ -27,6 +27,7 @@ func importCommand() command {
 		flags: func(f *flags) {
 			f.addDurability()
 			f.addRate()
+			f.addJSON()
 			f.BoolVar(&f.overwrite, "overwrite", false, "replace values that differ")
 		},
 		run: (*call).importFile,
@@ -82,15 +83,26 @@ func (c *call) importFile(ctx context.Context) error {
 	}
 	fmt.Fprintf(i.notes, "%s is complete: %d values\n", name, records)
 	err = i.storeAll(ctx, file, records)
-	fmt.Fprintf(i.out, "%d values stored, %d unchanged, %d replaced, %d kept that differ, %d left in the file that cannot be read\n",
-		i.counts[created], i.counts[unchanged], i.counts[replaced], i.counts[kept], i.counts[unreadable])
-	switch {
-	case err != nil:
+	report := importReport{i.counts[created], i.counts[unchanged], i.counts[replaced], i.counts[kept], i.counts[unreadable]}
+	result := i.result(report, report.write, report.Kept+report.Unreadable > 0)
+	if err != nil {
 		return fmt.Errorf("%w (run the same command again to continue)", err)
-	case i.counts[kept]+i.counts[unreadable] > 0:
-		return errProblems
 	}
-	return nil
+	return result
+}
+
+type importReport struct {
+	Stored     int `json:"stored"`
+	Unchanged  int `json:"unchanged"`
+	Replaced   int `json:"replaced"`
+	Kept       int `json:"kept"`
+	Unreadable int `json:"unreadable"`
+}
+
+func (r importReport) write(w io.Writer) error {
+	_, err := fmt.Fprintf(w, "%d values stored, %d unchanged, %d replaced, %d kept that differ, %d left in the file that cannot be read\n",
+		r.Stored, r.Unchanged, r.Replaced, r.Kept, r.Unreadable)
+	return err
 }
 
 func (i *importer) keyHash(r record) uint64 { return maphash.String(i.seed, r.key(i.keys)) }
@@ -189,12 +201,27 @@ func (i *importer) count(outcome importOutcome, r record) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	i.counts[outcome]++
-	switch outcome {
-	case kept:
-		fmt.Fprintf(i.out, "kept\t%s\t%s\n", r.kindName(), printable(string(r.user)))
-	case unreadable:
-		fmt.Fprintf(i.out, "unreadable\t%s\t%s\n", r.kindName(), printable(string(r.user)))
+	name := "kept"
+	switch {
+	case outcome == unreadable:
+		name = "unreadable"
+	case outcome != kept:
+		return
 	}
+	if i.asJSON {
+		_ = writeJSON(i.out, listedOutcome{Outcome: name, Value: r.kindName(), Name: string(r.user)}) // else the report fails, too
+		return
+	}
+	fmt.Fprintf(i.out, "%s\t%s\t%s\n", name, r.kindName(), printable(string(r.user)))
+}
+
+// listedOutcome is a value that is not as in the file, or a problem that repair has examined.
+type listedOutcome struct {
+	Outcome string `json:"outcome"`
+	Value   string `json:"value,omitempty"`
+	Problem string `json:"problem,omitempty"`
+	Name    string `json:"name"`
+	Detail  string `json:"detail,omitempty"`
 }
 
 // maxTries is the maximum number of tries to store a value that hosts keep changing.

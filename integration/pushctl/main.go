@@ -10,6 +10,8 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"runtime"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"syscall"
@@ -50,6 +52,7 @@ type call struct {
 	*backend
 	options
 	args  []string
+	in    io.Reader // the file "-"
 	out   io.Writer // results
 	notes io.Writer // progress
 }
@@ -65,6 +68,9 @@ func commands() []command {
 
 // errProblems ends a command that succeeded but found problems.
 var errProblems = errors.New("there are problems")
+
+// errChanging marks the error of a command that may have changed data before it was interrupted.
+var errChanging = errors.New("the command changes data")
 
 // notFoundError ends a command about an unknown user or gateway, whose name may be mistyped.
 type notFoundError string
@@ -84,8 +90,11 @@ func run(ctx context.Context, args []string, environment func(string) string, st
 	case errors.As(err, &notFound):
 		complain(stderr, notFound)
 		return exitProblems
-	case ctx.Err() != nil:
+	case ctx.Err() != nil && errors.Is(err, errChanging):
 		complain(stderr, errors.New("interrupted: finished changes stay; run the same command again for the rest"))
+		return exitInterrupted
+	case ctx.Err() != nil:
+		complain(stderr, errors.New("interrupted: run the same command again"))
 		return exitInterrupted
 	}
 	complain(stderr, err)
@@ -99,6 +108,9 @@ func runCommand(ctx context.Context, args []string, environment func(string) str
 	if name := args[0]; name == "-h" || name == "-help" || name == "--help" || name == "help" {
 		writeUsage(stdout)
 		return flag.ErrHelp
+	} else if name == "version" && len(args) == 1 {
+		_, err := fmt.Fprintln(stdout, version())
+		return err
 	}
 	c, rest, found := findCommand(args)
 	if !found {
@@ -139,7 +151,20 @@ func (c command) call(ctx context.Context, args []string, environment func(strin
 		return err
 	}
 	defer b.close()
-	return c.run(&call{backend: b, options: f.options, args: rest, out: stdout, notes: stderr}, ctx)
+	err = c.run(&call{backend: b, options: f.options, args: rest, in: os.Stdin, out: stdout, notes: stderr}, ctx)
+	if err != nil && ctx.Err() != nil && f.changes() {
+		err = errors.Join(err, errChanging)
+	}
+	return err
+}
+
+// version returns the version of this program: of the module, or of the commit that it was built from.
+func version() string {
+	text := "unknown"
+	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
+		text = info.Main.Version
+	}
+	return "pushctl " + text + " " + runtime.Version()
 }
 
 func (c *call) userArgument() (mxid.UserID, error) {
@@ -172,6 +197,7 @@ func writeUsage(w io.Writer) {
 	for _, c := range commands() {
 		fmt.Fprintf(table, "  %s\t%s\n", strings.TrimSpace(c.name+" "+c.args), c.summary)
 	}
+	fmt.Fprintln(table, "  version\tshows the version of this program")
 	table.Flush()
 	fmt.Fprint(w, "\npushctl COMMAND -h explains a command. -redis-mode and -redis name the Redis; so does\n"+
 		"$"+redisVariable+", a URL that may hold a password, which -redis may not.\n"+

@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/logging"
+	"github.com/schollz/progressbar/v3"
 
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/mxid"
@@ -271,6 +273,39 @@ func TestWrongCallsFail(t *testing.T) {
 	}
 }
 
+func TestVersionNeedsNoRedis(t *testing.T) {
+	t.Parallel()
+	r := runIn(t.Context(), noEnvironment, "version")
+	if r.status != exitOK || !strings.HasPrefix(r.stdout, "pushctl ") || !strings.HasSuffix(r.stdout, " "+runtime.Version()+"\n") || r.stderr != "" {
+		t.Errorf("got %+v", r)
+	}
+}
+
+// A bar that is wider than the terminal would fill it with lines.
+func TestTheBarFitsOnANarrowTerminal(t *testing.T) {
+	t.Parallel()
+	for _, columns := range []int{45, 79} {
+		var out bytes.Buffer
+		bar := progressbar.NewOptions64(1_234_567, append(barOptions(columns),
+			progressbar.OptionSetWriter(&out), progressbar.OptionSetDescription("refreshed"))...)
+		_ = bar.Add64(1_234_567 - 1)
+		lines := strings.Split(out.String(), "\r")
+		if last := lines[len(lines)-1]; !strings.Contains(last, "1234566/1234567") {
+			t.Errorf("got %q", lines)
+		}
+		for _, line := range lines {
+			if n := utf8.RuneCountInString(line); n > columns {
+				t.Errorf("%d columns: a bar of %d: %q", columns, n, line)
+			}
+		}
+	}
+	var out bytes.Buffer
+	_ = progressbar.NewOptions64(2, append(barOptions(44), progressbar.OptionSetWriter(&out))...).Add(1)
+	if out.Len() > 0 {
+		t.Errorf("a terminal of 44 columns gets %q", &out)
+	}
+}
+
 func TestEachCommandHasAUsage(t *testing.T) {
 	t.Parallel()
 	usage := runIn(t.Context(), noEnvironment, "-h")
@@ -328,11 +363,11 @@ func TestNoTableIsWiderThanATerminal(t *testing.T) {
 		},
 		"check": func(w io.Writer) error { return found.write(w, "standalone at 127.0.0.1:6379", "No problems.") },
 		"repair, dry": func(w io.Writer) error {
-			_ = (&repairer{call: &call{out: w}, report: found}).write(nil)
+			_ = (&repairer{call: &call{backend: &backend{}, out: w}, report: found}).write(nil)
 			return nil
 		},
 		"repair": func(w io.Writer) error {
-			_ = (&repairer{call: &call{out: w, options: options{yes: true, resetDamaged: true}}, report: found}).write(nil)
+			_ = (&repairer{call: &call{backend: &backend{}, out: w, options: options{yes: true, resetDamaged: true}}, report: found}).write(nil)
 			return nil
 		},
 	} {

@@ -383,10 +383,14 @@ func gatesOf(backlogs []backlog) (pushers []module.PusherGate) {
 	return pushers
 }
 
-// selected returns the backlogs that USER and -gateway name. If there are none, it prints "nothing waits". It returns a
+// selected returns the backlogs that USER and -gateway name, or all with -all. If there are none, it prints "nothing waits". It returns a
 // [notFoundError] if the user or the gateway is unknown.
 func (c *call) selected(ctx context.Context) (s selection, err error) {
-	if len(c.args) == 0 && c.gateway.isAny() {
+	isNarrow := len(c.args) > 0 || !c.gateway.isAny()
+	switch {
+	case c.all && isNarrow:
+		return s, errors.New("-all is for all users and gateways: want no USER and no -gateway")
+	case !c.all && !isNarrow:
 		return s, errors.New("want USER or -gateway HOST (see -h)")
 	}
 	var user mxid.UserID
@@ -419,6 +423,8 @@ func (c *call) selected(ctx context.Context) (s selection, err error) {
 // checkSelection checks a selection without backlogs: the user must exist, and the gateway must have a pusher.
 func (c *call) checkSelection(ctx context.Context, user mxid.UserID) error {
 	switch {
+	case c.all:
+		return nil
 	case c.gateway.isAny():
 		return c.checkUser(ctx, user)
 	case user == "":
@@ -489,11 +495,14 @@ func queuesFlushCommand() command {
 	return command{
 		name: "queues flush", args: "[USER]",
 		summary: "drops waiting notifications of a user or gateway",
-		about: "Drops all waiting notifications, for good. Give a user, -gateway or both. Without -yes it shows what\n" +
-			"it would do. Notifications that a host is sending are not affected. Exit status 1: there is no such\n" +
-			"user or gateway.",
-		flags: (*flags).addSelection,
-		run:   (*call).flushQueues,
+		about: "Drops all waiting notifications, for good. Give a user, -gateway or both, or -all for all users. Without\n" +
+			"-yes it shows what it would do. Notifications that a host is sending are not affected. Exit status 1:\n" +
+			"there is no such user or gateway.",
+		flags: func(f *flags) {
+			f.addSelection()
+			f.BoolVar(&f.all, "all", false, "drop what waits for all users, after a restore for example")
+		},
+		run: (*call).flushQueues,
 	}
 }
 

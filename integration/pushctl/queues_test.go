@@ -203,6 +203,25 @@ func TestPushersAreRetried(t *testing.T) {
 	d.until("it is delivered", func() bool { return d.queues(alice)[0].Notifications == 0 })
 }
 
+func TestAllBacklogsAreFlushed(t *testing.T) {
+	t.Parallel()
+	d := onOne(t).deliver(8)
+	d.away(alice)
+	d.away(carol)
+	d.stop()
+	for _, args := range [][]string{{"flush"}, {"flush", "-all", string(alice)}, {"flush", "-all", "-gateway", "push.example.org"}, {"retry", "-all", "-yes"}} {
+		d.want(exitFailure, append([]string{"queues"}, args...)...)
+	}
+	if r := d.want(exitOK, "queues", "flush", "-all"); !strings.Contains(r.stdout, "would drop 2 notifications of 2 pushers (-yes does it)") {
+		t.Errorf("got %s", r.stdout)
+	}
+	for _, want := range []string{"done: drop 2 notifications of 2 pushers", "nothing waits"} {
+		if r := d.want(exitOK, "queues", "flush", "-all", "-yes"); !strings.Contains(r.stdout, want) {
+			t.Errorf("got %s, want %s", r.stdout, want)
+		}
+	}
+}
+
 func TestBacklogsAreFlushed(t *testing.T) {
 	t.Parallel()
 	d := onOne(t).deliver(8)

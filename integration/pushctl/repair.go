@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"slices"
 	"strings"
@@ -26,6 +27,7 @@ func repairCommand() command {
 			f.addDefaultRules()
 			f.addDurability()
 			f.addRate()
+			f.addJSON()
 			f.BoolVar(&f.yes, "yes", false, "make the repairs")
 			f.BoolVar(&f.list, "list", false, "list each problem with its outcome")
 			f.BoolVar(&f.resetDamaged, "reset-damaged", false, "replace unreadable values, after saving them")
@@ -88,11 +90,14 @@ func (r *repairer) handle(ctx context.Context, p problem) error {
 	if left == nil {
 		r.repaired[p.kind.name]++
 	}
-	if r.list {
-		_, err := fmt.Fprintf(r.out, "%s\t%s\n", outcome, p)
-		return err
+	switch {
+	case !r.list:
+		return nil
+	case r.asJSON:
+		return writeJSON(r.out, listedOutcome{Outcome: outcome, Problem: p.kind.name, Name: p.subject, Detail: p.detail})
 	}
-	return nil
+	_, err := fmt.Fprintf(r.out, "%s\t%s\n", outcome, p)
+	return err
 }
 
 // reasonToLeave returns the reason why a problem cannot be repaired, or nil.
@@ -137,36 +142,54 @@ func (r *repairer) saveDamaged(damaged record) (err error) {
 	return errors.Join(r.saved.add(damaged), r.saved.sync())
 }
 
+type repairReport struct {
+	Changed  bool                      `json:"changed"` // with -yes
+	Problems map[string]repairedNumber `json:"problems"`
+	Saved    string                    `json:"saved,omitempty"` // the file with unreadable values
+}
+
+type repairedNumber struct {
+	Found    int64 `json:"found"`
+	Repaired int64 `json:"repaired"` // without -yes: what can be repaired
+	Left     int64 `json:"left"`
+}
+
 // write writes the result, even if the repair failed. It returns errProblems if problems remain.
 func (r *repairer) write(failed error) error {
-	found := r.report.Problems
-	switch {
-	case len(found) == 0 && failed != nil:
+	report, isLeft := repairReport{Changed: r.yes, Problems: map[string]repairedNumber{}}, false
+	for name, found := range r.report.Problems {
+		n := repairedNumber{found, r.repaired[name], found - r.repaired[name]}
+		report.Problems[name] = n
+		isLeft = isLeft || n.Left > 0 || !r.yes
+	}
+	if r.saved != nil {
+		report.Saved = r.save
+	}
+	if len(report.Problems) == 0 && failed != nil {
 		return nil // the rest was not examined
-	case len(found) == 0:
-		_, err := fmt.Fprintln(r.out, "No problems.")
+	}
+	return r.result(report, func(w io.Writer) error { return r.writeText(w, report) }, failed == nil && isLeft)
+}
+
+func (r *repairer) writeText(w io.Writer, report repairReport) error {
+	if len(report.Problems) == 0 {
+		_, err := fmt.Fprintln(w, "No problems.")
 		return err
 	}
-	title, isLeft := "REPAIRED", false
+	title := "REPAIRED"
 	if !r.yes {
 		title = "WOULD BE REPAIRED"
 	}
 	var rows [][]string
-	for _, name := range slices.Sorted(maps.Keys(found)) {
-		left := found[name] - r.repaired[name]
-		isLeft = isLeft || left > 0 || !r.yes
-		rows = append(rows, []string{name, fmt.Sprint(found[name]), fmt.Sprint(r.repaired[name]), fmt.Sprint(left), r.nextStep(name, left)})
+	for _, name := range slices.Sorted(maps.Keys(report.Problems)) {
+		n := report.Problems[name]
+		rows = append(rows, []string{name, fmt.Sprint(n.Found), fmt.Sprint(n.Repaired), fmt.Sprint(n.Left), r.nextStep(name, n.Left)})
 	}
-	if err := writeTable(r.out, []string{"PROBLEM", "NUMBER", title, "LEFT", "WHAT TO DO"}, rows); err != nil {
-		return err
+	err := writeTable(w, []string{"PROBLEM", "NUMBER", title, "LEFT", "WHAT TO DO"}, rows)
+	if err == nil && report.Saved != "" {
+		_, err = fmt.Fprintf(w, "\nUnreadable values are saved in %s, which holds pushkeys.\n", report.Saved)
 	}
-	if r.saved != nil {
-		fmt.Fprintf(r.out, "\nUnreadable values are saved in %s, which holds pushkeys.\n", r.save)
-	}
-	if failed == nil && isLeft {
-		return errProblems
-	}
-	return nil
+	return err
 }
 
 // nextStep tells an operator what to do about the remaining problems of a kind.

@@ -43,10 +43,24 @@ func (p pace) page(limit int) int {
 
 // newBar returns a progress bar on stderr, visible on a terminal only.
 func newBar(label string, total int64) *progressbar.ProgressBar {
-	visible := term.IsTerminal(int(os.Stderr.Fd()))
-	return progressbar.NewOptions64(max(total, 1), progressbar.OptionSetVisibility(visible), progressbar.OptionSetWriter(os.Stderr),
-		progressbar.OptionSetDescription(label), progressbar.OptionShowCount(), progressbar.OptionShowIts(),
-		progressbar.OptionClearOnFinish(), progressbar.OptionFullWidth())
+	columns, _, err := term.GetSize(int(os.Stderr.Fd()))
+	if err == nil && columns == 0 {
+		columns = 80 // the terminal does not tell
+	}
+	return progressbar.NewOptions64(max(total, 1), append(barOptions(columns),
+		progressbar.OptionSetWriter(os.Stderr), progressbar.OptionSetDescription(label))...)
+}
+
+// barOptions returns the options of a bar that fits on a terminal. Without a terminal, columns is 0.
+func barOptions(columns int) []progressbar.Option {
+	options := []progressbar.Option{
+		progressbar.OptionSetVisibility(columns >= 45), progressbar.OptionShowCount(), progressbar.OptionClearOnFinish(),
+	}
+	if columns < 80 { // too narrow for the times
+		return append(options, progressbar.OptionSetWidth(5),
+			progressbar.OptionSetElapsedTime(false), progressbar.OptionSetPredictTime(false))
+	}
+	return append(options, progressbar.OptionShowIts(), progressbar.OptionFullWidth())
 }
 
 type scanner struct {
