@@ -61,7 +61,7 @@ func runUnread(ctx context.Context, args []string) (err error) {
 	if err != nil {
 		return err
 	}
-	b.service = unread.New(store, unread.Config{}, 24*time.Hour, nil, nil)
+	b.service = unread.New(store, unread.Config{}, 24*time.Hour, 0, nil, nil)
 	if b.result, err = notifyingResult(); err != nil {
 		return err
 	}
