@@ -571,7 +571,7 @@ func (b *builder) unreadStore() (module.UnreadStore, error) { return redisunread
 
 func (b *builder) unread(store module.UnreadStore) *unread.Service {
 	b.metrics.AddUnread()
-	return unread.New(store, b.host.Config.Unread, b.host.Config.Delivery.MaxAge, b.servers.Clock().Now, b.observer)
+	return unread.New(store, b.host.Config.Unread, b.host.Config.Delivery.MaxAge, b.host.Config.Redis.Durability.MaxWait(), b.servers.Clock().Now, b.observer)
 }
 
 const noNil = "leave it out of Options, or let its constructor return one"

@@ -25,14 +25,15 @@ type UnreadService interface {
 
 	// Add counts an event for each decision that notifies, and marks its thread as read for
 	// a local sender. Call it after Decide, before any /sync shows the event. Users whose
-	// counts cannot be read are skipped. After an error some users have the event.
+	// counts cannot be read are skipped. After a [LeftError], repeat it with the decisions
+	// for its users, which may include the sender.
 	Add(ctx context.Context, at Place, decisions Decisions) error
 
 	// Read marks a user's notifications as read, up to and including a position: those of a
 	// thread, of [MainThread] or of [AllThreads].
 	Read(ctx context.Context, user mxid.UserID, room, thread string, position int64) error
 
-	// Forget removes a redacted event from the counts of users. States knows it as read
+	// Forget removes a redacted event from the counts of users, or returns a [LeftError]. States knows it as read
 	// for as long as notifications wait (delivery.Config.MaxAge). Do not repeat [Add] for
 	// the event later: it can count again.
 	Forget(ctx context.Context, room string, position int64, users []mxid.UserID) error

@@ -51,11 +51,41 @@ type row struct {
 	User     mxid.UserID      `json:",omitempty"` // whose membership the event changes; empty: nobody's
 	Is       rooms.Membership `json:",omitempty"` // the new membership
 	Power    *power           `json:",omitempty"` // nil: unknown
+	Left     *left            `json:",omitempty"` // nil: all of it
+}
+
+// left is what earlier handovers have left of an event: the users of each call that has not succeeded for them.
+type left struct {
+	Count, Notify, Show, Badges []mxid.UserID `json:",omitempty"`
+	Read                        bool          `json:",omitempty"` // the read mark of a user who joined or left
+}
+
+func (l *left) isEmpty() bool {
+	return len(l.Count)+len(l.Notify)+len(l.Show)+len(l.Badges) == 0 && !l.Read
+}
+
+// leftOf returns the users of a call for whom it has to be repeated.
+func leftOf(users []mxid.UserID, err error) []mxid.UserID {
+	if some, all := module.Left(err); !all {
+		return some
+	}
+	return users
+}
+
+// both returns the users that are in both lists.
+func both(users, others []mxid.UserID) []mxid.UserID {
+	isOther := make(map[mxid.UserID]bool, len(others))
+	for _, user := range others {
+		isOther[user] = true
+	}
+	return slices.DeleteFunc(slices.Clone(users), func(user mxid.UserID) bool { return !isOther[user] })
 }
 
 // handover is an event with the users that it concerns.
 type handover struct {
 	rooms.Row
+	row     row
+	left    left
 	event   module.Event
 	members []mxid.UserID // the joined users, and the user whom the event invites
 	others  []mxid.UserID // users that see the event without being notified
@@ -69,7 +99,7 @@ func (r row) handover(at rooms.Row, e rooms.Event, members rooms.Members) handov
 	name, _, _ := strings.Cut(strings.TrimPrefix(string(r.Sender), "@"), ":")
 	joined := members.Users(rooms.Joined)
 	h := handover{
-		Row: at, members: joined, others: []mxid.UserID{r.Sender}, sender: r.Sender, power: r.Power,
+		Row: at, row: r, members: joined, others: []mxid.UserID{r.Sender}, sender: r.Sender, power: r.Power,
 		event: module.Event{
 			JSON: e.JSON, RoomName: r.RoomName, SenderName: name, Position: e.Position, Thread: e.Thread,
 			Room: match.Room{MemberCount: max(1, len(joined)), Power: r.Power.fact()},
@@ -85,14 +115,38 @@ func (r row) handover(at rooms.Row, e rooms.Event, members rooms.Members) handov
 	default:
 		h.others, h.reads = append(h.others, r.User), r.User
 	}
+	if h.left = h.everything(); r.Left != nil {
+		h.left = *r.Left
+	}
 	return h
 }
 
-// send hands over an event whose row was just stored. If a part of Redis is away, the users in the other parts get the
-// event now, and the row stays.
+// everything is what is left of an event that no host has handed over.
+func (h handover) everything() left {
+	users := append(slices.Clone(h.members), h.others...)
+	slices.Sort(users)
+	users = slices.Compact(users)
+	changed := []mxid.UserID{h.sender} // users whose badges change without a notification
+	if h.reads != "" && h.reads != h.sender {
+		changed = append(changed, h.reads)
+	}
+	return left{Count: users, Notify: users, Show: users, Badges: changed, Read: h.reads != ""}
+}
+
+// send hands over what is left of an event. If a part of Redis is away, the users in the other parts get the event now,
+// and the row stays, with the users who are left.
 func (o *outbox) send(ctx context.Context, h handover) error {
-	members, err := o.toDecide(ctx, h)
-	return o.handedOver(h.Row, errors.Join(o.notify(ctx, h, members), err))
+	rest, err := o.handOver(ctx, h)
+	if rest.isEmpty() {
+		_ = o.handedOver(h.Row, nil)
+		return err
+	}
+	h.row.Left = &rest
+	text, failed := json.Marshal(h.row)
+	if failed == nil && string(text) != h.Text {
+		failed = o.rooms.Keep(context.WithoutCancel(ctx), h.Row, string(text))
+	}
+	return errors.Join(err, failed)
 }
 
 // sendAgain hands over an event that an earlier try may not have handed over, unless the event was redacted since then.
@@ -127,34 +181,48 @@ func (o *outbox) handedOver(at rooms.Row, err error) error {
 // countFor is how long an event waits for its unread counts before syncs show it.
 const countFor = time.Second
 
-func (o *outbox) notify(ctx context.Context, h handover, members []match.Member) error {
+// handOver makes the calls for an event, and returns what is left.
+func (o *outbox) handOver(ctx context.Context, h handover) (rest left, err error) {
+	members, unread, ignored := o.toDecide(ctx, h)
 	counting, cancel := context.WithTimeout(ctx, countFor)
 	defer cancel()
 	decisions, undecided := o.notifier.Decide(counting, h.event, members)
-	if module.IsPermanent(undecided) {
-		return undecided
-	}
-	uncounted := o.count(counting, h, decisions)
-	changed := []mxid.UserID{h.sender} // users whose badges change without a notification
-	if h.reads != "" && h.reads != h.sender {
-		changed = append(changed, h.reads)
-	}
+	missing := append(unread, leftOf(usersOf(members), undecided)...)
+	counted, isRead := o.count(counting, h, decisions.Of(h.left.Count))
 	var shown, notified, updated error
 	var all sync.WaitGroup
-	all.Go(func() { shown = o.show(ctx, h) })
-	all.Go(func() { updated = o.notifier.UpdateBadges(ctx, changed...) })
-	notified = o.notifier.Notify(ctx, h.event, decisions)
+	all.Go(func() { shown = o.showTo(ctx, h.Room, rooms.Event{ID: h.ID, Position: h.event.Position}, h.left.Show) })
+	all.Go(func() { updated = o.notifier.UpdateBadges(ctx, h.left.Badges...) })
+	if some := decisions.Of(h.left.Notify); len(some) > 0 || undecided == nil {
+		notified = o.notifier.Notify(ctx, h.event, some)
+	}
 	all.Wait()
-	return errors.Join(undecided, uncounted, shown, updated, notified) // the first error decides whether the row stays
+	return left{
+		Count:  append(both(h.left.Count, missing), leftOf(h.left.Count, counted)...),
+		Notify: append(both(h.left.Notify, missing), leftOf(h.left.Notify, notified)...),
+		Show:   leftOf(h.left.Show, shown),
+		Badges: leftOf(h.left.Badges, updated),
+		Read:   isRead != nil,
+	}, errors.Join(ignored, undecided, counted, isRead, shown, updated, notified)
+}
+
+func usersOf(members []match.Member) (users []mxid.UserID) {
+	for _, m := range members {
+		users = append(users, m.User)
+	}
+	return users
 }
 
 // count adds the event to the unread counts before a sync can show it.
-func (o *outbox) count(ctx context.Context, h handover, decisions module.Decisions) error {
+func (o *outbox) count(ctx context.Context, h handover, decisions module.Decisions) (counted, isRead error) {
 	at := module.Place{Room: h.Room, Position: h.event.Position, Thread: h.event.Thread, Sender: h.sender}
-	if err := o.unread.Add(ctx, at, decisions); err != nil || h.reads == "" {
-		return err
+	if len(h.left.Count) > 0 {
+		counted = o.unread.Add(ctx, at, decisions)
 	}
-	return o.unread.Read(ctx, h.reads, h.Room, module.AllThreads, h.event.Position)
+	if h.left.Read && h.reads != "" {
+		isRead = o.unread.Read(ctx, h.reads, h.Room, module.AllThreads, h.event.Position)
+	}
+	return counted, isRead
 }
 
 // read marks messages as read, and tells the user's syncs and pushers.
@@ -169,32 +237,38 @@ func (o *outbox) read(ctx context.Context, user mxid.UserID, room, thread string
 	return o.notifier.UpdateBadges(ctx, user)
 }
 
-// show makes the event visible to syncs.
-func (o *outbox) show(ctx context.Context, h handover) error {
-	users := append(slices.Clone(h.members), h.others...)
-	slices.Sort(users)
-	return o.showTo(ctx, h.Room, rooms.Event{ID: h.ID, Position: h.event.Position}, slices.Compact(users))
-}
-
+// showTo makes an event visible to syncs, and wakes them.
 func (o *outbox) showTo(ctx context.Context, room string, e rooms.Event, users []mxid.UserID) error {
-	if err := o.rooms.Show(ctx, room, e, users); err != nil {
-		return err
+	if len(users) == 0 {
+		return nil
 	}
+	err := o.rooms.Show(ctx, room, e, users)
+	away := leftOf(users, err)
 	for _, user := range users {
-		o.waker.wake(user)
+		if !slices.Contains(away, user) {
+			o.waker.wake(user)
+		}
 	}
-	return nil
+	return err
 }
 
-// toDecide returns the members whose push rules are evaluated: all but the sender and members that ignore the sender.
-// The demo has no remote users, no users of application services, and no members that have left.
-func (o *outbox) toDecide(ctx context.Context, h handover) (members []match.Member, err error) {
-	others := slices.DeleteFunc(slices.Clone(h.members), func(user mxid.UserID) bool { return user == h.sender })
+// toDecide returns the members who are left and whose push rules are evaluated: all but the sender and members that
+// ignore the sender. Unread are the members whose lists cannot be read now. The demo has no remote users, no users of
+// application services, and no members that have left.
+func (o *outbox) toDecide(ctx context.Context, h handover) (members []match.Member, unread []mxid.UserID, err error) {
+	wanted := append(slices.Clone(h.left.Count), h.left.Notify...)
+	others := slices.DeleteFunc(both(h.members, wanted), func(user mxid.UserID) bool { return user == h.sender })
+	if len(others) == 0 {
+		return nil, nil, nil
+	}
 	users, err := o.users.WithoutIgnoring(ctx, others, h.sender)
 	for _, user := range users {
 		members = append(members, match.Member{User: user, Power: h.power.of(user)})
 	}
-	return members, err
+	if err != nil {
+		unread = slices.DeleteFunc(others, func(user mxid.UserID) bool { return slices.Contains(users, user) })
+	}
+	return members, unread, err
 }
 
 // redact removes the content of an event and shows the redaction to the members of the room.

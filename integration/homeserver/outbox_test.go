@@ -32,7 +32,7 @@ func TestAStartingHostEmptiesTheOutbox(t *testing.T) {
 	}
 	if err == nil {
 		old := client.Time(t.Context()).Val().Unix() - 10
-		err = client.HSet(t.Context(), rows, "$old", fmt.Sprint(old, " ", string(data))).Err()
+		err = client.HSet(t.Context(), rows, "$old", fmt.Sprint(old, " 1 ", string(data))).Err()
 	}
 	if err != nil {
 		t.Fatal(err)

@@ -173,7 +173,7 @@ func (s *sending) send(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	at := rooms.Row{Room: request.RoomID, ID: e.ID}
+	at := rooms.Row{Room: request.RoomID, ID: e.ID, Position: e.Position, Text: string(data)}
 	if e.Redacted {
 		_ = s.outbox.handedOver(at, nil)
 	} else if err := s.outbox.send(ctx, stored.handover(at, e, members)); module.IsPermanent(err) {

@@ -125,10 +125,12 @@ func (d *Delivery) Run(ctx context.Context) {
 	d.mu.Lock()
 	d.life, d.lookedAt = life, time.Now()
 	d.mu.Unlock()
-	var summaries sync.WaitGroup
-	summaries.Go(func() { d.summaries.run(ctx) })
-	defer summaries.Wait()
-	d.look(ctx)
+	var beside sync.WaitGroup
+	beside.Go(func() { d.summaries.run(ctx) })
+	held := make(chan struct{})
+	beside.Go(func() { d.readAllHeld(ctx, held) })
+	defer beside.Wait()
+	d.look(ctx, held)
 	d.mu.Lock()
 	d.life = nil
 	d.mu.Unlock()

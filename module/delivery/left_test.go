@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/pushfx/pushfx/module"
@@ -171,6 +172,33 @@ func TestAnEventWithoutAnIDNamesNobody(t *testing.T) {
 		}
 		if w.queue.IsConfirmed != nil || slices.Contains(w.got("key"), "") {
 			t.Error("something was sent")
+		}
+	})
+}
+
+// slowHeld is a queue whose part with the held gateways does not answer.
+type slowHeld struct{ module.DeliveryQueue }
+
+func (slowHeld) HeldGateways(context.Context) ([]string, error) {
+	time.Sleep(5 * time.Second)
+	return nil, module.Unavailable(context.DeadlineExceeded)
+}
+
+// A look does not wait for the part of the queue that has the held gateways.
+func TestLooksDoNotWaitForHeldGateways(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.answer("gw", always(502))
+		w.set(name1, "key", "gw") // one user closes no gate
+		d, _ := w.hostOn(slowHeld{w.queue}, w)
+		for e := range 8 {
+			w.answer("gw", always(502))
+			w.notify(d, e, "!r:h", name1)
+			synctest.Wait()
+			w.answer("gw", always(200))
+			time.Sleep(2 * time.Second) // the second try is due within a second, and a look comes within another one
+			if n := len(w.delivered("key")); n != e+1 {
+				t.Fatalf("after event %d, %d were delivered", e, n)
+			}
 		}
 	})
 }

@@ -34,14 +34,17 @@ const (
 	claimStray   = 16 // pushers that the user may have no more
 )
 
-// look claims due pushers and sends for them, until ctx ends.
-func (d *Delivery) look(ctx context.Context) {
-	var heldAt time.Time
+// look claims due pushers and sends for them, until ctx ends. At the start, it waits a moment
+// for the held gateways.
+func (d *Delivery) look(ctx context.Context, held <-chan struct{}) {
+	wait := time.NewTimer(lookEvery)
+	select {
+	case <-held:
+	case <-wait.C:
+	case <-ctx.Done():
+	}
+	wait.Stop()
 	for ctx.Err() == nil {
-		if time.Since(heldAt) >= lookEvery {
-			heldAt = time.Now()
-			d.readHeld(ctx)
-		}
 		began := time.Now()
 		timer := time.NewTimer(d.lookOnce(ctx))
 		select {
@@ -51,6 +54,16 @@ func (d *Delivery) look(ctx context.Context) {
 		}
 		timer.Stop()
 		_ = retry.Sleep(ctx, time.Until(began.Add(lookGap)))
+	}
+}
+
+// readAllHeld reads which gateways are held, beside the looks: their master may not answer.
+// It closes the channel after the first try.
+func (d *Delivery) readAllHeld(ctx context.Context, read chan<- struct{}) {
+	d.readHeld(ctx)
+	close(read)
+	for retry.Sleep(ctx, lookEvery) == nil {
+		d.readHeld(ctx)
 	}
 }
 

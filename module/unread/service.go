@@ -5,6 +5,7 @@ package unread
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/fault"
+	"github.com/pushfx/pushfx/module/internal/parts"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/observe"
 	"github.com/pushfx/pushfx/module/pushrule"
@@ -31,6 +33,7 @@ type Config struct {
 // background, and caches nothing.
 type Service struct {
 	store    module.UnreadStore
+	parts    *parts.Parts // of the store
 	cfg      Config
 	maxAge   time.Duration
 	now      func() time.Time
@@ -41,8 +44,9 @@ type Service struct {
 
 // New returns a service. MaxAge is the age at which notifications expire: redactions are
 // known for as long. Now is the clock of the stores, on which all hosts agree; nil means
-// the host's clock. Observer may be nil.
-func New(store module.UnreadStore, cfg Config, maxAge time.Duration, now func() time.Time, observer observe.Observer) *Service {
+// the host's clock. Slow is how long an answer of the store may take that waits for replicas
+// or a disk. Observer may be nil.
+func New(store module.UnreadStore, cfg Config, maxAge, slow time.Duration, now func() time.Time, observer observe.Observer) *Service {
 	if now == nil {
 		now = time.Now
 	}
@@ -50,10 +54,20 @@ func New(store module.UnreadStore, cfg Config, maxAge time.Duration, now func() 
 		return &observe.Operation{Kind: observe.Store, Name: observe.Unread, Verb: verb}
 	}
 	return &Service{
-		store: store, cfg: cfg, maxAge: maxAge, now: now, observer: observe.Or(observer),
+		store: store, parts: parts.New(groupsOf(store), slow), cfg: cfg, maxAge: maxAge, now: now, observer: observe.Or(observer),
 		add: of("add"), read: of("read"), forget: of("forget"), rooms: of("rooms"), retain: of("retain"), list: of("list"),
 		states: of("states"),
 	}
+}
+
+// groupsOf returns the parts of a store that has some.
+func groupsOf(store module.UnreadStore) parts.Groups {
+	if parted, hasParts := store.(interface {
+		Parts(ctx context.Context, users []mxid.UserID) [][]mxid.UserID
+	}); hasParts {
+		return parted.Parts
+	}
+	return func(_ context.Context, users []mxid.UserID) [][]mxid.UserID { return [][]mxid.UserID{users} }
 }
 
 // Add implements [module.UnreadService].
@@ -138,15 +152,34 @@ func (s *Service) Forget(ctx context.Context, room string, position int64, users
 	return s.appendToAll(ctx, all)
 }
 
-// appendToAll is append without the errors of unreadable lists: an unreadable list of one
-// user must not stop an event for all other users.
+// atOnce divides a call for many users.
+var atOnce = parts.Size{Chunk: 500, AtOnce: 2}
+
+var errSilent = errors.New("unread: a part of the storage does not answer")
+
+// appendToAll appends the texts of different users. Its error is a [module.LeftError]. It is
+// without the users of unreadable lists: a repetition would not help.
 func (s *Service) appendToAll(ctx context.Context, texts []module.UserText) error {
-	for _, err := range s.append(ctx, texts) {
-		if err != nil && !isUnreadable(err) {
-			return err
-		}
+	users, of := make([]mxid.UserID, len(texts)), make(map[mxid.UserID]module.UserText, len(texts))
+	for i, t := range texts {
+		users[i], of[t.User] = t.User, t
 	}
-	return nil
+	var left parts.Left
+	silent := s.parts.Do(ctx, users, atOnce, func(ctx context.Context, chunk []mxid.UserID) (answered bool) {
+		some := make([]module.UserText, len(chunk))
+		for i, user := range chunk {
+			some[i] = of[user]
+		}
+		for i, err := range s.append(ctx, some) {
+			isDone := err == nil || isUnreadable(err)
+			if answered = answered || isDone || errors.Is(err, fault.ErrNotConfirmed); !isDone {
+				left.Add(err, chunk[i])
+			}
+		}
+		return answered
+	})
+	left.Add(module.Unavailable(errSilent), silent...)
+	return left.Err()
 }
 
 // append appends each text, and returns its error. It compacts lists that have become long.

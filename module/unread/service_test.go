@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -24,7 +25,7 @@ const room = "!room:example.org"
 
 func newService(t testing.TB) (*Service, *storetest.Memory) {
 	memory := storetest.NewMemory()
-	return New(memory.Unread(), Config{}, 24*time.Hour, newClock().tick, nil), memory
+	return New(memory.Unread(), Config{}, 24*time.Hour, 0, newClock().tick, nil), memory
 }
 
 func add(t testing.TB, s *Service, position int64, result string, users ...mxid.UserID) {
@@ -146,7 +147,7 @@ func (r refusing) Append(ctx context.Context, texts []module.UserText) []module.
 
 func TestAnEventSkipsUsersWithAnUnreadableKey(t *testing.T) {
 	memory, counts := storetest.NewMemory(), counting{observe.None, map[observe.Event]int{}}
-	s := New(refusing{memory.Unread()}, Config{}, 24*time.Hour, nil, counts)
+	s := New(refusing{memory.Unread()}, Config{}, 24*time.Hour, 0, nil, counts)
 	add(t, s, 1, "event", alice, bob)
 	if err := s.Forget(t.Context(), room, 1, []mxid.UserID{alice, bob}); err != nil {
 		t.Fatal(err)
@@ -161,7 +162,7 @@ func TestAnEventSkipsUsersWithAnUnreadableKey(t *testing.T) {
 
 func TestListsStayShort(t *testing.T) {
 	memory, counts := storetest.NewMemory(), counting{observe.None, map[observe.Event]int{}}
-	s := New(memory.Unread(), Config{}, 24*time.Hour, newClock().tick, counts)
+	s := New(memory.Unread(), Config{}, 24*time.Hour, 0, newClock().tick, counts)
 	longest := 0
 	for i := range int64(2000) {
 		add(t, s, i+1, "event", alice)
@@ -195,7 +196,7 @@ func TestListsStayShort(t *testing.T) {
 // Members of a room get their operations together. They must not compact together.
 func TestMembersOfARoomDoNotCompactTogether(t *testing.T) {
 	memory, counts := storetest.NewMemory(), counting{observe.None, map[observe.Event]int{}}
-	s := New(memory.Unread(), Config{}, 24*time.Hour, newClock().tick, counts)
+	s := New(memory.Unread(), Config{}, 24*time.Hour, 0, newClock().tick, counts)
 	users := make([]mxid.UserID, 1000)
 	for i := range users {
 		users[i] = mxid.UserID(fmt.Sprintf("@user%d:example.org", i))
@@ -228,7 +229,7 @@ func (neverReplacing) Replace(_ context.Context, all []module.UnreadReplacement)
 // The alert on lists that are not compacted is for a share above 0.05.
 func TestListsThatAreNotCompactedAreCounted(t *testing.T) {
 	counts := counting{observe.None, map[observe.Event]int{}}
-	s := New(neverReplacing{storetest.NewMemory().Unread()}, Config{}, 24*time.Hour, newClock().tick, counts)
+	s := New(neverReplacing{storetest.NewMemory().Unread()}, Config{}, 24*time.Hour, 0, newClock().tick, counts)
 	for i := range int64(100) {
 		add(t, s, i+1, "event", alice)
 	}
@@ -241,7 +242,7 @@ func TestListsThatAreNotCompactedAreCounted(t *testing.T) {
 func TestDamagedListsAreCountedWhenTheyGrow(t *testing.T) {
 	memory, counts := storetest.NewMemory(), counting{observe.None, map[observe.Event]int{}}
 	memory.Texts[alice] = []string{"damaged"}
-	s := New(memory.Unread(), Config{}, 24*time.Hour, newClock().tick, counts)
+	s := New(memory.Unread(), Config{}, 24*time.Hour, 0, newClock().tick, counts)
 	for i := range int64(MaxOps) {
 		add(t, s, i+1, "event", alice)
 	}
@@ -256,7 +257,7 @@ func TestDamagedListsAreCountedWhenTheyGrow(t *testing.T) {
 
 func TestIdleRoomsLeaveTheRecord(t *testing.T) {
 	memory, now := storetest.NewMemory(), time.UnixMilli(1764000000000)
-	s := New(memory.Unread(), Config{}, 24*time.Hour, func() time.Time { return now }, nil)
+	s := New(memory.Unread(), Config{}, 24*time.Hour, 0, func() time.Time { return now }, nil)
 	if err := s.Read(t.Context(), alice, "!idle", "", 5); err != nil {
 		t.Fatal(err)
 	}
@@ -271,7 +272,7 @@ func TestIdleRoomsLeaveTheRecord(t *testing.T) {
 
 func TestRetainLeavesRecentRoomsAlone(t *testing.T) {
 	memory, now := storetest.NewMemory(), time.UnixMilli(1764000000000)
-	s := New(memory.Unread(), Config{}, 24*time.Hour, func() time.Time { return now }, nil)
+	s := New(memory.Unread(), Config{}, 24*time.Hour, 0, func() time.Time { return now }, nil)
 	add(t, s, 1, "event", alice)
 	for _, test := range []struct {
 		after time.Duration
@@ -317,7 +318,7 @@ func TestAnInvalidRoomIsLeftOutOfTheCounts(t *testing.T) {
 
 func TestPagesOfTheList(t *testing.T) {
 	memory, now := storetest.NewMemory(), time.UnixMilli(1764000000000)
-	s := New(memory.Unread(), Config{}, 24*time.Hour, func() time.Time { return now }, nil)
+	s := New(memory.Unread(), Config{}, 24*time.Hour, 0, func() time.Time { return now }, nil)
 	for i := range int64(130) { // three at a time, of which one is a highlight
 		if i%3 == 0 {
 			now = now.Add(time.Second)
@@ -451,7 +452,7 @@ func TestCrashesAtEachPoint(t *testing.T) {
 		calm, _ := newService(t)
 		var hosts [2]*Service
 		for i := range hosts {
-			hosts[i] = New(crashing{memory.Unread(), random}, Config{}, 24*time.Hour, clock.tick, nil)
+			hosts[i] = New(crashing{memory.Unread(), random}, Config{}, 24*time.Hour, 0, clock.tick, nil)
 		}
 		persist := func(call func(*Service) error) {
 			t.Helper()
@@ -485,7 +486,7 @@ func TestCrashesAtEachPoint(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			got, err := New(memory.Unread(), Config{}, 24*time.Hour, clock.tick, nil).Rooms(t.Context(), user)
+			got, err := New(memory.Unread(), Config{}, 24*time.Hour, 0, clock.tick, nil).Rooms(t.Context(), user)
 			if err != nil || fmt.Sprint(got) != fmt.Sprint(want) {
 				t.Fatalf("seed %d: %s has %v, want %v, error %v", seed, user, got, want, err)
 			}
@@ -514,7 +515,7 @@ func (w waiting) Load(ctx context.Context, users []mxid.UserID) map[mxid.UserID]
 func TestUsersAnswerForThemselvesBeforeSending(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		loads := 0
-		s := New(waiting{storetest.NewMemory().Unread(), &loads}, Config{}, 24*time.Hour, nil, nil)
+		s := New(waiting{storetest.NewMemory().Unread(), &loads}, Config{}, 24*time.Hour, 0, nil, nil)
 		add(t, s, 1, "event", alice)
 		add(t, s, 2, "event", alice)
 		if err := s.Read(t.Context(), alice, room, "", 1); err != nil {
@@ -545,7 +546,7 @@ func TestTheListOfARoomIsInTheOrderOfPositions(t *testing.T) {
 	memory, now := storetest.NewMemory(), time.UnixMilli(1764000000000)
 	var hosts [2]*Service
 	for i := range hosts {
-		hosts[i] = New(memory.Unread(), Config{}, 24*time.Hour, func() time.Time { return now.Add(time.Duration(-5*i) * time.Millisecond) }, nil)
+		hosts[i] = New(memory.Unread(), Config{}, 24*time.Hour, 0, func() time.Time { return now.Add(time.Duration(-5*i) * time.Millisecond) }, nil)
 	}
 	event := results(t)["event"]
 	for i := range int64(40) {
@@ -579,7 +580,7 @@ func TestTheListOfARoomIsInTheOrderOfPositions(t *testing.T) {
 // For a minute, the clock of Redis is eight days ahead.
 func TestAClockThatIsAheadForAMinute(t *testing.T) {
 	memory, ahead := storetest.NewMemory(), time.Duration(0)
-	s := New(memory.Unread(), Config{}, 24*time.Hour, func() time.Time { return time.Now().Add(ahead) }, nil)
+	s := New(memory.Unread(), Config{}, 24*time.Hour, 0, func() time.Time { return time.Now().Add(ahead) }, nil)
 	if err := s.Read(t.Context(), alice, "!idle", "", 5); err != nil {
 		t.Fatal(err)
 	}
@@ -612,7 +613,7 @@ func TestAClockThatIsAheadForAMinute(t *testing.T) {
 // A list that has no place for all unread notifications is counted when it is compacted.
 func TestShortenedListsAreCounted(t *testing.T) {
 	memory, counts := storetest.NewMemory(), counting{observe.None, map[observe.Event]int{}}
-	s := New(memory.Unread(), Config{}, 24*time.Hour, nil, counts)
+	s := New(memory.Unread(), Config{}, 24*time.Hour, 0, nil, counts)
 	invited := func(n int) module.Place {
 		return module.Place{Room: fmt.Sprintf("!%0254d", n), Position: 1, Thread: module.MainThread}
 	}
@@ -638,5 +639,49 @@ func TestShortenedListsAreCounted(t *testing.T) {
 	}
 	if rooms, err := s.Rooms(t.Context(), alice, invited(1049).Room); err != nil || show(rooms[invited(1049).Room]) != "0/0" {
 		t.Errorf("after the join: %v, error %v", rooms, err)
+	}
+}
+
+// partly is a store that appends nothing for some users.
+type partly struct {
+	module.UnreadStore
+	away map[mxid.UserID]error
+}
+
+func (s partly) Append(ctx context.Context, texts []module.UserText) []module.Result[int] {
+	results := s.UnreadStore.Append(ctx, texts)
+	for i, t := range texts {
+		if err := s.away[t.User]; err != nil {
+			results[i] = module.Result[int]{Err: err}
+		}
+	}
+	return results
+}
+
+func TestAddNamesTheUsersWhoAreLeft(t *testing.T) {
+	away := module.Unavailable(io.EOF)
+	store := partly{storetest.NewMemory().Unread(), map[mxid.UserID]error{
+		"@away:x": away, "@sender:x": away, "@damaged:x": fault.New(fault.Database, "unreadable"),
+		"@unconfirmed:x": module.Unavailable(fmt.Errorf("%w: no replica", fault.ErrNotConfirmed)),
+	}}
+	s := New(store, Config{}, 24*time.Hour, 0, newClock().tick, nil)
+	at := module.Place{Room: "!r:x", Position: 1, Thread: module.MainThread, Sender: "@sender:x"}
+	var decisions module.Decisions
+	for _, user := range []mxid.UserID{"@good:x", "@away:x", "@damaged:x", "@unconfirmed:x"} {
+		decisions = append(decisions, module.Decision{User: user, Result: results(t)["event"]})
+	}
+	left := new(module.LeftError)
+	if err := s.Add(t.Context(), at, decisions); !errors.As(err, &left) || fmt.Sprint(left.Users, left.Unconfirmed) != "[@away:x @sender:x @unconfirmed:x] [@unconfirmed:x]" {
+		t.Fatalf("got %v", left)
+	}
+	if err := s.Forget(t.Context(), "!r:x", 2, []mxid.UserID{"@good:x", "@away:x"}); !errors.As(err, &left) || fmt.Sprint(left.Users) != "[@away:x]" {
+		t.Errorf("got %v", err)
+	}
+	clear(store.away)
+	if err := s.Add(t.Context(), at, decisions.Of([]mxid.UserID{"@away:x", "@sender:x"})); err != nil {
+		t.Error(err)
+	}
+	if counts, err := s.Rooms(t.Context(), "@away:x"); err != nil || counts["!r:x"].Sum().Notifications != 1 {
+		t.Errorf("got %v, %v", counts, err)
 	}
 }

@@ -91,11 +91,12 @@ func (s *Store) list(ctx context.Context, room string) error {
 // stores the event.
 type Row struct {
 	Room, ID string // of the event
-	Text     string // from [Store.Add]
+	Position int64
+	Text     string // from [Store.Add] or [Store.Keep]
 }
 
-// Rows returns the rows that are older than age, by the clock of Redis. With an error, it
-// returns the rows of the masters that reply.
+// Rows returns the rows that are older than age, by the clock of Redis: those of a room in the
+// order of its events. With an error, it returns the rows of the masters that reply.
 func (s *Store) Rows(ctx context.Context, age time.Duration) (rows []Row, err error) {
 	var names []string
 	for n := range listings {
@@ -135,12 +136,18 @@ func (s *Store) rowsOf(ctx context.Context, names []string, age time.Duration) (
 		}
 		now, _ := strconv.ParseInt(fmt.Sprint(reply[0]), 10, 64)
 		for id, value := range pairs(reply[1]) {
-			written, text, _ := strings.Cut(value, " ")
-			if at, err := strconv.ParseInt(written, 10, 64); err == nil && now-at >= int64(age/time.Second) {
-				rows = append(rows, Row{Room: room, ID: id, Text: text})
+			r := Row{Room: room, ID: id}
+			var at int64
+			if n, err := fmt.Sscan(value, &at, &r.Position); err != nil || n < 2 || now-at < int64(age/time.Second) {
+				continue
 			}
+			r.Text = strings.SplitN(value, " ", 3)[2]
+			rows = append(rows, r)
 		}
 	}
+	slices.SortFunc(rows, func(a, b Row) int {
+		return cmp.Or(strings.Compare(a.Room, b.Room), cmp.Compare(a.Position, b.Position))
+	})
 	return rows, err
 }
 
@@ -158,5 +165,22 @@ func (s *Store) HandedOver(ctx context.Context, rows ...Row) error {
 			return nil
 		})
 		return err
+	})
+}
+
+// keepRow replaces the text of a row, unless another host has replaced or removed it. ARGV: the event's id, the text
+// after the time, and the new one.
+var keepRow = redis.NewScript(`
+local old = redis.call('HGET', KEYS[1], ARGV[1])
+local time, rest = string.match(old or '', '^(%d+ )(.*)$')
+if rest ~= ARGV[2] then return 0 end
+redis.call('HSET', KEYS[1], ARGV[1], time .. ARGV[3])
+return 1`)
+
+// Keep replaces the text of a row, unless another host has changed the row since it was read.
+func (s *Store) Keep(ctx context.Context, r Row, text string) error {
+	position := strconv.FormatInt(r.Position, 10) + " "
+	return s.do(ctx, func(ctx context.Context) error {
+		return keepRow.Run(ctx, s.client, []string{s.rowsKey(r.Room)}, r.ID, position+r.Text, position+text).Err()
 	})
 }

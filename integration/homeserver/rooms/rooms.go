@@ -97,10 +97,11 @@ func (s *Store) roomKeys(room string) []string {
 func (s *Store) do(ctx context.Context, operation func(ctx context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
-	if err := operation(ctx); err != nil {
-		return module.Unavailable(fmt.Errorf("host: %w", err))
+	err := operation(ctx)
+	if left := new(module.LeftError); err == nil || errors.As(err, &left) {
+		return err
 	}
-	return nil
+	return module.Unavailable(fmt.Errorf("host: %w", err))
 }
 
 // addEvent stores an event with the next position of its room, unless the room has an event with the same id, and its
@@ -108,24 +109,25 @@ func (s *Store) do(ctx context.Context, operation func(ctx context.Context) erro
 // too many members, it returns an empty text instead. KEYS: the room, the events, the event ids by position (to remove
 // the oldest events, a hundred at a time), the ids of the visible events, and the rows. ARGV: the event's id and text,
 // how many events stay, the new list of members or nothing, the user whose membership changes or nothing, the
-// membership, the most fields of a room, the row or nothing, and the room's new name or nothing.
+// membership, the most fields of a room, the row or nothing, and the room's new name or nothing. An event that has a row
+// keeps it.
 var addEvent = redis.NewScript(`
 local old = redis.call('HGET', KEYS[2], ARGV[1])
-local function row()
-	if ARGV[8] ~= '' then redis.call('HSET', KEYS[5], ARGV[1], redis.call('TIME')[1] .. ' ' .. ARGV[8]) end
+local function row(position)
+	if ARGV[8] ~= '' then redis.call('HSETNX', KEYS[5], ARGV[1], redis.call('TIME')[1] .. ' ' .. position .. ' ' .. ARGV[8]) end
 end
 if old then
-	row()
+	row(string.match(old, '^%d+'))
 	return {old, redis.call('HGETALL', KEYS[1])}
 end
 if ARGV[5] ~= '' then
 	if redis.call('HLEN', KEYS[1]) >= tonumber(ARGV[7]) and redis.call('HEXISTS', KEYS[1], 'is:' .. ARGV[5]) == 0 then return {''} end
 	redis.call('HSET', KEYS[1], 'is:' .. ARGV[5], ARGV[6])
 end
-row()
 if ARGV[4] ~= '' then redis.call('HSET', KEYS[1], 'members', ARGV[4]) end
 if ARGV[9] ~= '' then redis.call('HSET', KEYS[1], 'name', ARGV[9]) end
 local position = redis.call('HINCRBY', KEYS[1], 'position', 1)
+row(position)
 redis.call('HSET', KEYS[2], ARGV[1], position .. ' ' .. ARGV[2])
 redis.call('ZADD', KEYS[3], position, ARGV[1])
 if position % 100 == 0 then

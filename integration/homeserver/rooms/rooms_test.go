@@ -254,10 +254,24 @@ func TestTheOutboxHasTheRowsOfItsRooms(t *testing.T) {
 		t.Errorf("young rows: %v, %v", rows, err)
 	}
 	rows, err := s.Rows(t.Context(), 0)
-	if want := []Row{{"!a:x", "$1", "row of !a:x"}, {"!b:x", "$1", "row of !b:x"}}; err != nil || !slices.Equal(rows, want) {
+	if want := []Row{{"!a:x", "$1", 1, "row of !a:x"}, {"!b:x", "$1", 1, "row of !b:x"}}; err != nil || !slices.Equal(rows, want) {
 		t.Fatalf("got %v, %v, want %v", rows, err, want)
 	}
+	for _, text := range []string{"for some", "of another host, which read the first row"} {
+		if err := s.Keep(t.Context(), rows[0], text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, _, err := s.Add(t.Context(), "!a:x", Event{ID: "$1", JSON: "{}"}, Change{}, "row of !a:x"); err != nil {
+		t.Fatal(err)
+	}
+	if rows, err := s.Rows(t.Context(), 0); err != nil || len(rows) != 2 || rows[0].Text != "for some" {
+		t.Errorf("got %v, %v", rows, err)
+	}
 	if err := s.HandedOver(t.Context(), rows[0]); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Keep(t.Context(), rows[0], "of a host that was slower"); err != nil {
 		t.Fatal(err)
 	}
 	if rows, err = s.Rows(t.Context(), 0); err != nil || len(rows) != 1 || rows[0].Room != "!b:x" {
@@ -284,7 +298,7 @@ func TestTheOutboxOfOtherRoomsWorksBesideALostMaster(t *testing.T) {
 			if _, _, err := s.Add(t.Context(), name, Event{ID: "$1", JSON: "{}"}, Change{}, "row"); err != nil {
 				t.Fatalf("%s: %v", name, err)
 			}
-			added = append(added, Row{name, "$1", "row"})
+			added = append(added, Row{name, "$1", 1, "row"})
 		}
 		return added
 	}

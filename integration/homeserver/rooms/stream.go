@@ -7,6 +7,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/mxid"
 )
 
@@ -17,7 +18,8 @@ func (s *Store) userKeys(user mxid.UserID) (stream, rooms string) {
 	return s.prefix + "stream:{" + string(user) + "}", s.prefix + "rooms:{" + string(user) + "}"
 }
 
-// Show makes an event visible to the syncs of users. After a second call for an event, a sync may get the event again.
+// Show makes an event visible to the syncs of users. After a second call for an event, a sync may get the event again. If
+// the masters of some users do not reply, the error is a [module.LeftError].
 func (s *Store) Show(ctx context.Context, room string, e Event, users []mxid.UserID) error {
 	return s.do(ctx, func(ctx context.Context) error {
 		shown := s.roomKeys(room)[3]
@@ -34,15 +36,26 @@ func (s *Store) Changed(ctx context.Context, room string, users ...mxid.UserID) 
 }
 
 func (s *Store) announce(ctx context.Context, room, event string, users []mxid.UserID) error {
+	replies := make([]*redis.StringCmd, len(users))
 	_, err := s.client.Pipelined(ctx, func(p redis.Pipeliner) error {
-		for _, user := range users {
+		for i, user := range users {
 			stream, rooms := s.userKeys(user)
 			p.HSet(ctx, rooms, room, "")
-			p.XAdd(ctx, &redis.XAddArgs{Stream: stream, MaxLen: keptChanges, Approx: true, Values: []any{"room", room, "event", event}})
+			replies[i] = p.XAdd(ctx, &redis.XAddArgs{Stream: stream, MaxLen: keptChanges, Approx: true, Values: []any{"room", room, "event", event}})
 		}
 		return nil
 	})
-	return err
+	left := &module.LeftError{Reasons: []error{module.Unavailable(err)}}
+	for i, reply := range replies {
+		if reply.Err() != nil {
+			left.Users = append(left.Users, users[i])
+		}
+	}
+	if len(left.Users) == 0 {
+		return err
+	}
+	slices.Sort(left.Users)
+	return left
 }
 
 // AccountDataChanged tells the syncs of a user that account data of a type changed: of a room, or global if room is

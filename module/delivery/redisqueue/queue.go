@@ -83,18 +83,8 @@ func (q *Queue) Open(ctx context.Context) error {
 }
 
 // Parts implements [module.DeliveryQueue]: a part has the users of a master.
-func (q *Queue) Parts(ctx context.Context, users []mxid.UserID) (parts [][]mxid.UserID) {
-	numbers := map[*redis.Client]int{}
-	for _, user := range users {
-		master := q.pipelines.Master(ctx, q.keys.UserLog(user))
-		n, known := numbers[master]
-		if !known {
-			n = len(parts)
-			numbers[master], parts = n, append(parts, nil)
-		}
-		parts[n] = append(parts[n], user)
-	}
-	return parts
+func (q *Queue) Parts(ctx context.Context, users []mxid.UserID) [][]mxid.UserID {
+	return rediscommit.Parts(ctx, q.pipelines, users, q.keys.UserLog)
 }
 
 // HeldGateways implements [module.DeliveryQueue].

@@ -68,6 +68,11 @@ func unreadable(cause error) error {
 	return fault.Wrap(fault.Database, "The stored unread counts cannot be read.", cause)
 }
 
+// Parts returns the users in groups: the users of each master.
+func (s *Store) Parts(ctx context.Context, users []mxid.UserID) [][]mxid.UserID {
+	return rediscommit.Parts(ctx, s.pipelines, users, s.keys.Unread)
+}
+
 // push is a text on its way to a list.
 type push struct {
 	key, text string
