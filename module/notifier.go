@@ -214,7 +214,7 @@ type DeliveryQueue interface {
 	Complete(ctx context.Context, c *Claim, d Done) (left int, err error)
 
 	// Sent returns the text that Complete last stored for a pusher, with or without anything
-	// to send. The text is empty before Complete, and at the latest 30 days after it.
+	// to send. The text is empty before Complete, and at the latest a day after it.
 	Sent(ctx context.Context, user mxid.UserID, pusher string) (string, error)
 
 	// Postpone ends a claim: the pusher is due after the delay, at c.Gate, which the caller may

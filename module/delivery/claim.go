@@ -158,22 +158,40 @@ func (c *claimed) completeAgain(life context.Context, d module.Done) (left int, 
 	return left, ok
 }
 
-// postpone ends the claim. If that fails, the claim lapses. With fails, the user goes behind
-// others at the gate.
+// postpone ends the claim. While the queue is not available, it tries again, until the claim
+// lapses. With fails, the user goes behind others at the gate.
 func (c *claimed) postpone(delay time.Duration, fails bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), lease)
 	defer cancel()
+	retry.Repeat(ctx, 50*time.Millisecond, time.Second, func() bool {
+		if c.tryToPostpone(ctx, delay, fails) {
+			cancel()
+		}
+		return false
+	})
+}
+
+// tryToPostpone reports whether the claim has ended.
+func (c *claimed) tryToPostpone(ctx context.Context, delay time.Duration, fails bool) (ok bool) {
 	err := c.all.queue.Postpone(ctx, c.claim, delay, c.trouble.Stored(), fails)
 	if errors.Is(err, module.ErrFenced) && !c.isFenced(err) {
 		err = c.all.queue.Postpone(ctx, c.claim, delay, c.trouble.Stored(), fails)
 	}
 	if err != nil && !errors.Is(err, module.ErrFenced) {
 		c.all.failures.add("postpone a pusher", err)
+		return false
 	}
+	return true
 }
 
-// release makes the pusher due at once.
-func (c *claimed) release() { c.postpone(0, false) }
+// release makes the pusher due at once. If that fails, the claim lapses.
+func (c *claimed) release() { c.releaseIn(0) }
+
+func (c *claimed) releaseIn(delay time.Duration) {
+	ctx, cancel := context.WithTimeout(context.Background(), lease)
+	defer cancel()
+	c.tryToPostpone(ctx, delay, false)
+}
 
 // releaseAfter makes the pusher due after retryQueue because of an error. A lost claim needs
 // no release.
@@ -182,5 +200,5 @@ func (c *claimed) releaseAfter(doing string, err error) {
 		return
 	}
 	c.all.failures.add(doing, err)
-	c.postpone(retryQueue, false)
+	c.releaseIn(retryQueue)
 }

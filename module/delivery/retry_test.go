@@ -2,6 +2,7 @@ package delivery
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -177,4 +178,29 @@ func TestAPusherThatIsNotFoundIsAskedForRarely(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A wait that the queue did not store would end with the claim.
+func TestAPostponementIsRepeated(t *testing.T) {
+	inBubble(t, func(w *world) {
+		asked := 0
+		w.answer("gw", func(context.Context, sent) (module.GatewayAnswer, error) {
+			asked++
+			return module.GatewayAnswer{Status: 429, RetryAfter: 10 * time.Minute}, nil
+		})
+		lost := 0
+		w.queue.Fail = func(operation string) error {
+			if operation == "postpone" && lost < 3 {
+				lost++
+				return errors.New("away")
+			}
+			return nil
+		}
+		w.set(name1, "key", "gw")
+		w.notify(w.host(), 1, "!r:h", name1)
+		time.Sleep(9 * time.Minute)
+		if asked != 1 || lost != 3 {
+			t.Errorf("asked %d times, after %d lost postponements", asked, lost)
+		}
+	})
 }

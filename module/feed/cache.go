@@ -14,9 +14,9 @@ import (
 // change of the user was reported since the read began: a report drops the entry, and a read
 // fills only the entry that was there when it began. It is safe for concurrent use.
 type cache[V any] struct {
-	limit   int                   // bytes of all entries
-	bytesOf func(V) int           // of a value
-	maxAge  func(V) time.Duration // since its read began; nil if values have no age
+	limit   int           // bytes of all entries
+	bytesOf func(V) int   // of a value
+	maxAge  time.Duration // since the read of a value began; 0 if values have no age
 
 	mu      sync.RWMutex
 	users   map[mxid.UserID]*entry[V]
@@ -102,7 +102,7 @@ func (c *cache[V]) look(l lookup[V], first int, now time.Time) (missing []int) {
 }
 
 func (c *cache[V]) isCurrent(e *entry[V], now time.Time) bool {
-	return !e.isMark() && c.watch != 0 && e.watch == c.watch && (c.maxAge == nil || now.Sub(e.read) < c.maxAge(e.value))
+	return !e.isMark() && c.watch != 0 && e.watch == c.watch && (c.maxAge == 0 || now.Sub(e.read) < c.maxAge)
 }
 
 func (c *cache[V]) mark(l lookup[V], missing []int, now time.Time) []mark[V] {

@@ -68,7 +68,7 @@ func New(stores module.Stores, cfg Config, observer observe.Observer, listeners 
 		pushers: newCache(cfg.MaxBytes/2, pusherBytes), pushersWanted: make(chan struct{}),
 		begun: make(chan struct{}, 1),
 	}
-	f.pushers.maxAge = f.maxAgeOfPushers
+	f.pushers.maxAge = min(cfg.Recheck, pushersAge)
 	f.syncs.waiting, f.syncs.failed = map[mxid.UserID]map[*waitingSync]struct{}{}, make(chan struct{}, 1)
 	f.wantPushers = sync.OnceFunc(func() { close(f.pushersWanted) })
 	f.pusherStore, _ = stores.Pushers.(module.PusherWatcher)

@@ -9,10 +9,10 @@ import (
 	"github.com/pushfx/pushfx/module/pusher"
 )
 
-// sessionAge is the age at which cached pushers are read again, so that [module.Accounts] are
+// pushersAge is the age at which cached pushers are read again, so that [module.Accounts] are
 // asked again: if a host's call at a logout fails, no change of pushers tells of it. It is
-// as long as a logged-out device may get notifications then.
-const sessionAge = 30 * time.Second
+// as long as a logged-out device may get notifications then, and a first pusher none.
+const pushersAge = 30 * time.Second
 
 // Pushers returns the pushers of users, in their order: from the cache or else from load,
 // which gets the users that are missing, and is [module.HostService.Pushers]. Users without
@@ -22,7 +22,7 @@ const sessionAge = 30 * time.Second
 // change by another host within milliseconds. The cache is empty while changes are not
 // watched: before [Feed.Run], after a disconnection (which can take 5 seconds to notice),
 // and if the store is no [module.PusherWatcher]. Since a message can be lost, a list is read
-// again after [Config.Recheck], and a list with pushers after at most 30 seconds.
+// again after [Config.Recheck], and after 30 seconds at the latest.
 func (f *Feed) Pushers(
 	ctx context.Context, users []mxid.UserID, load func(context.Context, []mxid.UserID) map[mxid.UserID]module.Result[pusher.List],
 ) []module.Result[pusher.List] {
@@ -44,13 +44,6 @@ func (f *Feed) Pushers(
 		lists[m.at].Err = failed[m.user]
 	}
 	return lists
-}
-
-func (f *Feed) maxAgeOfPushers(list pusher.List) time.Duration {
-	if list.Len() > 0 {
-		return min(f.cfg.Recheck, sessionAge)
-	}
-	return f.cfg.Recheck
 }
 
 // pusherBytes is about as much memory as a list takes, at most.

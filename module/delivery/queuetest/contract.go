@@ -224,6 +224,7 @@ func (c *contract) postpones() {
 	trouble := module.Trouble{Generation: 7, Text: "it's\nbad"}
 	begun := time.Now()
 	c.postpone(c.q, one, 3*short, trouble, false)
+	c.postpone(c.q, one, long, module.Trouble{}, true) // a repetition changes nothing
 	c.wantFenced("complete", func() error { _, err := c.q.Complete(c.Context(), one, module.Done{To: one.Number + 1}); return err })
 	c.wantFenced("renew", func() error { return c.q.Renew(c.Context(), one, long, false) })
 	log := c.log()
@@ -245,10 +246,12 @@ func (c *contract) postpones() {
 	if got := c.log().Pushers[0].Trouble; got != other {
 		c.Errorf("got trouble %+v", got)
 	}
-	c.postpone(c.other, taken.Claim, 0, module.Trouble{}, false)
+	done := taken.Claim
+	c.postpone(c.other, done, 0, module.Trouble{}, false)
 	if taken = c.claim(c.q, "a"); taken.Trouble != (module.Trouble{}) || metas(taken.Notifications) != "2" {
 		c.Errorf("claimed %+v", taken)
 	}
+	c.wantFenced("a repetition behind another claim", func() error { return c.other.Postpone(c.Context(), done, 0, module.Trouble{}, false) })
 }
 
 func (c *contract) hastens() {

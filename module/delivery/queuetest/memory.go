@@ -3,6 +3,7 @@ package queuetest
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -69,6 +70,7 @@ type memoryState struct {
 	lost    map[int64]bool // numbers that were cut
 	until   time.Time      // when it is due, or its claim lapses
 	nonce   string         // of its claim, or empty
+	ended   string         // the nonce of the claim that was postponed last
 	delayed bool           // it was never claimed
 	gate    string
 	trouble module.Trouble
@@ -494,14 +496,29 @@ func (m *Memory) Sent(ctx context.Context, user mxid.UserID, pusher string) (str
 func (m *Memory) Postpone(ctx context.Context, c *module.Claim, delay time.Duration, trouble module.Trouble, fails bool) error {
 	log, p, err := m.of(ctx, "postpone", c)
 	if err != nil {
+		if m.hasPostponed(c) && errors.Is(err, module.ErrFenced) {
+			return nil
+		}
 		return err
 	}
 	defer m.mu.Unlock()
-	p.nonce, p.until, p.gate, p.trouble = "", time.Now().Add(delay), c.Gate, trouble
+	p.nonce, p.ended, p.until, p.gate, p.trouble = "", c.Nonce, time.Now().Add(delay), c.Gate, trouble
 	if fails {
 		log.fails[c.Gate] = true
 	}
 	return nil
+}
+
+// hasPostponed reports whether a postponement of a claim is repeated.
+func (m *Memory) hasPostponed(c *module.Claim) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	log := m.logs[c.User]
+	if log == nil || log.pushers[c.Pusher] == nil {
+		return false
+	}
+	p := log.pushers[c.Pusher]
+	return p.nonce == "" && p.ended == c.Nonce && p.number == c.Number
 }
 
 // Renew implements [module.DeliveryQueue].

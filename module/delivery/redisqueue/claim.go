@@ -20,8 +20,9 @@ import (
 	"github.com/pushfx/pushfx/module/stored"
 )
 
-// sentLasts is how long a pusher's last counts are kept.
-const sentLasts = 30 * 24 * time.Hour
+// sentLasts is how long a pusher's last counts are kept, also if the pusher is gone. After that a
+// pusher may get the same counts once more.
+const sentLasts = 24 * time.Hour
 
 // Claim implements [module.DeliveryQueue]. Each request has a nonce of its own: a user who is
 // listed in two shards may be in two requests, and the second one must not claim again.

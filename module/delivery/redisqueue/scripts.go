@@ -237,13 +237,14 @@ return {after - to, empty}`
 
 // postponeScript ends or renews a claim. ARGV: pusher, nonce, its number, delay, the gate's
 // digest ("" to renew), trouble, the digest of a gate to mark as failing or "". It returns 1,
-// or 0 if the claim is lost.
+// or 0 if the claim is lost. A repetition changes nothing: the pusher may be due earlier now.
 const postponeScript = `
 local key, nonce = KEYS[1], ARGV[2]
 local got = redis.call('HMGET', key, '#log', ARGV[1])
 if not (got[1] and got[2]) then return {0} end
 local til, by, n, gate, rest = string.match(got[2], ` + stored.PusherStatePattern + `)
-if n ~= ARGV[3] or by ~= nonce and (by ~= '-' .. nonce or ARGV[5] == '') then return {0} end
+if n == ARGV[3] and by == '-' .. nonce and ARGV[5] ~= '' then return {1} end
+if n ~= ARGV[3] or by ~= nonce then return {0} end
 if ARGV[5] ~= '' then by, gate, rest = '-' .. nonce, ARGV[5], ARGV[6] end
 redis.call('HSET', key, ARGV[1], string.format('%d %s %s %s %s', now + ARGV[4], by, n, gate, rest))
 local gates = string.match(got[1], '^.* (.*)$')
