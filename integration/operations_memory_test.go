@@ -73,9 +73,7 @@ func TestFullMemoryBehavesAsThePageSays(t *testing.T) {
 	}
 }
 
-// The test measures the memory of the process, so no test runs beside it.
-//
-//nolint:paralleltest // see above
+// The test measures the memory of the process, so it is not parallel and no test runs beside it.
 func TestSmallSettingsBoundTheMemoryOfAHost(t *testing.T) {
 	redistest.Require(t)
 	const users = 1000
