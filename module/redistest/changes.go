@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os/exec"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -213,7 +214,8 @@ func (m *SlotMove) Finish(ctx context.Context) error {
 	if err := m.to.setSlot(ctx, m.slot, "node", m.to.id); err != nil {
 		return err
 	}
-	if err := m.from.setSlot(ctx, m.slot, "node", m.to.id); err != nil {
+	err := m.from.setSlot(ctx, m.slot, "node", m.to.id)
+	if err != nil && !strings.Contains(err.Error(), "only with masters") { // it may have become a replica
 		return err
 	}
 	for _, node := range m.cluster.nodes {
