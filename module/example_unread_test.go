@@ -3,6 +3,7 @@ package module_test
 import (
 	"context"
 	"errors"
+	"slices"
 	"testing"
 	"time"
 
@@ -38,23 +39,22 @@ type noStream struct{}
 
 func (noStream) show(module.Place) {}
 
-// newEvent is called from the outbox until it returns nil.
-func (r *rooms) newEvent(ctx context.Context, at module.Place, event module.Event, members []match.Member) error {
+// newEvent is called from the outbox, with all members as toCount and toNotify, and then with
+// the users that module.Left returns for the errors, until nobody is left.
+func (r *rooms) newEvent(
+	ctx context.Context, at module.Place, event module.Event, members []match.Member, toCount, toNotify []mxid.UserID,
+) (uncounted, unnotified error) {
 	event.Position, event.Thread = at.Position, at.Thread
 	counting, cancel := context.WithTimeout(ctx, time.Second)
-	decisions, err := r.notifier.Decide(counting, event, members)
-	if err == nil {
-		err = r.unread.Add(counting, at, decisions)
-	}
+	decisions, undecided := r.notifier.Decide(counting, event, members)
+	uncounted = errors.Join(undecided, r.unread.Add(counting, at, decisions.Of(toCount)))
 	cancel()
 	r.stream.show(at) // in /sync, from now on; after an error, without its count
-	if err == nil {
-		err = r.notifier.Notify(ctx, event, decisions)
+	unnotified = errors.Join(undecided, r.notifier.Notify(ctx, event, decisions.Of(toNotify)))
+	if at.Sender != "" {
+		unnotified = errors.Join(unnotified, r.notifier.UpdateBadges(ctx, at.Sender)) // has read the thread
 	}
-	if err == nil && at.Sender != "" {
-		err = r.notifier.UpdateBadges(ctx, at.Sender) // has read the thread
-	}
-	return err
+	return uncounted, unnotified
 }
 
 // receipt is called with the position of the event of an m.read or m.read.private.
@@ -97,36 +97,52 @@ func (r *rooms) firstSync(ctx context.Context, user mxid.UserID, joined, invited
 	return counts, errors.Join(err, failed)
 }
 
-// uncounted is a homeserver's Redis that cannot be reached.
+// uncounted is a homeserver's Redis, in which some users cannot be reached.
 type uncounted struct {
 	module.UnreadService
 	module.Notifier
-	shown, notified bool
+	shown             bool
+	counted, notified []mxid.UserID
 }
 
-func (u *uncounted) Decide(context.Context, module.Event, []match.Member) (module.Decisions, error) {
-	return nil, nil
+func (u *uncounted) Decide(_ context.Context, _ module.Event, members []match.Member) (decisions module.Decisions, _ error) {
+	for _, m := range members {
+		decisions = append(decisions, module.Decision{User: m.User})
+	}
+	return decisions, nil
 }
 
-func (u *uncounted) Add(ctx context.Context, _ module.Place, _ module.Decisions) error {
+func (u *uncounted) Add(ctx context.Context, _ module.Place, decisions module.Decisions) error {
+	for _, d := range decisions {
+		u.counted = append(u.counted, d.User)
+	}
 	if _, found := ctx.Deadline(); !found {
 		return nil
 	}
-	return module.Unavailable(nil)
+	return &module.LeftError{Users: []mxid.UserID{"@b:x"}, Reasons: []error{module.Unavailable(nil)}}
 }
 
-func (u *uncounted) Notify(context.Context, module.Event, module.Decisions) error {
-	u.notified = true
+func (u *uncounted) Notify(_ context.Context, _ module.Event, decisions module.Decisions) error {
+	for _, d := range decisions {
+		u.notified = append(u.notified, d.User)
+	}
 	return nil
 }
 
 func (u *uncounted) show(module.Place) { u.shown = true }
 
-// The event is shown although it could not be counted. The outbox calls again.
+// The event is shown although it could not be counted for a user. The outbox repeats one call for this user.
 func TestAnEventIsShownWithoutItsCount(t *testing.T) {
 	var u uncounted
 	r := &rooms{&u, &u, zap.NewNop(), &u}
-	if err := r.newEvent(t.Context(), module.Place{Position: 1}, module.Event{}, nil); err == nil || !u.shown || u.notified {
-		t.Errorf("error %v, shown is %t, notified is %t", err, u.shown, u.notified)
+	members := []match.Member{{User: "@a:x"}, {User: "@b:x"}}
+	failed, unnotified := r.newEvent(t.Context(), module.Place{Position: 1}, module.Event{}, members, []mxid.UserID{"@a:x", "@b:x"}, []mxid.UserID{"@a:x", "@b:x"})
+	left, all := module.Left(failed)
+	if all || !slices.Equal(left, []mxid.UserID{"@b:x"}) || unnotified != nil || !u.shown || len(u.notified) != 2 {
+		t.Errorf("left are %v, all: %t, %v, shown is %t, notified are %v", left, all, unnotified, u.shown, u.notified)
+	}
+	r.newEvent(t.Context(), module.Place{Position: 1}, module.Event{}, module.MembersOf(members, left), left, nil)
+	if !slices.Equal(u.counted, []mxid.UserID{"@a:x", "@b:x", "@b:x"}) || len(u.notified) != 2 {
+		t.Errorf("counted are %v, notified %v", u.counted, u.notified)
 	}
 }

@@ -3,6 +3,7 @@ package delivery_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log"
 	"os"
 	"regexp"
@@ -14,18 +15,20 @@ import (
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/fault"
 	"github.com/pushfx/pushfx/module/match"
+	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/redistest"
 )
 
 // row is an event that waits for Notify.
 type row struct {
 	event   module.Event
-	members []match.Member
+	members []match.Member // who are left
 }
 
 // outbox is a table of rows.
 type outbox interface {
 	delete(ctx context.Context, r row) error
+	keep(ctx context.Context, r row, members []match.Member) error
 	olderThan(ctx context.Context, age time.Duration) []row
 }
 
@@ -42,21 +45,19 @@ func announce(ctx context.Context, notifier module.Notifier, create, levels stri
 		Room: match.Room{MemberCount: 2, Power: power},
 	}
 	members := []match.Member{{User: "@alice:example.org", DisplayName: "Alice"}}
-	decisions, err := notifier.Decide(ctx, event, members)
-	if err != nil {
-		return err
-	}
-	return notifier.Notify(ctx, event, decisions)
+	decisions, undecided := notifier.Decide(ctx, event, members)
+	return errors.Join(undecided, notifier.Notify(ctx, event, decisions))
 }
 
 // handOver is called when the transaction has committed.
 func handOver(ctx context.Context, notifier module.Notifier, rows outbox, r row) error {
-	decisions, err := notifier.Decide(ctx, r.event, r.members)
-	if err == nil {
-		err = notifier.Notify(ctx, r.event, decisions)
-	}
-	if err != nil && !module.IsPermanent(err) {
+	decisions, undecided := notifier.Decide(ctx, r.event, r.members)
+	err := errors.Join(undecided, notifier.Notify(ctx, r.event, decisions))
+	switch left, all := module.Left(err); {
+	case all:
 		return err // the row stays
+	case len(left) > 0:
+		return errors.Join(err, rows.keep(ctx, r, module.MembersOf(r.members, left)))
 	}
 	return errors.Join(err, rows.delete(ctx, r))
 }
@@ -70,22 +71,26 @@ func handOverRest(ctx context.Context, notifier module.Notifier, rows outbox) {
 
 type notified struct {
 	module.Notifier
-	calls, failures int
-	refuses         bool // after the failures
+	got      []string // events and users of each call
+	failures []error  // of the calls
 }
 
-func (n *notified) Decide(_ context.Context, _ module.Event, members []match.Member) (module.Decisions, error) {
-	return make(module.Decisions, len(members)), nil
+func (n *notified) Decide(_ context.Context, _ module.Event, members []match.Member) (decisions module.Decisions, _ error) {
+	for _, m := range members {
+		decisions = append(decisions, module.Decision{User: m.User})
+	}
+	return decisions, nil
 }
 
-func (n *notified) Notify(context.Context, module.Event, module.Decisions) error {
-	if n.calls++; n.calls <= n.failures {
-		return module.Unavailable(context.DeadlineExceeded)
+func (n *notified) Notify(_ context.Context, _ module.Event, decisions module.Decisions) (err error) {
+	users := ""
+	for _, d := range decisions {
+		users += string(d.User)
 	}
-	if n.refuses {
-		return fault.New(fault.InvalidParam, "The event is too large.")
+	if n.got = append(n.got, users); len(n.failures) > 0 {
+		err, n.failures = n.failures[0], n.failures[1:]
 	}
-	return nil
+	return err
 }
 
 type rows struct{ left []row }
@@ -95,20 +100,34 @@ func (o *rows) delete(context.Context, row) error {
 	return nil
 }
 
+func (o *rows) keep(_ context.Context, _ row, members []match.Member) error {
+	o.left[0].members = members
+	return nil
+}
+
 func (o *rows) olderThan(context.Context, time.Duration) []row { return o.left }
 
-func TestTheOutboxOfThePageRepeatsFailedCalls(t *testing.T) {
-	for name, n := range map[string]*notified{"accepted": {failures: 2}, "refused": {failures: 2, refuses: true}} {
+func TestTheOutboxOfThePageRepeatsForTheUsersWhoAreLeft(t *testing.T) {
+	away := module.Unavailable(context.DeadlineExceeded)
+	left := &module.LeftError{Users: []mxid.UserID{"@b:x"}, Reasons: []error{away}}
+	for name, test := range map[string]struct {
+		failures []error
+		want     string
+	}{
+		"all":     {[]error{away, away}, "[@a:x@b:x @a:x@b:x @a:x@b:x]"},
+		"some":    {[]error{left, left}, "[@a:x@b:x @b:x @b:x]"},
+		"refused": {[]error{away, fault.New(fault.InvalidParam, "The event is too large.")}, "[@a:x@b:x @a:x@b:x]"},
+	} {
 		t.Run(name, func(t *testing.T) {
-			o := &rows{left: make([]row, 1)}
+			n, o := &notified{failures: test.failures}, &rows{left: []row{{members: []match.Member{{User: "@a:x"}, {User: "@b:x"}}}}}
 			if err := handOver(t.Context(), n, o, o.left[0]); err == nil || len(o.left) != 1 {
 				t.Errorf("got error %v, and %d rows are left", err, len(o.left))
 			}
 			for range 3 {
 				handOverRest(t.Context(), n, o)
 			}
-			if n.calls != 3 || len(o.left) != 0 {
-				t.Errorf("%d calls, and %d rows are left", n.calls, len(o.left))
+			if fmt.Sprint(n.got) != test.want || len(o.left) != 0 {
+				t.Errorf("got %v, and %d rows are left", n.got, len(o.left))
 			}
 		})
 	}

@@ -1,0 +1,173 @@
+package integration
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"go.uber.org/fx"
+
+	"github.com/pushfx/pushfx"
+	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/fault"
+	"github.com/pushfx/pushfx/module/match"
+	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/pusher"
+	"github.com/pushfx/pushfx/module/redistest"
+)
+
+// leftRow is an event of an outbox, with the users who are left for each call.
+type leftRow struct {
+	event           int
+	count, notified []mxid.UserID
+}
+
+// awayMaster is a cluster of which a master is away. A third of the members of a room is on it.
+type awayMaster struct {
+	t        *testing.T
+	notifier module.Notifier
+	unread   module.UnreadService
+	pushers  module.PusherService
+	gateway  *testGateway
+	members  []mxid.UserID
+}
+
+// handOver makes the calls of an event, and returns the row if somebody is left.
+func (a *awayMaster) handOver(r leftRow) (rest []leftRow) {
+	a.t.Helper()
+	ctx, e := context.WithoutCancel(a.t.Context()), message(r.event)
+	var members []match.Member
+	for _, user := range a.members {
+		members = append(members, match.Member{User: user})
+	}
+	decisions, undecided := a.notifier.Decide(ctx, e, module.MembersOf(members, append(slices.Clone(r.count), r.notified...)))
+	uncounted := a.unread.Add(ctx, module.Place{Room: "!room:x", Position: int64(r.event + 1), Thread: module.MainThread}, decisions.Of(r.count))
+	unnotified := a.notifier.Notify(ctx, e, decisions.Of(r.notified))
+	if len(r.notified) == 0 {
+		undecided = nil
+	}
+	left := leftRow{event: r.event}
+	var isAll [2]bool
+	left.count, isAll[0] = module.Left(errors.Join(undecided, uncounted))
+	left.notified, isAll[1] = module.Left(errors.Join(undecided, unnotified))
+	if isAll != [2]bool{} {
+		a.t.Fatalf("event %d: an error names nobody: %v", r.event, fault.Details(errors.Join(undecided, uncounted, unnotified)))
+	}
+	if len(left.count)+len(left.notified) == 0 {
+		return nil
+	}
+	return []leftRow{left}
+}
+
+// got returns the events that each member got, in order.
+func (a *awayMaster) got() map[string][]string {
+	all, _ := a.gateway.All()
+	got := map[string][]string{}
+	for _, n := range all {
+		got[n.Devices[0].Pushkey] = append(got[n.Devices[0].Pushkey], n.EventID)
+	}
+	return got
+}
+
+// wantEach waits until each user has each event, and checks that they came once and in order.
+func (a *awayMaster) wantEach(what string, users []mxid.UserID, events int) {
+	a.t.Helper()
+	var want []string
+	for e := range events {
+		want = append(want, fmt.Sprint("$", e))
+	}
+	eventually(a.t, what, func() bool {
+		got := a.got()
+		return !slices.ContainsFunc(users, func(user mxid.UserID) bool { return len(got[string(user)]) < events })
+	})
+	got := a.got()
+	for _, user := range users {
+		if !slices.Equal(got[string(user)], want) {
+			a.t.Errorf("%s: %s got %v", what, user, got[string(user)])
+		}
+	}
+}
+
+func TestAnOutboxBesideAMasterThatIsAway(t *testing.T) {
+	t.Parallel()
+	const events, rounds, users = 300, 10, 9
+	for name, test := range map[string]struct{ lose, restore func(*redistest.Server) }{
+		"killed":  {(*redistest.Server).Stop, (*redistest.Server).Start},
+		"hanging": {(*redistest.Server).Pause, (*redistest.Server).Resume},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			cluster := redistest.Cluster(t, 3, 0, "--cluster-require-full-coverage", "no", "--appendonly", "yes")
+			client := redis.NewClusterClient(&redis.ClusterOptions{
+				Addrs: cluster.Addrs(), ContextTimeoutEnabled: true, ClusterStateReloadInterval: time.Second, DialTimeout: 1200 * time.Millisecond, DialerRetries: 2,
+			})
+			t.Cleanup(func() { client.Close() })
+			a := &awayMaster{t: t, gateway: newTestGateway(t)}
+			startHost(t, client, pushfx.Delivery, pushfx.Unread, fx.Decorate(allowLoopback), fx.Populate(&a.notifier, &a.unread, &a.pushers),
+				fx.Provide(func() module.NotifiedEvents { return roomEvents{} }))
+			lost := cluster.Masters()[0]
+			var affected, others []mxid.UserID
+			for n := 0; len(a.members) < users; n++ {
+				user := mxid.UserID(fmt.Sprintf("@user%d:x", n))
+				master, err := client.MasterForKey(t.Context(), eventKey(string(user)))
+				if err != nil {
+					t.Fatal(err)
+				}
+				if of := &others; master.Options().Addr == lost.Addr() && len(affected) < users/3 {
+					affected = append(affected, user)
+				} else if master.Options().Addr != lost.Addr() && len(others) < users*2/3 {
+					*of = append(*of, user)
+				} else {
+					continue
+				}
+				a.members = append(a.members, user)
+				if err := a.pushers.Set(t.Context(), user, pusherAt(a.gateway.url, string(user)), pusher.KeepOthers); err != nil {
+					t.Fatal(err)
+				}
+			}
+			took := make([]time.Duration, events)
+			if rows := a.handOver(leftRow{0, a.members, a.members}); len(rows) > 0 {
+				t.Fatalf("left are %v", rows)
+			}
+			a.wantEach("before", a.members, 1)
+			test.lose(lost)
+			var rows []leftRow
+			for e := 1; e < events; e++ {
+				began := time.Now()
+				rows = append(rows, a.handOver(leftRow{e, a.members, a.members})...)
+				took[e] = time.Since(began)
+			}
+			slices.Sort(took)
+			t.Logf("the calls of an event take p50 %v, p99 %v, at most %v", took[events/2], took[events*99/100], took[events-1])
+			for range rounds {
+				var left []leftRow
+				for _, r := range rows {
+					left = append(left, a.handOver(r)...)
+				}
+				rows = left
+			}
+			a.wantEach("members on living masters", others, events)
+			if len(rows) != events-1 {
+				t.Errorf("%d rows are left", len(rows))
+			}
+			test.restore(lost)
+			for _, r := range rows {
+				eventually(t, "the event is handed over", func() bool {
+					left := a.handOver(r)
+					if len(left) > 0 {
+						r = left[0]
+					}
+					return len(left) == 0
+				})
+			}
+			if name == "killed" {
+				a.wantEach("members on the master that was away", affected, events)
+			} // after a lost reply, an event may come twice
+			a.wantEach("the others again", others, events)
+		})
+	}
+}
