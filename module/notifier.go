@@ -168,7 +168,7 @@ type GatewayAnswer struct {
 // whose claim has lapsed, once Append has returned.
 //
 // An SQL queue has two tables. One has a row for each notification. The other has a row for
-// each pusher with something to send: user, pusher, gate, place, due, nonce, trouble. Look
+// each pusher with something to send: user, pusher, gate, place, cuts, due, nonce, trouble. Look
 // and Claim are one statement on it: SELECT ... WHERE due <= now() FOR UPDATE SKIP LOCKED.
 //
 // The queue has its own clock, independent of the hosts' clocks. It does not interpret the

@@ -50,8 +50,8 @@ type Config struct {
 	MaxAge  time.Duration
 	CallAge time.Duration
 
-	// MaxBacklog bounds the notifications that wait for a user. A log that is longer by a
-	// fifth is cut: low priority first, then the oldest of the room with most. Default 100.
+	// MaxBacklog bounds the notifications that wait for a pusher. If a fifth more wait, it loses
+	// some: low priority first, then the oldest of the room with most. Default 100.
 	MaxBacklog int
 
 	// MaxUserBytes bounds the stored bodies of a user's notifications. Further

@@ -8,9 +8,11 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/redisclient"
 	"github.com/pushfx/pushfx/module/stored"
 )
@@ -73,16 +75,26 @@ func (q *Queue) appendCall(a module.Addition, nonce string, done *module.Appende
 			delay, wait = -1, a.Lease
 		}
 		args = append(args, r.Pusher, stored.GateDigest(r.Gate), delay, r.Generation)
-		if e := entryAt(one.entries, r.Gate); e != nil {
-			e.delay = min(e.delay, wait)
-		} else {
-			one.entries = append(one.entries, newEntry(a.User, r.Gate, wait, names))
+		e := entryAt(one.entries, r.Gate)
+		if e == nil {
+			e = newEntry(a.User, r.Gate, wait, names)
+			one.entries = append(one.entries, e)
 		}
+		// A host does not claim at a gate that fails. Most pushers there wait for their next
+		// try, so a listing that is due now would make a look claim in vain.
+		e.afterReply = e.afterReply || wait == 0 || q.behind.has(e.listing)
+		e.delay = min(e.delay, wait)
 	}
 	one.call = appendTo.Call([]string{q.keys.UserLog(a.User)}, args...)
 	one.replied = func(reply []any) error {
 		*kept = number(reply[0]) == 2
-		return readAppended(a, nonce, one, reply, done)
+		if err := readAppended(a, nonce, one, reply, done); err != nil {
+			return err
+		}
+		for _, e := range one.entries {
+			q.behind.set(e.listing, e.isBehind)
+		}
+		return nil
 	}
 	return one
 }
@@ -95,6 +107,42 @@ func entryAt(entries []*entry, gate string) *entry {
 }
 
 var errTooManyUnconfirmed = errors.New("a thousand notifications of the user are not confirmed by replicas or a disk")
+
+// behind has users with a pusher at a gate that has something to send already: it waits, or
+// is claimed. The next append finds it so again, and lists the user once, as its reply says.
+// Otherwise it would list the user for its claim, too.
+type behind struct {
+	mu    sync.Mutex
+	users map[userAt]struct{} // at most maxBehind
+}
+
+type userAt struct {
+	user mxid.UserID
+	gate string
+}
+
+const maxBehind = 10_000
+
+func (b *behind) has(l *listing) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	_, found := b.users[userAt{l.user, l.gate}]
+	return found
+}
+
+func (b *behind) set(l *listing, isBehind bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	at := userAt{l.user, l.gate}
+	switch {
+	case !isBehind:
+		delete(b.users, at)
+		return
+	case b.users == nil || len(b.users) >= maxBehind:
+		b.users = map[userAt]struct{}{}
+	}
+	b.users[at] = struct{}{}
+}
 
 // readAppended reads the reply of appendScript, and what it means for the listings.
 func readAppended(a module.Addition, nonce string, one *listedCall, reply []any, done *module.Appended) error {
@@ -124,10 +172,12 @@ func readAppended(a module.Addition, nonce string, one *listedCall, reply []any,
 		case 3:
 			done.Hastened = true
 		}
-		if wait < e.delay {
+		if wait < e.delay || e.afterReply && !e.waits {
 			e.delay, e.isListed = max(0, wait), false
 		}
+		e.waits, e.isBehind = true, e.isBehind || kind != 1
 	}
+	one.entries = slices.DeleteFunc(one.entries, func(e *entry) bool { return e.afterReply && !e.waits })
 	return nil
 }
 

@@ -84,6 +84,10 @@ type entry struct {
 	delay time.Duration
 	fails bool // whether the user is listed as [module.DueUser.Fails]
 
+	afterReply bool // the call's reply says when to list the user
+	waits      bool // by the reply, a pusher has something to send at the gate
+	isBehind   bool // and the call has not claimed it
+
 	by          *listCall // the first try
 	isListed    bool
 	err         error
@@ -116,6 +120,9 @@ func (x *Index) sendListed(ctx context.Context, do sender, all []*listedCall) {
 	for i, one := range all {
 		commands[i], times[i] = counted(one.call)
 		for _, e := range one.entries {
+			if e.afterReply {
+				continue
+			}
 			own := x.pipelines.Master(ctx, x.keys.UserLog(e.user))
 			shard, isNear := shards[own]
 			if !isNear {

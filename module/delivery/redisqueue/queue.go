@@ -49,6 +49,7 @@ type Queue struct {
 	Index Index
 
 	completions completions
+	behind      behind
 }
 
 // connection is what a queue and its index share.

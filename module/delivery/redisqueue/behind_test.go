@@ -1,0 +1,62 @@
+package redisqueue_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/redistest"
+)
+
+// A pusher that waits for an hour is not looked at because of later notifications, and each of
+// them lists its user once.
+func TestAnAppendToAPusherThatWaitsListsOnce(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, redistest.Single(t).Client(t))
+	claim := h.mustAdd(alice, 1, "p")[0]
+	if err := h.Postpone(t.Context(), claim, time.Hour, module.Trouble{Text: "x"}, true); err != nil {
+		t.Fatal(err)
+	}
+	listings := 0
+	h.after = func(cmd redis.Cmder) error {
+		if isOfIndex(cmd) {
+			listings++
+		}
+		return nil
+	}
+	look := func() (users int) {
+		looked, err := h.Look(t.Context(), module.Look{Limit: 100, Lease: lease, Gate: func(string) (int, int, bool) { return 100, 100, false }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, u := range looked.Users {
+			r := h.Claim(t.Context(), []module.ClaimRequest{{
+				DueUser: u, Lease: lease, Limit: 1, Read: 1, Pushers: []module.PusherGate{{Pusher: "p", Gate: gate}},
+			}})[0]
+			if r.Err != nil || len(r.Value.Pushers) > 0 {
+				t.Fatalf("got %+v", r)
+			}
+		}
+		return len(looked.Users)
+	}
+	time.Sleep(2 * lease) // the listing of the claim
+	for look() > 0 {
+	}
+	for n := range 5 {
+		listings = 0
+		a := module.Addition{User: alice, Notification: note(n + 2), Lease: lease, MaxUserBytes: 1 << 18}
+		a.Pushers = []module.Recipient{{Pusher: "p", Gate: gate, Claim: n > 1}} // the gate opens
+		if r := h.Append(t.Context(), []module.Addition{a})[0]; r.Err != nil || r.Value.Claims[0] != nil {
+			t.Fatalf("got %+v", r)
+		}
+		if listings != 1 {
+			t.Errorf("%d: the user was listed %d times", n, listings)
+		}
+	}
+	time.Sleep(2 * lease)
+	if n := look(); n > 0 {
+		t.Error("a look finds a pusher that waits")
+	}
+}
