@@ -243,7 +243,8 @@ type DeliveryQueue interface {
 	HeldGateways(ctx context.Context) ([]string, error)
 
 	// Summary describes what waits, claimed or not, for metrics. Its cost is bounded: with
-	// more than 1,000 users it is an estimate. It fails if a part of the queue cannot be read.
+	// more than 1,000 users, or hundreds of gates, it is an estimate. It leaves out a part of
+	// the queue that cannot be read; see [QueueSummary.Refused].
 	// IsAlone reports whether a pusher's trouble concerns this pusher only, not the whole
 	// gateway.
 	Summary(ctx context.Context, isAlone func(Trouble) bool) (QueueSummary, error)
@@ -333,6 +334,7 @@ type Claim struct {
 	Gate   string // the gate that lists the user for this pusher; see [DeliveryQueue.Postpone]
 	Number int64  // the pusher's place: at or before the notification that it sends next
 	Nonce  string // identifies the claim
+	Fails  bool   // see [DueUser.Fails]; the caller changes it
 	Listed any    // where the queue lists the user; for the queue alone
 }
 
@@ -376,8 +378,9 @@ type DueUser struct {
 	User mxid.UserID
 	Gate string
 
-	// Fails says that the last request for the user at the gate failed, or hangs. A user who
-	// was just marked may still be returned without Fails.
+	// Fails says that the last request for the user at the gate hangs, while others are
+	// answered there. A user who was just marked may still be returned without Fails; the
+	// [Claim] knows.
 	Fails bool
 
 	Listed any // for the queue alone
@@ -392,8 +395,9 @@ type ClaimRequest struct {
 	Pushers []PusherGate
 
 	Lease time.Duration
-	Limit int // pushers to claim, 1 to 16
-	Read  int // notifications to return for each; 1 is enough for a pusher in trouble
+	Limit int           // pushers to claim, 1 to 16; the queue claims 1 of a user who fails at the gate
+	Rest  time.Duration // for so long looks do not return the user again for what the claim leaves
+	Read  int           // notifications to return for each; the queue returns 1 for a pusher with Trouble
 }
 
 // PusherGate is a pusher with its gate.
@@ -446,10 +450,11 @@ type QueueSummary struct {
 	Oldest time.Duration
 
 	// Gates has the number of users that are listed by gate, of at least the 32 gates with the
-	// most.
+	// most. Among hundreds of gates, a large one may be missing for some summaries.
 	Gates map[string]int
 
-	// Refused is the error of a queue that has refused writes for 15 seconds, otherwise nil.
+	// Refused is the error of a part of the queue that could not be read, or that has refused
+	// writes for 15 seconds, otherwise nil.
 	Refused error
 }
 

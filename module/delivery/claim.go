@@ -159,12 +159,12 @@ func (c *claimed) completeAgain(life context.Context, d module.Done) (left int, 
 }
 
 // postpone ends the claim. While the queue is not available, it tries again, until the claim
-// lapses. With fails, the user goes behind others at the gate.
-func (c *claimed) postpone(delay time.Duration, fails bool) {
+// lapses.
+func (c *claimed) postpone(delay time.Duration) {
 	ctx, cancel := context.WithTimeout(context.Background(), lease)
 	defer cancel()
 	retry.Repeat(ctx, 50*time.Millisecond, time.Second, func() bool {
-		if c.tryToPostpone(ctx, delay, fails) {
+		if c.tryToPostpone(ctx, delay) {
 			cancel()
 		}
 		return false
@@ -172,10 +172,10 @@ func (c *claimed) postpone(delay time.Duration, fails bool) {
 }
 
 // tryToPostpone reports whether the claim has ended.
-func (c *claimed) tryToPostpone(ctx context.Context, delay time.Duration, fails bool) (ok bool) {
-	err := c.all.queue.Postpone(ctx, c.claim, delay, c.trouble.Stored(), fails)
+func (c *claimed) tryToPostpone(ctx context.Context, delay time.Duration) (ok bool) {
+	err := c.all.queue.Postpone(ctx, c.claim, delay, c.trouble.Stored(), c.claim.Fails)
 	if errors.Is(err, module.ErrFenced) && !c.isFenced(err) {
-		err = c.all.queue.Postpone(ctx, c.claim, delay, c.trouble.Stored(), fails)
+		err = c.all.queue.Postpone(ctx, c.claim, delay, c.trouble.Stored(), c.claim.Fails)
 	}
 	if err != nil && !errors.Is(err, module.ErrFenced) {
 		c.all.failures.add("postpone a pusher", err)
@@ -190,7 +190,7 @@ func (c *claimed) release() { c.releaseIn(0) }
 func (c *claimed) releaseIn(delay time.Duration) {
 	ctx, cancel := context.WithTimeout(context.Background(), lease)
 	defer cancel()
-	c.tryToPostpone(ctx, delay, false)
+	c.tryToPostpone(ctx, delay)
 }
 
 // releaseAfter makes the pusher due after retryQueue because of an error. A lost claim needs

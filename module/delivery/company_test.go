@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -270,15 +271,15 @@ func (w *world) failsAt(user mxid.UserID) int {
 	return len(log.Failing)
 }
 
-// The queue knows at which gates a user's last request failed or hangs: hosts that start know it, too.
+// The queue knows at which gates a user's last request hangs: hosts that start know it, too.
 func TestTheQueueKnowsWhoFails(t *testing.T) {
 	for label, test := range map[string]struct {
 		answer func(context.Context, sent) (module.GatewayAnswer, error)
 		after  time.Duration
 		fails  int
 	}{
-		"502":                          {always(502), 0, 1},
-		"404":                          {always(404), 0, 1},
+		"502":                          {always(502), 0, 0},
+		"404":                          {always(404), 0, 0},
 		"a request without an answer":  {slow(time.Hour, 200), 2100 * time.Millisecond, 1},
 		"one that may yet be answered": {slow(time.Hour, 200), 1900 * time.Millisecond, 0},
 		"the address is not allowed": {func(context.Context, sent) (module.GatewayAnswer, error) {
@@ -403,4 +404,124 @@ func TestAFailingAppDelaysNoOtherAppOfTheGateway(t *testing.T) {
 		time.Sleep(3 * time.Second)
 		w.checkAges(sentAt, 900, 2*time.Second)
 	})
+}
+
+// 200 accounts of ten pushers begin to hang at a gateway that quiet users share. Three hosts send: each account gets an
+// event from each of them, then again and again.
+func TestAccountsThatBeginToHangDelayNoQuietUser(t *testing.T) {
+	for label, test := range map[string]struct {
+		attackers      int
+		before, during bool // the accounts were answered before; they get events all the time
+	}{"control": {0, false, false}, "new accounts": {200, false, false}, "accounts that were answered": {200, true, false}, "with events": {200, true, true}} {
+		t.Run(label, func(t *testing.T) {
+			inBubble(t, func(w *world) {
+				users := w.attackers(test.attackers, 10, atGW)
+				w.innocents(20)
+				var hosts []*Delivery
+				for range 3 {
+					hosts = append(hosts, w.host())
+				}
+				n := 0
+				notify := func(users ...mxid.UserID) {
+					w.notify(hosts[n%3], n, "!r:h", users...)
+					n++
+				}
+				run := func(turns int) map[string]time.Time {
+					sentAt := map[string]time.Time{}
+					for range turns {
+						sentAt[fmt.Sprintf("$%d", n)] = time.Now()
+						if notify(name(n % 20)); test.during && n%10 == 0 {
+							notify(users...)
+						}
+						time.Sleep(500 * time.Millisecond)
+					}
+					return sentAt
+				}
+				run(60)
+				for range 3 {
+					if test.before {
+						notify(users...)
+						time.Sleep(time.Second)
+					}
+				}
+				w.attack(slow(time.Hour, 200))
+				for range 3 {
+					notify(users...)
+				}
+				first, after := run(120), run(240)
+				time.Sleep(30 * time.Second)
+				w.checkAges(first, 120, 2*time.Second)
+				w.checkAges(after, 240, 2*time.Second)
+			})
+		})
+	}
+}
+
+// A gateway answers nobody for a while, and everybody has something waiting. Then the hosts start again, the gateway is
+// back, and 200 accounts of ten pushers hang there. Quiet users are answered soon.
+func TestAfterAnOutageQuietUsersAreAnsweredSoon(t *testing.T) {
+	refused, silent := always(502), slow(time.Hour, 200)
+	for label, test := range map[string]struct {
+		attackers int
+		outage    func(context.Context, sent) (module.GatewayAnswer, error)
+		restart   bool
+	}{
+		"control, without a restart": {0, refused, false}, "control": {0, refused, true}, "refused": {200, refused, true},
+		"control, silent": {0, silent, true}, "silent": {200, silent, true},
+	} {
+		t.Run(label, func(t *testing.T) {
+			inBubble(t, func(w *world) {
+				users := append(w.attackers(test.attackers, 10, atGW), w.innocents(20)...)
+				isAway := atomic.Bool{}
+				w.answer("gw", func(ctx context.Context, s sent) (module.GatewayAnswer, error) {
+					time.Sleep(20 * time.Millisecond)
+					switch {
+					case isAway.Load():
+						return test.outage(ctx, s)
+					case !isInnocent(s.pushkey):
+						return slow(time.Hour, 200)(ctx, s)
+					}
+					return module.GatewayAnswer{Status: 200}, nil
+				})
+				var hosts []*Delivery
+				var stops []func()
+				start := func() {
+					hosts, stops = nil, nil
+					for range 3 {
+						d, stop := w.hostOn(w.queue, w)
+						hosts, stops = append(hosts, d), append(stops, stop)
+					}
+				}
+				start()
+				w.notify(hosts[0], 0, "!r:h", w.innocents(20)...)
+				time.Sleep(10 * time.Second)
+				isAway.Store(true)
+				for n := range 8 {
+					w.notify(hosts[n%3], 1+n, "!r:h", users...)
+					time.Sleep(time.Second)
+				}
+				if test.restart { // they are killed
+					w.fail(errors.New("killed"))
+					for _, stop := range stops {
+						stop()
+					}
+					w.fail(nil)
+					start()
+				}
+				isAway.Store(false)
+				began := time.Now()
+				time.Sleep(time.Minute)
+				all := map[string]bool{}
+				var last time.Duration
+				for _, s := range w.all() {
+					if s.event == "$8" && s.status == 200 && isInnocent(s.pushkey) && !all[s.pushkey] {
+						all[s.pushkey], last = true, max(last, s.at.Sub(began))
+					}
+				}
+				if len(all) < 20 || last > 10*time.Second {
+					t.Errorf("%d of 20 users have all, the last after %v", len(all), last)
+				}
+			})
+		})
+	}
 }

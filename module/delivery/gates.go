@@ -1,7 +1,6 @@
 package delivery
 
 import (
-	"maps"
 	"sync"
 	"time"
 
@@ -19,13 +18,10 @@ type gates struct {
 	hasMore     bool      // the last look left due users
 	putOffUntil time.Time // then all pushers that were put off are due again
 	isTicking   bool      // while requests wait for their places
-
-	took    map[string]time.Time // gates, and when they took something last
-	sweptAt time.Time            // of took
 }
 
 func newGates(cfg turns.Config) *gates {
-	return &gates{wake: make(chan struct{}, 1), turns: turns.New(cfg), took: map[string]time.Time{}}
+	return &gates{wake: make(chan struct{}, 1), turns: turns.New(cfg)}
 }
 
 // admit is [turns.Scheduler.Admit].
@@ -63,11 +59,7 @@ const lowLine = 64
 func (g *gates) end(t *turns.Turn, r turns.Result, wait time.Duration) {
 	g.mu.Lock()
 	wasOpen := g.turns.IsOpen(t.Gate)
-	now := time.Now()
-	g.turns.End(now, t, r, wait)
-	if r == turns.Taken {
-		g.took[t.Gate] = now
-	}
+	g.turns.End(time.Now(), t, r, wait)
 	hasMore := g.hasMore && g.turns.WaitingAt(t.Gate) < lowLine || !wasOpen && g.turns.IsOpen(t.Gate)
 	g.mu.Unlock()
 	if hasMore {
@@ -93,6 +85,20 @@ func (g *gates) putOff(t *turns.Turn) time.Duration {
 	return g.turns.PutOff(t)
 }
 
+// mayProbe is [turns.Scheduler.MayProbe].
+func (g *gates) mayProbe(u module.DueUser) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.turns.MayProbe(time.Now(), string(u.User), u.Gate, u.Fails)
+}
+
+// hangs is [turns.Scheduler.Hangs].
+func (g *gates) hangs(t *turns.Turn) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.turns.Hangs(time.Now(), t)
+}
+
 // reject is [turns.Scheduler.Reject].
 func (g *gates) reject(t *turns.Turn) (stopped, isNew bool) {
 	g.mu.Lock()
@@ -100,10 +106,17 @@ func (g *gates) reject(t *turns.Turn) (stopped, isNew bool) {
 	return g.turns.Reject(time.Now(), t)
 }
 
-func (g *gates) state(gate string) (isOpen, isCutOff bool) {
+func (g *gates) isOpen(gate string) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.turns.IsOpen(gate), g.turns.IsCutOff(time.Now())
+	return g.turns.IsOpen(gate)
+}
+
+// state is [turns.Scheduler.IsWell] and [turns.Scheduler.IsCutOff].
+func (g *gates) state(gate string) (isWell, isCutOff bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.turns.IsWell(gate), g.turns.IsCutOff(time.Now())
 }
 
 // closedFor returns how long a gate was closed at this host in a period that ends now. Last
@@ -136,19 +149,11 @@ func (g *gates) capacity() int {
 	return g.turns.Capacity(time.Now())
 }
 
-// tookLately is the time after the last success of a gate for which its users are late. A
-// gate that opens and closes serves some of them; one that is down has to be seen by its
-// failures.
-const tookLately = time.Minute
-
-// claimable returns how many users of a gate to claim for, how many of them may fail there,
-// and whether the gate is down.
+// claimable is [turns.Scheduler.Claimable].
 func (g *gates) claimable(gate string) (most, failing int, isDown bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	now := time.Now()
-	most, failing, isClosed := g.turns.Claimable(now, gate)
-	return most, failing, isClosed && now.Sub(g.took[gate]) > tookLately
+	return g.turns.Claimable(time.Now(), gate)
 }
 
 // allowance is how many users of a gate a look may return, and how many of them may fail
@@ -160,7 +165,6 @@ type allowance struct{ most, failing int }
 func (g *gates) looked(found module.Looked, allowed map[string]allowance) (isCutOff bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	now := time.Now()
 	g.hasMore = found.More
 	for _, u := range found.Users {
 		left := allowed[u.Gate]
@@ -173,11 +177,7 @@ func (g *gates) looked(found module.Looked, allowed map[string]allowance) (isCut
 			g.hasMore = true
 		}
 	}
-	if now.Sub(g.sweptAt) > tookLately {
-		g.sweptAt = now
-		maps.DeleteFunc(g.took, func(_ string, at time.Time) bool { return now.Sub(at) > tookLately })
-	}
-	return g.turns.IsCutOff(now)
+	return g.turns.IsCutOff(time.Now())
 }
 
 // expectMore makes the end of the next turn start a look.

@@ -29,9 +29,13 @@ const (
 
 // What a look claims of a user.
 const (
-	claimPushers = 4  // at once; one of a user who fails, or at a closed gate
+	claimPushers = 16 // at once; one of a user who fails, or at a closed gate
 	claimRead    = 4  // notifications of each pusher
 	claimStray   = 16 // pushers that the user may have no more
+
+	// claimRest is the time until a host claims more of a user: by then, the first request hangs,
+	// or was answered. No other host tries the user meanwhile.
+	claimRest = hangAfter + 500*time.Millisecond
 )
 
 // look claims due pushers and sends for them, until ctx ends. At the start, it waits a moment
@@ -143,17 +147,20 @@ func (d *Delivery) claimAll(ctx context.Context, due []module.DueUser) {
 // claimSome claims the due pushers of users of a part of the queue, and begins to
 // send.
 func (d *Delivery) claimSome(life context.Context, due []module.DueUser) {
-	readAt := time.Now()
+	readAt, read := time.Now(), claimRead
+	if d.hasDelays { // before it delays a notification, a host needs to know whether a call follows
+		read = maxRead
+	}
 	targets := d.targetsOf(life, due)
 	requests := make([]module.ClaimRequest, 0, len(due))
 	for _, u := range due {
 		of, known := targets[u.User]
-		if !known { // the user is due again after the lease
+		if !known || !d.gates.mayProbe(u) { // the user is due again after the lease
 			continue
 		}
-		r := module.ClaimRequest{DueUser: u, Lease: lease, Limit: claimPushers, Read: d.readAhead(claimRead)}
-		if isOpen, _ := d.gates.state(u.Gate); u.Fails || !isOpen {
-			r.Limit, r.Read = 1, d.readAhead(1)
+		r := module.ClaimRequest{DueUser: u, Lease: lease, Rest: claimRest, Limit: claimPushers, Read: read}
+		if u.Fails || !d.gates.isOpen(u.Gate) {
+			r.Limit = 1
 		}
 		for _, target := range of {
 			r.Pushers = append(r.Pushers, module.PusherGate{Pusher: target.ID, Gate: target.Gate()})
@@ -179,7 +186,10 @@ func (d *Delivery) claimSome(life context.Context, due []module.DueUser) {
 		}
 		for _, p := range claimed.Pushers {
 			s := d.newSendingOf(p, claimed.End, claimedAt)
-			s.readAt, s.fails = readAt, r.Fails
+			s.readAt = readAt
+			if d.hasDelays && p.Trouble != (module.Trouble{}) { // run reads as many as it needs
+				s.known = nil
+			}
 			if at := slices.IndexFunc(targets[r.User], func(t *content.Target) bool { return t.ID == p.Claim.Pusher }); at >= 0 {
 				s.setTarget(targets[r.User][at])
 			}
@@ -191,15 +201,6 @@ func (d *Delivery) claimSome(life context.Context, due []module.DueUser) {
 	for _, s := range all {
 		d.begin(s)
 	}
-}
-
-// readAhead returns how many notifications to read, at least n. Before it delays one, a host
-// needs to know whether a call follows.
-func (d *Delivery) readAhead(n int) int {
-	if d.hasDelays {
-		return maxRead
-	}
-	return n
 }
 
 // targetsOf returns the pushers of users that get notifications. It leaves out users whose
@@ -267,9 +268,9 @@ func (d *Delivery) begin(s *sending) {
 		d.startOrRelease(s)
 		return
 	}
-	turn, delay := d.gates.admit(s.claim.User, s.target.Gate(), s.fails)
+	turn, delay := d.gates.admit(s.claim.User, s.target.Gate(), s.claim.Fails)
 	if turn == nil {
-		d.start(func(context.Context) { s.postpone(delay, false) })
+		d.start(func(context.Context) { s.postpone(delay) })
 		return
 	}
 	if s.turn = turn; !d.startOrRelease(s) {

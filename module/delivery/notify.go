@@ -272,9 +272,12 @@ func (d *Delivery) sendClaimed(a *addition, added module.Appended, claimedAt, re
 		s := d.newSending(claim, claimedAt)
 		first := a.Notification
 		first.Number = claim.Number
-		s.turn, s.target, s.readAt = a.turns[i], a.targets[i], readAt
+		s.target, s.readAt = a.targets[i], readAt
 		s.known, s.end, s.meta, s.metaOf = []module.Notification{first}, added.End, a.meta, first.Number
-		if a.turns[i] = nil; !d.startOrRelease(s) {
+		if !claim.Fails { // otherwise it takes its turn behind others
+			s.turn, a.turns[i] = a.turns[i], nil
+		}
+		if !d.startOrRelease(s) {
 			s.leaveTurn()
 		}
 	}

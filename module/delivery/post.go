@@ -12,6 +12,7 @@ import (
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/delivery/content"
 	"github.com/pushfx/pushfx/module/delivery/dialguard"
+	"github.com/pushfx/pushfx/module/delivery/turns"
 )
 
 // posted is the result of a request.
@@ -30,7 +31,7 @@ func (s *sending) post(life context.Context, body []byte, trace string) (p poste
 	ctx, cancel := context.WithTimeout(traced, s.d.cfg.RequestTimeout)
 	defer cancel()
 	began := time.Now()
-	r := &renewal{s: s, life: life, cutOff: cancel, began: began}
+	r := &renewal{s: s, turn: s.turn, life: life, cutOff: cancel, began: began}
 	r.begin()
 	answer, err := s.d.gateway.Post(ctx, s.target.URL, body)
 	p = posted{answer: answer, class: classOf(err), took: time.Since(began), isLost: r.end()}
@@ -44,6 +45,7 @@ const hangAfter = 2 * time.Second
 
 type renewal struct {
 	s      *sending
+	turn   *turns.Turn // of the request
 	life   context.Context
 	cutOff context.CancelFunc // ends the request
 	began  time.Time          // of the request
@@ -68,9 +70,9 @@ func (r *renewal) renew() {
 	}
 	// Once, the renewal after hangAfter says that the user hangs at the gate.
 	untilHang := hangAfter - time.Since(r.began)
-	hangs := untilHang <= 0 && !r.s.fails
+	hangs := untilHang <= 0 && !r.s.claim.Fails && r.s.d.gates.hangs(r.turn)
 	err := r.s.renew(r.life, hangs)
-	r.s.fails = r.s.fails || hangs && err == nil
+	r.s.claim.Fails = r.s.claim.Fails || hangs && err == nil
 	if errors.Is(err, module.ErrFenced) || err != nil && r.s.hasLapsed() {
 		r.isLost = errors.Is(err, module.ErrFenced)
 		r.cutOff()

@@ -30,8 +30,8 @@ type sending struct {
 	target *content.Target       // nil until it is read
 	readAt time.Time             // of target
 	turn   *turns.Turn           // of the next request, nil until it has one
-	fails  bool                  // the last request failed, or hangs
 	known  []module.Notification // the next notifications
+	counts *module.Notification  // counts before the first of them, which has counts, too; nil for none
 	end    int64                 // of the log, read before target
 	left   int                   // notifications up to end
 	meta   content.Meta          // of the notification with the number metaOf
@@ -110,8 +110,9 @@ func (s *sending) sendFirst(life context.Context) bool {
 		return s.drop(life, DropUnreadable)
 	case !s.d.clock().Before(time.UnixMilli(m.Expires)):
 		return s.drop(life, DropExpired)
-	case n.Priority == module.CountsOnly && len(s.known) > 1: // the next one has counts, too
-		return s.drop(life, DropCoalesced)
+	case n.Priority == module.CountsOnly && len(s.known) > 1: // they go when the next one is delivered
+		s.counts, s.known = &n, s.known[1:]
+		return true
 	}
 	if goOn := s.readTarget(life); s.target == nil {
 		return goOn
@@ -128,7 +129,7 @@ func (s *sending) sendFirst(life context.Context) bool {
 	}
 	if delay := s.delay(life, n, m); delay > 0 {
 		s.trouble.Generation, s.trouble.Delayed = s.target.SetAt, n.Number
-		s.postpone(delay, false)
+		s.postpone(delay)
 		return false
 	}
 	return s.sendNow(life, n, m, state.Value.Counts)
@@ -185,9 +186,9 @@ func (s *sending) takeTurn(life context.Context) bool {
 		return true
 	}
 	s.leaveTurn()
-	turn, delay := s.d.gates.admit(s.claim.User, gate, s.fails)
+	turn, delay := s.d.gates.admit(s.claim.User, gate, s.claim.Fails)
 	if turn == nil {
-		s.postpone(delay, false)
+		s.postpone(delay)
 		return false
 	}
 	s.turn = turn
@@ -222,7 +223,7 @@ func (s *sending) awaitTurn(life context.Context) bool {
 	case <-life.Done():
 	}
 	s.leaveTurn()
-	s.postpone(delay, false)
+	s.postpone(delay)
 	return false
 }
 
@@ -319,7 +320,7 @@ func (s *sending) sendCounts(life context.Context, n module.Notification, m cont
 	counts := state.Value.Counts
 	switch {
 	case fault.KindOf(state.Err) == fault.Unavailable:
-		s.postpone(retryQueue, false)
+		s.postpone(retryQueue)
 		return false
 	case counts == nil:
 		return s.drop(life, DropCoalesced)
@@ -377,12 +378,12 @@ func (s *sending) delivered(life context.Context, m content.Meta, counts *module
 // drop, or a wait. It reports whether to go on sending.
 func (s *sending) notDelivered(life context.Context, p posted, number int64) bool {
 	now := s.d.clock()
-	isOpen, isCutOff := s.d.gates.state(s.target.Gate())
+	isWell, isCutOff := s.d.gates.state(s.target.Gate())
 	trouble, step := s.trouble.After(content.Failure{
-		Of: number, Verdict: p.verdict, Status: p.answer.Status, Class: p.class, Gate: s.target.Gate(), IsOpen: isOpen && !isCutOff, Now: now,
+		Of: number, Verdict: p.verdict, Status: p.answer.Status, Class: p.class, Gate: s.target.Gate(), IsWell: isWell && !isCutOff, Now: now,
 	})
 	trouble.Generation = s.target.SetAt
-	if step == content.Wait && (!isOpen || isCutOff) { // does not count as an attempt
+	if step == content.Wait && (!isWell || isCutOff) { // does not count as an attempt
 		trouble.Attempts = max(1, s.trouble.Attempts)
 	}
 	s.trouble = trouble
@@ -390,31 +391,47 @@ func (s *sending) notDelivered(life context.Context, p posted, number int64) boo
 	case content.Again:
 		return true
 	case content.Drop:
+		if s.counts != nil {
+			return s.drop(life, DropRefused)
+		}
 		s.d.dropped(DropRefused, 1)
 		return s.remove(life, module.Done{Answered: true})
 	}
 	if isCutOff { // other hosts may reach the gateway
-		s.postpone(retryQueue, false)
+		s.postpone(retryQueue)
 		return false
 	}
 	failing := now.Sub(time.UnixMilli(trouble.Since))
-	s.postpone(content.RetryIn(p.verdict, p.answer, trouble.Attempts, failing, rand.Float64()), p.verdict != content.Blocked)
+	s.postpone(content.RetryIn(p.verdict, p.answer, trouble.Attempts, failing, rand.Float64()))
 	return false
 }
 
+// drop drops the first notification. If counts stand before it, they are sent in its place.
 func (s *sending) drop(life context.Context, reason DropReason) bool {
 	s.d.dropped(reason, 1)
-	return s.remove(life, module.Done{})
+	if s.counts == nil {
+		return s.remove(life, module.Done{})
+	}
+	counts := *s.counts
+	counts.Number = s.known[0].Number
+	s.known[0], s.counts, s.metaOf = counts, nil, 0
+	s.left--
+	return true
 }
 
-// remove removes the first notification, and reports whether there are more.
+// remove removes the first notification, and counts before it. It reports whether there are more.
 func (s *sending) remove(life context.Context, d module.Done) bool {
 	s.left--
+	if s.counts != nil {
+		s.d.dropped(DropCoalesced, 1)
+		s.counts = nil
+		s.left--
+	}
 	d.To = s.known[0].Number + 1
 	if len(s.known) > 1 { // the ones between were cut
 		d.To = s.known[1].Number
 	}
-	s.trouble, s.fails = content.Trouble{}, s.fails && !d.Answered
+	s.trouble, s.claim.Fails = content.Trouble{}, s.claim.Fails && !d.Answered
 	left, ok := s.complete(life, d)
 	for len(s.known) > 0 && s.known[0].Number < max(d.To, s.claim.Number) { // another host may have sent some
 		s.known = s.known[1:]
@@ -426,7 +443,7 @@ func (s *sending) remove(life context.Context, d module.Done) bool {
 // whether there is more.
 func (s *sending) dropAll(life context.Context) bool {
 	s.d.dropped(DropGone, max(0, s.left))
-	s.known, s.trouble = nil, content.Trouble{}
+	s.known, s.counts, s.trouble = nil, nil, content.Trouble{}
 	left, ok := s.complete(life, module.Done{To: s.end})
 	return ok && left > 0
 }

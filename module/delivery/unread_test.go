@@ -382,3 +382,55 @@ func TestCountsBeforeAnEventAreLeftOut(t *testing.T) {
 		}
 	})
 }
+
+// Counts wait with a call behind them, and the call expires, is read or is refused: the badge is right all the same.
+func TestCountsBeforeACallThatIsNotDelivered(t *testing.T) {
+	const call = `{"event_id":"$2","room_id":"!r:h","type":"m.call.invite","sender":"@s:h","content":{"lifetime":5000}}`
+	for label, test := range map[string]struct {
+		isRead bool
+		status int // of the call
+		calls  int // requests for it after the outage
+	}{"expired": {false, 502, 0}, "read": {true, 502, 0}, "refused": {false, 400, 2}, "delivered": {false, 200, 1}} {
+		t.Run(label, func(t *testing.T) {
+			withReader(t, func(w *world, r *reader) {
+				w.set(name1, "key", "gw")
+				d := w.host()
+				r.set(name1, 3)
+				w.notify(d, 1, "!r:h", name1)
+				synctest.Wait()
+				w.answer("gw", always(502))
+				r.set(name1, 0)
+				if err := d.UpdateBadges(t.Context(), name1); err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(4 * time.Second)
+				w.event(d, call, name1)
+				time.Sleep(time.Second)
+				r.do(func() { r.read["$2"] = test.isRead })
+				if label == "expired" {
+					time.Sleep(10 * time.Second)
+				}
+				w.answer("gw", func(_ context.Context, s sent) (module.GatewayAnswer, error) {
+					if s.event == "$2" {
+						return module.GatewayAnswer{Status: test.status}, nil
+					}
+					return module.GatewayAnswer{Status: 200}, nil
+				})
+				after := len(w.all())
+				w.wait(20*time.Second, func() bool { return w.queue.Waiting() == 0 })
+				calls, badge := 0, -1
+				for _, s := range w.all()[after:] {
+					if s.event == "$2" {
+						calls++
+					}
+					if s.status == 200 && s.counts != nil {
+						badge = s.counts.Unread
+					}
+				}
+				if badge != 0 || calls > test.calls {
+					t.Errorf("the badge is %d, the call was sent %d times", badge, calls)
+				}
+			})
+		})
+	}
+}

@@ -292,7 +292,7 @@ func TestCountsAloneHaveLowPriority(t *testing.T) {
 func TestWhatFollowsAFailure(t *testing.T) {
 	t.Parallel()
 	now := time.UnixMilli(5000)
-	failed := Failure{Of: 3, Verdict: Failed, Status: 502, Class: ClassStatus, IsOpen: true, Now: now}
+	failed := Failure{Of: 3, Verdict: Failed, Status: 502, Class: ClassStatus, IsWell: true, Now: now}
 	t.Run("refused", func(t *testing.T) {
 		refused := failed
 		refused.Verdict = Refused
@@ -309,7 +309,7 @@ func TestWhatFollowsAFailure(t *testing.T) {
 		ids    bool
 	}{
 		"failed":              {func(*Failure) {}, true},
-		"at a closed gate":    {func(f *Failure) { f.IsOpen = false }, false},
+		"at a closed gate":    {func(f *Failure) { f.IsWell = false }, false},
 		"busy":                {func(f *Failure) { f.Verdict = Busy }, false},
 		"each time another":   {func(f *Failure) { f.Of++ }, false},
 		"asked to wait":       {func(f *Failure) { f.Verdict = Throttled }, false},

@@ -7,7 +7,7 @@ import (
 	"github.com/pushfx/pushfx/module"
 )
 
-// idsAfter is the number of failures of a notification at an open gate after which it is
+// idsAfter is the number of failures of a notification at a well gate after which it is
 // sent as event_id_only: no gateway can choke on the ids.
 const idsAfter = 8
 
@@ -22,7 +22,7 @@ type Trouble struct {
 	Gate       string `json:"g,omitempty"`
 
 	Of      int64 `json:"i,omitempty"` // the number of the notification that failed; the next two fields are about it
-	Fails   int   `json:"f,omitempty"` // its failures while its gateway was open
+	Fails   int   `json:"f,omitempty"` // its failures while its gateway was well
 	IDOnly  bool  `json:"o,omitempty"` // send it as event_id_only
 	Delayed int64 `json:"d,omitempty"` // the number of the notification that module.Attention delayed
 }
@@ -61,7 +61,7 @@ type Failure struct {
 	Status  int
 	Class   Class
 	Gate    string
-	IsOpen  bool // the gate
+	IsWell  bool // the gate serves other users
 	Now     time.Time
 }
 
@@ -94,7 +94,7 @@ func (t Trouble) After(f Failure) (Trouble, Step) {
 	if t.Since == 0 {
 		t.Since = t.Last
 	}
-	if f.Verdict == Failed && f.IsOpen {
+	if f.Verdict == Failed && f.IsWell {
 		t.Fails++
 		t.IDOnly = t.IDOnly || t.Fails >= idsAfter
 	}

@@ -23,7 +23,7 @@ type Memory struct {
 	mu    sync.Mutex
 	logs  map[mxid.UserID]*memoryLog
 	sent  map[memoryPusher]string
-	taken map[memoryPlace]time.Time // until when looks pass over a user at a gate
+	taken map[memoryPlace]time.Time // until when looks pass over a user at a gate, at least
 	held  map[string]bool
 	nonce int
 	calls int
@@ -298,7 +298,7 @@ func (m *Memory) receive(log *memoryLog, a module.Addition, r module.Recipient, 
 			return nil
 		}
 		p.nonce, p.until = nonce, now.Add(a.Lease)
-		return &module.Claim{User: a.User, Pusher: r.Pusher, Gate: r.Gate, Number: begin, Nonce: nonce}
+		return &module.Claim{User: a.User, Pusher: r.Pusher, Gate: r.Gate, Number: begin, Nonce: nonce, Fails: log.fails[r.Gate]}
 	case p.nonce != "":
 		return nil
 	}
@@ -371,7 +371,10 @@ func (m *Memory) due(now time.Time) (all []memoryDue) {
 			}
 		}
 		for gate, at := range at {
-			if !at.After(now) && !m.taken[memoryPlace{user, gate}].After(now) {
+			if taken := m.taken[memoryPlace{user, gate}]; taken.After(at) {
+				at = taken
+			}
+			if !at.After(now) {
 				all = append(all, memoryDue{module.DueUser{User: user, Gate: gate, Fails: log.fails[gate]}, at})
 			}
 		}
@@ -398,7 +401,10 @@ func (m *Memory) claim(r module.ClaimRequest) (claimed module.Claimed) {
 	}
 	claimed.End = log.next
 	m.nonce++
-	known := 0
+	known, fails := 0, log.fails[r.Gate]
+	if fails {
+		r.Limit = 1
+	}
 	for _, of := range r.Pushers {
 		p := log.pushers[of.Pusher]
 		if p == nil {
@@ -409,13 +415,20 @@ func (m *Memory) claim(r module.ClaimRequest) (claimed module.Claimed) {
 			continue
 		}
 		p.nonce, p.until, p.gate, p.delayed = fmt.Sprint("n", m.nonce), now.Add(r.Lease), r.Gate, false
+		read := r.Read
+		if p.trouble != (module.Trouble{}) {
+			read = 1
+		}
 		claimed.Pushers = append(claimed.Pushers, module.ClaimedPusher{
-			Claim:   &module.Claim{User: r.User, Pusher: of.Pusher, Gate: r.Gate, Number: p.number, Nonce: p.nonce},
-			Trouble: p.trouble, Notifications: firstOf(log.of(p), r.Read), Waiting: len(log.of(p)),
+			Claim:   &module.Claim{User: r.User, Pusher: of.Pusher, Gate: r.Gate, Number: p.number, Nonce: p.nonce, Fails: fails},
+			Trouble: p.trouble, Notifications: firstOf(log.of(p), read), Waiting: len(log.of(p)),
 		})
 	}
 	claimed.Unknown = known < len(log.pushers)
-	delete(m.taken, memoryPlace{r.User, r.Gate})
+	m.taken[memoryPlace{r.User, r.Gate}] = now // the user goes behind others
+	if len(claimed.Pushers) > 0 {
+		m.taken[memoryPlace{r.User, r.Gate}] = now.Add(r.Rest)
+	}
 	return claimed
 }
 
@@ -503,6 +516,9 @@ func (m *Memory) Postpone(ctx context.Context, c *module.Claim, delay time.Durat
 	}
 	defer m.mu.Unlock()
 	p.nonce, p.ended, p.until, p.gate, p.trouble = "", c.Nonce, time.Now().Add(delay), c.Gate, trouble
+	if place := (memoryPlace{c.User, c.Gate}); m.taken[place].After(p.until) {
+		m.taken[place] = p.until
+	}
 	if fails {
 		log.fails[c.Gate] = true
 	}

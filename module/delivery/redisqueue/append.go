@@ -168,7 +168,7 @@ func readAppended(a module.Addition, nonce string, one *listedCall, reply []any,
 			continue
 		case 1:
 			e.addOpen(1)
-			done.Claims[i] = &module.Claim{User: a.User, Pusher: r.Pusher, Gate: r.Gate, Number: place, Nonce: nonce, Listed: e.listing}
+			done.Claims[i] = &module.Claim{User: a.User, Pusher: r.Pusher, Gate: r.Gate, Number: place, Nonce: nonce, Fails: e.fails, Listed: e.listing}
 		case 3:
 			done.Hastened = true
 		}

@@ -95,13 +95,14 @@ func (q *Queue) readClaimed(ctx context.Context, r module.ClaimRequest, nonce st
 		l = found
 	}
 	l.addNames(r.Pushers)
+	fails := strings.Contains(gates, ","+stored.GateDigest(r.Gate))
 	for _, part := range reply[4:] {
 		parts, _ := part.([]any)
 		if len(parts) != 6 {
 			return claimed, nil, unavailable("claim", fmt.Errorf("%d replies", len(parts)))
 		}
 		one := module.ClaimedPusher{Claim: &module.Claim{
-			User: r.User, Pusher: text(parts[0]), Gate: r.Gate, Number: number(parts[1]), Nonce: nonce, Listed: l,
+			User: r.User, Pusher: text(parts[0]), Gate: r.Gate, Number: number(parts[1]), Nonce: nonce, Fails: fails, Listed: l,
 		}}
 		one.Trouble.Generation, one.Trouble.Text = stored.ReadTroubleText(text(parts[2]))
 		one.Waiting = int(number(parts[3]))
@@ -115,15 +116,18 @@ func (q *Queue) readClaimed(ctx context.Context, r module.ClaimRequest, nonce st
 		}
 		claimed.Pushers = append(claimed.Pushers, one)
 	}
+	if len(claimed.Pushers) > 0 {
+		left = max(left, r.Rest)
+	}
 	shard, score := l.known()
 	l.addOpen(len(claimed.Pushers))
-	next := &settlement{listing: l, shard: shard, score: score, delay: left, fails: strings.Contains(gates, ","+stored.GateDigest(r.Gate))}
+	next := &settlement{listing: l, shard: shard, score: score, delay: left, fails: fails}
 	switch {
 	case score == 0:
 	case number(reply[2]) >= 0 && (len(claimed.Pushers) == 0 || left < r.Lease):
 		s = next
-	case len(claimed.Pushers) > 0 && next.fails != r.Fails:
-		next.delay = r.Lease / 2
+	case len(claimed.Pushers) > 0 && fails != r.Fails:
+		next.delay = max(r.Rest, r.Lease/2)
 		s = next
 	case len(claimed.Pushers) == 0 && !claimed.Unknown: // nothing is left
 		next.delay = -1

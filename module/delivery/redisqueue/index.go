@@ -5,9 +5,6 @@ import (
 	"context"
 	"fmt"
 	"hash/fnv"
-	"maps"
-	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -225,22 +222,6 @@ func (x *Index) Listed(ctx context.Context, gate string, users []mxid.UserID) (a
 	return at, entries, nil
 }
 
-// gates returns the gates of all shards with their users, the ones with the most users first.
-func (x *Index) gates(ctx context.Context) ([]Listing, error) {
-	all := map[string]Listing{}
-	for shard := range x.Shards {
-		listings, err := x.Listings(ctx, shard)
-		if err != nil {
-			return nil, err
-		}
-		for _, l := range listings {
-			l.Users += all[l.Gate].Users
-			all[l.Gate] = l
-		}
-	}
-	return slices.SortedFunc(maps.Values(all), func(a, b Listing) int { return cmp.Or(b.Users-a.Users, strings.Compare(a.Gate, b.Gate)) }), nil
-}
-
 // tryWrites returns the error of a master that refuses writes. The write changes nothing.
 func (x *Index) tryWrites(ctx context.Context) error {
 	commands := make([]*redisclient.Command, x.Shards)
@@ -252,37 +233,4 @@ func (x *Index) tryWrites(ctx context.Context) error {
 		})
 	}
 	return cmp.Or(x.writer.Do(ctx, commands...)...)
-}
-
-// someUsers returns the users of the index, or a sample of at least sampledUsers of them.
-func (x *Index) someUsers(ctx context.Context, gates []Listing, total int) (users []mxid.UserID, err error) {
-	var commands []*redisclient.Command
-	var replies []**redis.StringSliceCmd
-	for shard := range x.Shards {
-		for _, g := range gates {
-			most := g.Users
-			if total > sampledUsers {
-				most = max(1, g.Users*sampledUsers/total/x.Shards+1)
-			}
-			for _, key := range []string{x.keys.ShardDue(shard, g.Gate), x.keys.ShardAfter(shard, g.Gate)} {
-				reply := new(*redis.StringSliceCmd)
-				replies, commands = append(replies, reply), append(commands, command(key, reply, func(ctx context.Context, to redisclient.Sender) *redis.StringSliceCmd {
-					return to.ZRandMember(ctx, key, most)
-				}))
-			}
-		}
-	}
-	if err := x.read(ctx, commands...); err != nil {
-		return nil, err
-	}
-	seen := map[string]bool{}
-	for _, reply := range replies {
-		for _, user := range (*reply).Val() {
-			if !seen[user] && len(users) < sampledUsers {
-				seen[user] = true
-				users = append(users, mxid.UserID(user))
-			}
-		}
-	}
-	return users, nil
 }

@@ -50,6 +50,7 @@ type Queue struct {
 
 	completions completions
 	behind      behind
+	summed      summed
 }
 
 // connection is what a queue and its index share.

@@ -124,7 +124,8 @@ if redis.call('TTL', key) >= 0 then redis.call('EXPIRE', key, all ~= '' and '864
 return 1`
 
 // claimScript claims due pushers at a gate. ARGV: nonce, lease, gate digest, limit, how many
-// notifications to return; for each pusher its name and "1" if it is at the gate now. It
+// notifications to return (1 of a pusher with trouble); for each pusher its name and "1" if it is
+// at the gate now. Of a user who fails at the gate it claims one pusher. It
 // returns the next number, how many states it did not see, the time until the earliest pusher
 // that is left at the gate (-1 for none) and the failing gates; for each claimed pusher its
 // name, number, trouble, how many notifications it has before it, the numbers of the first
@@ -136,6 +137,7 @@ local got = redis.call('HMGET', key, unpack(names))
 if not got[1] then return {0, 0, -1, ''} end
 local _, after, _, _, states, _, gates = string.match(got[1], ` + stored.LogHeadPattern + `)
 local known, left, reply = 0, -1, {after + 0, 0, 0, gates}
+if string.find(gates, ',' .. gate, 1, true) then limit = 1 end
 for i = 2, #names do
 	if got[i] then
 		local til, by, n, at, rest = string.match(got[i], ` + stored.PusherStatePattern + `)
@@ -144,19 +146,20 @@ for i = 2, #names do
 		if at == gate or ARGV[2 * i + 3] == '1' then
 			if by == nonce or wait <= 0 and #reply < 4 + limit then
 				local kept, from, waiting, numbers, fields = redis.call('HGET', key, '+' .. names[i]), n + 0, 0, {}, {}
+				local first = rest == '0 ' and read or 1
 				if kept then
 					local place = string.match(kept, '^%d+') + 0
 					if place > from then
 						for below in string.gmatch(kept, ' (%d+)') do
 							if place - below >= from then
 								waiting = waiting + 1
-								if waiting <= read then numbers[waiting] = place - below end
+								if waiting <= first then numbers[waiting] = place - below end
 							end
 						end
 						from = place
 					end
 				end
-				for k = from, math.min(from + read - #numbers, after) - 1 do numbers[#numbers + 1] = k end
+				for k = from, math.min(from + first - #numbers, after) - 1 do numbers[#numbers + 1] = k end
 				for k = 1, #numbers do
 					fields[2 * k - 1], fields[2 * k] = '#' .. numbers[k], '=' .. numbers[k]
 				end

@@ -3,8 +3,12 @@ package redisqueue
 import (
 	"cmp"
 	"context"
+	"maps"
+	"math"
+	"math/rand/v2"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -18,41 +22,51 @@ import (
 
 const (
 	sampledUsers = 1000 // whose logs are read
-	listedGates  = 2000 // of each shard
+	fewUsers     = 50   // instead, beside many gates
 	oldestUsers  = 3    // QueueSummary.Oldest is how long so many users have waited at a gate
+
+	// A summary asks about all gates of all shards up to manyGates, otherwise about the largest
+	// ones of the summary before, and about someGates others of each shard.
+	manyGates    = 400
+	someGates    = 8
+	largestGates = 100
+
+	listedGates = 2000 // of each shard
 )
 
-// Summary implements [module.DeliveryQueue].
+// Summary implements [module.DeliveryQueue]. Names of gates are free, so its cost does not
+// grow with them.
 func (q *Queue) Summary(ctx context.Context, isAlone func(module.Trouble) bool) (s module.QueueSummary, err error) {
-	gates, err := q.Index.gates(ctx)
-	if err != nil {
+	sets, total, isAll, err := q.gateSets(ctx)
+	if len(sets) == 0 && err != nil {
 		return s, err
 	}
-	s.Gates, s.Refused = map[string]int{}, q.Index.tryWrites(ctx)
-	digests, total := map[string]string{}, 0
-	for _, g := range gates {
-		s.Gates[g.Gate], digests[stored.GateDigest(g.Gate)] = g.Users, g.Gate
-		total += g.Users
+	s.Refused = cmp.Or(err, q.Index.tryWrites(ctx))
+	s.Gates = q.largest(sets)
+	sampled := sampledUsers
+	if !isAll {
+		sampled = fewUsers
 	}
-	users, err := q.Index.someUsers(ctx, gates, total)
-	if err != nil {
-		return s, err
-	}
+	users, err := q.someUsers(ctx, sets, min(1, float64(sampled)/float64(max(1, total))), sampled)
+	s.Refused = cmp.Or(s.Refused, err)
 	ages := map[string][]time.Duration{} // of each user, by gate
+	perSet := 0.0                        // notifications of the sampled users, for each gate that they are at
 	for some := range slices.Chunk(users, 100) {
 		logs, err := q.waitsOf(ctx, some)
-		if err != nil {
-			return s, err
+		if err != nil { // these logs are left out
+			s.Refused = cmp.Or(s.Refused, err)
+			continue
 		}
 		for _, log := range logs {
 			s.Notifications += log.notifications
+			perSet += float64(log.notifications) / float64(max(1, log.gates()))
 			for gate, age := range log.oldest(isAlone) {
 				ages[gate] = append(ages[gate], age)
 			}
 		}
 	}
-	if len(users) >= sampledUsers {
-		s.Notifications = int(float64(s.Notifications) * float64(total) / float64(len(users)))
+	if len(users) == sampled {
+		s.Notifications = int(perSet * float64(total) / float64(len(users)))
 	}
 	for _, of := range ages {
 		if slices.Sort(of); len(of) >= oldestUsers {
@@ -60,6 +74,141 @@ func (q *Queue) Summary(ctx context.Context, isAlone func(module.Trouble) bool) 
 		}
 	}
 	return s, nil
+}
+
+// gateSet is a set of users of a gate in a shard.
+type gateSet struct {
+	gate, key string
+	users     *redis.IntCmd
+}
+
+// gateSets returns sets of users, and about how many users there are in all sets. It leaves
+// out shards that cannot be read, and returns the error of one of them.
+func (q *Queue) gateSets(ctx context.Context) (sets []*gateSet, total int, isAll bool, err error) {
+	names, commands := make([]*redis.StringSliceCmd, q.Index.Shards), make([]*redisclient.Command, q.Index.Shards)
+	for shard := range commands {
+		key := q.keys.ShardGates(shard)
+		commands[shard] = command(key, &names[shard], func(ctx context.Context, to redisclient.Sender) *redis.StringSliceCmd {
+			return to.ZRange(ctx, key, 0, listedGates-1)
+		})
+	}
+	gates := 0
+	for shard, failed := range q.writer.Read(ctx, commands...) {
+		if failed = unlessNil(failed); failed != nil {
+			err = failed
+		}
+		gates += len(names[shard].Val())
+	}
+	commands = nil
+	others := 0 // gates that are asked, but not as the largest ones
+	for shard, of := range names {
+		asked, rest := q.summed.choose(of.Val(), gates <= manyGates)
+		others += rest
+		for _, gate := range asked {
+			for _, key := range []string{q.keys.ShardDue(shard, gate), q.keys.ShardAfter(shard, gate)} {
+				set := &gateSet{gate: gate, key: key}
+				sets = append(sets, set)
+				commands = append(commands, command(key, &set.users, func(ctx context.Context, to redisclient.Sender) *redis.IntCmd { return to.ZCard(ctx, key) }))
+			}
+		}
+	}
+	for _, failed := range q.writer.Read(ctx, commands...) {
+		if failed = unlessNil(failed); failed != nil {
+			err = failed
+		}
+	}
+	otherUsers := 0
+	for _, set := range sets {
+		total += int(set.users.Val())
+		if !q.summed.isLargest(set.gate) {
+			otherUsers += int(set.users.Val())
+		}
+	}
+	left := gates - len(sets)/2
+	if left > 0 && others > 0 { // as many users each as the others
+		total += left * otherUsers / others
+	}
+	return sets, total, left == 0, err
+}
+
+// summed has the largest gates of the last summary.
+type summed struct {
+	mu      sync.Mutex
+	largest map[string]int
+}
+
+func (s *summed) isLargest(gate string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, is := s.largest[gate]
+	return is
+}
+
+// choose returns the gates of a shard to ask about, and how many of them are not among the
+// largest ones.
+func (s *summed) choose(names []string, all bool) (asked []string, others int) {
+	for _, n := range rand.Perm(len(names)) {
+		switch {
+		case s.isLargest(names[n]):
+			asked = append(asked, names[n])
+		case all || others < someGates:
+			asked = append(asked, names[n])
+			others++
+		}
+	}
+	return asked, others
+}
+
+// largest returns the users of the gates with the most, and keeps it.
+func (q *Queue) largest(sets []*gateSet) map[string]int {
+	users := map[string]int{}
+	for _, set := range sets {
+		if n := int(set.users.Val()); n > 0 {
+			users[set.gate] += n
+		}
+	}
+	names := slices.SortedFunc(maps.Keys(users), func(a, b string) int { return cmp.Or(users[b]-users[a], strings.Compare(a, b)) })
+	for _, name := range names[min(len(names), largestGates):] {
+		delete(users, name)
+	}
+	q.summed.mu.Lock()
+	defer q.summed.mu.Unlock()
+	q.summed.largest = users
+	return maps.Clone(users)
+}
+
+// someUsers returns users of sets, about a share of each, and most at most.
+func (q *Queue) someUsers(ctx context.Context, sets []*gateSet, share float64, most int) (users []mxid.UserID, err error) {
+	var commands []*redisclient.Command
+	var replies []**redis.StringSliceCmd
+	expected := 0
+	for _, n := range rand.Perm(len(sets)) {
+		key, of := sets[n].key, int(sets[n].users.Val())
+		if of == 0 || share < 1 && expected >= 2*most {
+			continue
+		}
+		wanted := max(1, int(math.Ceil(share*float64(of))))
+		expected += wanted
+		reply := new(*redis.StringSliceCmd)
+		replies, commands = append(replies, reply), append(commands, command(key, reply, func(ctx context.Context, to redisclient.Sender) *redis.StringSliceCmd {
+			return to.ZRandMember(ctx, key, wanted)
+		}))
+	}
+	for _, failed := range q.writer.Read(ctx, commands...) {
+		if failed = unlessNil(failed); failed != nil {
+			err = failed
+		}
+	}
+	seen := map[string]bool{}
+	for _, reply := range replies {
+		for _, user := range (*reply).Val() {
+			if !seen[user] && len(users) < most {
+				seen[user] = true
+				users = append(users, mxid.UserID(user))
+			}
+		}
+	}
+	return users, err
 }
 
 // waiting is what a user has to send, without texts.
@@ -72,6 +221,15 @@ type waiting struct {
 	kept          []stored.Kept
 	added         []time.Time // of the first notification of each pusher
 	notifications int         // counted for each pusher
+}
+
+// gates returns at how many gates the user has something to send.
+func (w *waiting) gates() int {
+	gates := map[string]bool{}
+	for _, s := range w.states {
+		gates[s.Gate] = true
+	}
+	return len(gates)
 }
 
 // first returns the number of the first notification of a pusher, 0 if there is none, and how

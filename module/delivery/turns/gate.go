@@ -15,6 +15,12 @@ const (
 	// slowAfter is the mean time of a gate's answers above which the gate is slow.
 	slowAfter = 500 * time.Millisecond
 
+	// A request is late after lateFactor times the mean time of the gate's answers, but not
+	// before leastPatience and not after hangAfter.
+	lateFactor    = 4
+	leastPatience = 250 * time.Millisecond
+	newPatience   = 500 * time.Millisecond // at a gate without answers
+
 	// gatewayShare is the part of a half of the host's places that is a gateway's share.
 	gatewayShare = 4
 )
@@ -38,15 +44,19 @@ const (
 type class int
 
 const (
-	classKnown   class = iota // the gate has answered the user
+	classKnown   class = iota // the gate has answered the user; the only request
 	classUnknown              // the gate has not answered the user yet; one request of each user
-	classFailing              // the user's last request hung or failed; one request of each user
+	classFurther              // the gate has answered the user, who has others in flight there
+	classFailing              // the user's last request hangs; one request of each user
 	classes
 )
 
 type gate struct {
 	gateway string
-	young   [classes]int     // requests in flight that do not hang
+	young   [classes]int     // requests in flight that have a place: they are neither late nor hang
+	placed  []*Turn          // these requests, oldest first
+	late    int              // requests in flight that are late, but do not hang
+	turns   int              // all requests in flight
 	lines   [classes][]*Turn // oldest first
 	isSlow  bool             // no request was answered yet, or since one hung, or answers are slow
 	usedAt  time.Time
@@ -79,12 +89,25 @@ type closure struct{ from, to time.Time }
 
 func (g *gate) isClosed() bool { return !g.closedAt.IsZero() }
 
-func (g *gate) inFlight() int {
-	return g.young[classKnown] + g.young[classUnknown] + g.young[classFailing]
+// inFlight returns how many requests have a place.
+func (g *gate) inFlight() int { return len(g.placed) }
+
+func (g *gate) waiting() (n int) {
+	for _, line := range g.lines {
+		n += len(line)
+	}
+	return n
 }
 
-func (g *gate) waiting() int {
-	return len(g.lines[classKnown]) + len(g.lines[classUnknown]) + len(g.lines[classFailing])
+// patience is how long a request keeps its place from others.
+func (g *gate) patience() time.Duration {
+	switch {
+	case g.isClosed():
+		return hangAfter
+	case g.answered.IsZero():
+		return newPatience
+	}
+	return min(max(leastPatience, lateFactor*g.mean), hangAfter)
 }
 
 // hasPlace reports whether a gate has a place for one more request.
@@ -96,12 +119,12 @@ func (g *gate) hasPlace(c class, now time.Time) bool {
 		g.rampAt, g.ramp = now, 0
 	}
 	isFull := g.inFlight() >= g.limit ||
-		c != classKnown && g.young[classUnknown]+g.young[classFailing] >= max(1, g.limit*3/4) ||
+		c != classKnown && g.inFlight()-g.young[classKnown] >= max(1, g.limit*3/4) ||
 		c == classFailing && g.young[classFailing] >= g.failingPlaces()
 	return !isFull && g.ramp < g.rampLimit(now)
 }
 
-// failingPlaces returns how many places are for users whose last request hung or failed: a
+// failingPlaces returns how many places are for users whose last request hangs: a
 // quarter, and after an outage one more for each of their requests that is answered.
 func (g *gate) failingPlaces() int { return max(1, min(g.limit/4+g.failingMore, g.limit*3/4)) }
 
@@ -230,6 +253,11 @@ func later(a, b time.Time) time.Time {
 	return b
 }
 
+// downAfter is the time without a success after which a closed gate is down.
+const downAfter = time.Minute
+
+func (g *gate) isDown(now time.Time) bool { return g == nil || now.Sub(g.answered) > downAfter }
+
 // isProbeDue reports whether a closed gate should be probed. Users whose requests hang or
 // fail probe it only if there are no others.
 func (g *gate) isProbeDue(c class, now time.Time) bool {
@@ -274,12 +302,23 @@ func (g *gate) endProbe(now time.Time, r Result) {
 const (
 	unreachedGates = 3
 	unreachedLasts = 3 * closeAfter // how long a failure counts
+	maxUnreached   = 1000           // failures that are known, of as many gates
 )
 
 // unreachable is the last failure to reach a gate.
 type unreachable struct {
 	at   time.Time
 	user string
+}
+
+func (s *Scheduler) addUnreached(now time.Time, t *Turn) {
+	for name := range s.unreached { // at random
+		if len(s.unreached) < maxUnreached {
+			break
+		}
+		delete(s.unreached, name)
+	}
+	s.unreached[t.Gate] = unreachable{now, t.User}
 }
 
 // IsCutOff reports whether this host leaves the work to others, because it reaches no

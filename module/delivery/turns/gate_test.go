@@ -2,6 +2,8 @@ package turns
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"testing"
 	"time"
 )
@@ -192,5 +194,50 @@ func TestRefusedRequestsArePutOffForLonger(t *testing.T) {
 	}
 	if got := refused(10_000); got < 500*time.Millisecond {
 		t.Errorf("many users are put off for %v", got)
+	}
+}
+
+// Names of gates are free: a user makes half a million of them.
+func makeGates(s *Scheduler, now time.Time, gates int) {
+	for n := range gates {
+		turn, _ := s.Admit(now, fmt.Sprint("user", n%100), fmt.Sprint("https://gw", n, " app"), false)
+		s.End(now, turn, []Result{Taken, Failed, Unreached}[n%3], 0)
+	}
+}
+
+func TestGatesAreForgotten(t *testing.T) {
+	w := newWorld(t)
+	rejects, hangs := w.must("u", "rejects"), w.must("u", "hangs")
+	w.Reject(w.now, rejects)
+	w.end(rejects, Taken)
+	w.close("closed")
+	makeGates(w.Scheduler, w.now, 10_000)
+	if len(w.unreached) > maxUnreached {
+		t.Errorf("%d failures are known", len(w.unreached))
+	}
+	kept := func(after time.Duration, want ...string) {
+		t.Helper()
+		w.pass(after)
+		w.Capacity(w.now)
+		if got := slices.Sorted(maps.Keys(w.gates)); !slices.Equal(got, want) {
+			t.Errorf("kept %d gates: %.100q, want %q", len(got), got, want)
+		}
+	}
+	kept(2*time.Minute, "closed", "hangs", "rejects")
+	w.end(hangs, Failed)
+	kept(time.Minute, "closed", "rejects")
+	kept(2*rejectWindow, "closed")
+	kept(forgetClosedAfter)
+}
+
+func BenchmarkTickBesideManyGates(b *testing.B) {
+	s := New(Config{MaxInFlight: 2048, MaxPerGate: 256, Random: func() float64 { return 0 }})
+	now := time.Unix(1_700_000_000, 0)
+	makeGates(s, now, 500_000)
+	for n := range 100 {
+		s.Admit(now, fmt.Sprint("waits", n), "https://full app", false)
+	}
+	for b.Loop() {
+		s.Tick(now)
 	}
 }

@@ -13,7 +13,7 @@ const (
 // answers are the users with answers of a gate, in this window and the one before.
 type answers struct {
 	all, rejected recent
-	failing       recent // users without an answer since a request hung, or failed at another host
+	failing       recent // users without an answer since a request hung, here or at another host
 	began         time.Time
 	isStopped     bool
 }

@@ -61,7 +61,7 @@ func TestRejectionsAreForgotten(t *testing.T) {
 	if w.Stats().Stopped != 0 {
 		t.Error("removals are stopped after a window without rejections")
 	}
-	w.pass(forgetAfter + time.Second)
+	w.pass(2 * rejectWindow)
 	w.answered("u", "other", false)
 	if len(w.gates) != 1 {
 		t.Errorf("%d gates are kept", len(w.gates))

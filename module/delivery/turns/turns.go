@@ -60,12 +60,13 @@ type Scheduler struct {
 	seed     maphash.Seed
 
 	young    *list.List         // requests in flight that do not hang, oldest first
-	slow     int                // number of young requests at slow gates
+	slow     int                // number of young requests at slow gates, and of late ones
 	hanging  int                // requests in flight that hang
 	hangers  int                // users with hanging requests
 	waiting  int                // requests
 	admitted int                // requests so far
-	starved  map[*gate]struct{} // gates with requests in line that wait for a place of the host
+	lined    map[*gate]struct{} // gates with requests in line
+	starved  map[*gate]struct{} // these of them that wait for a place of the host
 
 	refused refusals
 
@@ -86,6 +87,8 @@ type Turn struct {
 	began   time.Time
 	isProbe bool
 	class   class // when it began
+	isLate  bool  // it has left its place at the gate; see Scheduler.release
+	hangs   bool  // it hangs, while the gate answers others
 	user    *user
 	gate    *gate
 	place   *list.Element // in Scheduler.young
@@ -132,7 +135,7 @@ func (r *refusals) add(now time.Time) int {
 func New(cfg Config) *Scheduler {
 	return &Scheduler{
 		cfg: cfg, users: map[string]*user{}, gates: map[string]*gate{}, gateways: map[string]int{}, held: map[string]bool{},
-		unreached: map[string]unreachable{}, starved: map[*gate]struct{}{}, young: list.New(), seed: maphash.MakeSeed(),
+		unreached: map[string]unreachable{}, lined: map[*gate]struct{}{}, starved: map[*gate]struct{}{}, young: list.New(), seed: maphash.MakeSeed(),
 	}
 }
 
@@ -174,8 +177,8 @@ func (s *Scheduler) isHeld(gate string) bool { return s.held[gatewayOf(gate)] }
 // Admit gives a request its turn, which the caller must [Scheduler.End]. The turn may
 // wait for its place; see [Turn.Ready]. If turn is nil, the request is put off for delay.
 // At a closed gate, delay is 0, and [Scheduler.Claimable] returns 0 until the next probe.
-// Fails says that the user's last request at the gate failed or hangs, as far as other hosts
-// know. Such users go last, until one of their requests is answered.
+// Fails says that the user's last request at the gate hangs, as far as other hosts know. Such
+// users go last, until one of their requests is answered.
 func (s *Scheduler) Admit(now time.Time, userName, gateName string, fails bool) (turn *Turn, delay time.Duration) {
 	s.sweep(now)
 	s.age(now)
@@ -218,8 +221,11 @@ func (s *Scheduler) mayWait() int {
 
 // PutOff returns how long to put off a request that has waited for its place in vain.
 func (s *Scheduler) PutOff(t *Turn) time.Duration {
-	if t.gate.isClosed() {
+	switch {
+	case t.gate.isClosed():
 		return 0
+	case isAt(t.user.young, t.gate): // its answer, or its silence, decides
+		return hangAfter
 	}
 	return s.putOff(1)
 }
@@ -231,19 +237,21 @@ func (s *Scheduler) putOff(load float64) time.Duration {
 }
 
 // Claimable returns how many users a look may return for a gate, and how many of them may
-// be users whose last request at the gate failed or hangs. IsClosed reports whether the gate
-// is closed.
-func (s *Scheduler) Claimable(now time.Time, gate string) (most, failing int, isClosed bool) {
+// be users whose last request at the gate hangs. IsDown reports whether the gate is closed, or
+// held, and has accepted nothing for some time: a gate that opens and closes serves some users.
+func (s *Scheduler) Claimable(now time.Time, gate string) (most, failing int, isDown bool) {
+	s.age(now)
 	g := s.gates[gate]
 	switch {
 	case s.isHeld(gate):
-		return 0, 0, true
+		return 0, 0, g.isDown(now)
 	case g == nil:
 		return maxClaims, min(newGate, s.cfg.MaxPerGate) / 4, false
 	}
+	s.release(g, now)
 	if g.closeIfSilent(now); g.isClosed() {
 		most, failing = g.probes(now)
-		return most, failing, true
+		return most, failing, g.isDown(now)
 	}
 	most = max(0, min(maxClaims, 2*g.rampLimit(now))-g.waiting())
 	return most, min(most, max(0, g.failingPlaces()-g.young[classFailing]-len(g.lines[classFailing]))), false
@@ -261,12 +269,28 @@ func (s *Scheduler) advance(u *user, now time.Time) {
 		u.inLine++
 		class := s.classOf(t)
 		t.gate.lines[class] = append(t.gate.lines[class], t)
+		s.lined[t.gate] = struct{}{}
 		s.serve(t.gate, now)
+	}
+}
+
+// release takes the places at a gate from requests that take much longer than answers there.
+// Others get these places, so that users whose requests hang delay them by patience at most.
+func (s *Scheduler) release(g *gate, now time.Time) {
+	for len(g.placed) > 0 && g.late < s.cfg.MaxPerGate && now.Sub(g.placed[0].began) >= g.patience() {
+		t := g.placed[0]
+		g.placed = g.placed[1:]
+		g.young[t.class]--
+		g.late++
+		if t.isLate = true; !g.isSlow {
+			s.slow++
+		}
 	}
 }
 
 // serve begins the requests in the lines of a gate, as long as there are places.
 func (s *Scheduler) serve(g *gate, now time.Time) {
+	s.release(g, now)
 	for t := s.next(g, now); t != nil; t = s.next(g, now) {
 		if !s.hasPlace(t) {
 			s.starved[g] = struct{}{}
@@ -276,6 +300,7 @@ func (s *Scheduler) serve(g *gate, now time.Time) {
 	}
 	delete(s.starved, g)
 	if g.waiting() == 0 {
+		delete(s.lined, g)
 		g.lines = [classes][]*Turn{}
 	}
 }
@@ -346,20 +371,45 @@ lines:
 	return nil
 }
 
+// MayProbe reports whether a user whom a look has returned may have a request at a gate. At a
+// closed gate that is the next probe, or waits for it. Fails is as for [Scheduler.Admit].
+func (s *Scheduler) MayProbe(now time.Time, userName, gateName string, fails bool) bool {
+	g, u := s.gates[gateName], s.users[userName]
+	if g == nil || !g.isClosed() {
+		return true
+	}
+	if u == nil {
+		u = &user{}
+	}
+	c := s.classOf(&Turn{User: userName, user: u, gate: g})
+	if fails {
+		c = classFailing
+	}
+	return g.mayWaitForProbe(c, now)
+}
+
 // classOf returns the class of a request, by its user's experience at the gate.
 func (s *Scheduler) classOf(t *Turn) class {
 	user, answers := s.hash(t.User), &t.gate.answers
 	switch {
-	case isAt(t.user.hanging, t.gate), answers.failing.has(user), t.gate.isClosed() && t.gate.failed.has(user):
+	case isAt(t.user.hanging, t.gate), isLateAt(t.user.young, t.gate), answers.failing.has(user):
 		return classFailing
+	case answers.all.has(user) && isAt(t.user.young, t.gate):
+		return classFurther
 	case answers.all.has(user):
 		return classKnown
+	case t.gate.isClosed() && t.gate.failed.has(user):
+		return classFailing
 	}
 	return classUnknown
 }
 
 func isAt(turns []*Turn, g *gate) bool {
 	return slices.ContainsFunc(turns, func(t *Turn) bool { return t.gate == g })
+}
+
+func isLateAt(turns []*Turn, g *gate) bool {
+	return slices.ContainsFunc(turns, func(t *Turn) bool { return t.gate == g && t.isLate })
 }
 
 // mayBegin reports whether a user may have one more request in flight. Users with requests
@@ -370,7 +420,7 @@ func (s *Scheduler) mayBegin(t *Turn, c class) bool {
 	switch {
 	case len(u.young) >= maxUser, u.inFlight() >= maxUserAll:
 		return false
-	case c != classKnown && isAt(u.young, t.gate): // until this request is answered, or hangs
+	case c != classFurther && isAt(u.young, t.gate): // until this request is answered, or hangs
 		return false
 	case len(u.hanging) < max(1, s.cfg.MaxInFlight/2/max(1, s.hangers)):
 		return true
@@ -394,13 +444,14 @@ func (s *Scheduler) hasPlace(t *Turn) bool {
 // begin begins the request that next has returned.
 func (s *Scheduler) begin(t *Turn, now time.Time) {
 	g := t.gate
-	g.lines[t.class] = g.lines[t.class][1:]
+	g.lines[t.class], g.placed = g.lines[t.class][1:], append(g.placed, t)
 	t.user.inLine--
 	s.waiting--
 	t.state, t.began, t.isProbe = young, now, g.isClosed()
 	t.place = s.young.PushBack(t)
 	t.user.young = append(t.user.young, t)
 	s.gateways[g.gateway]++
+	g.turns++
 	if g.begin(t.class, now); g.isSlow {
 		s.slow++
 	}
@@ -409,8 +460,8 @@ func (s *Scheduler) begin(t *Turn, now time.Time) {
 	}
 }
 
-// age finds the requests that hang. A user's first one counts as a failure of the gate, if
-// the gate has answered no request since.
+// age finds the requests that hang. If the gate has answered others meanwhile, it is the user
+// that fails there. Otherwise it may be the gate.
 func (s *Scheduler) age(now time.Time) {
 	var aged []*Turn
 	for e := s.young.Front(); e != nil && now.Sub(e.Value.(*Turn).began) >= hangAfter; e = s.young.Front() {
@@ -426,13 +477,17 @@ func (s *Scheduler) age(now time.Time) {
 		if t.class == classFailing {
 			g.failingMore = 0
 		}
-		isFirst := !g.answers.at(now).failing.has(user)
-		g.answers.failing.add(user)
-		if g.answered.Before(t.began) {
-			s.setSlow(g, true)
-			if isFirst {
+		isAnswering, failing := !g.answered.Before(t.began), &g.answers.at(now).failing
+		if !isAnswering {
+			if s.setSlow(g, true); g.isClosed() { // it failed for all: another user is the next probe
+				g.failed = recent{}
+			}
+			if !failing.has(user) {
 				g.fails(now, user)
 			}
+		}
+		if t.hangs = isAnswering || !g.isClosed(); t.hangs {
+			failing.add(user)
 		}
 		aged = append(aged, t)
 	}
@@ -445,7 +500,13 @@ func (s *Scheduler) age(now time.Time) {
 func (s *Scheduler) leaveYoung(t *Turn) {
 	s.young.Remove(t.place)
 	t.user.young = without(t.user.young, t)
+	if t.isLate {
+		t.gate.late--
+		s.slow--
+		return
+	}
 	t.gate.young[t.class]--
+	t.gate.placed = without(t.gate.placed, t)
 	if t.gate.isSlow {
 		s.slow--
 	}
@@ -470,10 +531,8 @@ func (s *Scheduler) setSlow(g *gate, isSlow bool) {
 // after an outage.
 func (s *Scheduler) Tick(now time.Time) {
 	s.age(now)
-	for _, g := range s.gates {
-		if g.waiting() > 0 {
-			s.serve(g, now)
-		}
+	for g := range s.lined {
+		s.serve(g, now)
 	}
 }
 
@@ -527,6 +586,7 @@ func (s *Scheduler) leave(t *Turn) (hadPlace bool) {
 	case ended:
 		return false
 	}
+	t.gate.turns--
 	if s.gateways[t.gate.gateway]--; s.gateways[t.gate.gateway] == 0 {
 		delete(s.gateways, t.gate.gateway)
 	}
@@ -549,7 +609,7 @@ func (s *Scheduler) note(now time.Time, t *Turn, r Result, wait time.Duration, h
 			g.failingMore++
 		}
 	case Unreached:
-		s.unreached[t.Gate] = unreachable{now, t.User}
+		s.addUnreached(now, t)
 		fallthrough
 	case Failed:
 		if !hung {
@@ -563,10 +623,23 @@ func (s *Scheduler) note(now time.Time, t *Turn, r Result, wait time.Duration, h
 	}
 }
 
+// Hangs reports whether a request in flight hangs while its gate answers others. It hangs for
+// hangAfter without an answer, which is decided once.
+func (s *Scheduler) Hangs(now time.Time, t *Turn) bool {
+	s.age(now)
+	return t.hangs
+}
+
 // IsOpen reports whether a gate is open.
 func (s *Scheduler) IsOpen(gate string) bool {
 	g := s.gates[gate]
 	return !s.isHeld(gate) && (g == nil || !g.isClosed())
+}
+
+// IsWell reports whether a gate is open, and has not failed for several users since its last
+// success. If it has, their failures are the gateway's.
+func (s *Scheduler) IsWell(gate string) bool {
+	return s.IsOpen(gate) && (s.gates[gate] == nil || s.gates[gate].failed.len() < closeUsers)
 }
 
 // ClosedFor returns for how long a gate was closed since a time.
@@ -581,13 +654,31 @@ const maxClaims = 256 // at once
 
 // Capacity returns how many users a look may return. A host that is cut off tries a few.
 func (s *Scheduler) Capacity(now time.Time) int {
+	s.sweep(now)
 	if s.IsCutOff(now) {
 		return closeUsers
 	}
 	return max(1, min(maxClaims, maxWaiting-s.waiting))
 }
 
-const forgetAfter = 2 * time.Hour // of an unused gate; requests end much earlier
+// When an unused gate is forgotten. Names of gates are free: gates that several users have
+// closed are kept for longer, and gates that the rejection limit needs.
+const (
+	forgetAfter       = time.Minute
+	forgetClosedAfter = 2 * time.Hour
+)
+
+func (g *gate) isForgotten(now time.Time) bool {
+	unused := now.Sub(g.usedAt)
+	switch {
+	case g.turns+g.waiting() > 0 || unused < forgetAfter:
+		return false
+	case g.isClosed():
+		return unused > forgetClosedAfter
+	}
+	answers := g.answers.at(now)
+	return answers.rejected.len() == 0 && answers.all.len() < rejectUsers
+}
 
 func (s *Scheduler) sweep(now time.Time) {
 	if now.Sub(s.swept) < time.Minute {
@@ -599,11 +690,13 @@ func (s *Scheduler) sweep(now time.Time) {
 			delete(s.users, name)
 		}
 	}
+	kept := map[string]*gate{} // a map never gets smaller
 	for name, g := range s.gates {
-		if now.Sub(g.usedAt) > forgetAfter {
-			delete(s.gates, name)
+		if !g.isForgotten(now) {
+			kept[name] = g
 		}
 	}
+	s.gates = kept
 	for name, u := range s.unreached {
 		if now.Sub(u.at) > time.Minute {
 			delete(s.unreached, name)

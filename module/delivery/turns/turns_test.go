@@ -508,7 +508,7 @@ func TestCountsMatchTheTurns(t *testing.T) {
 			} else if delay < 0 || delay > 10*time.Minute {
 				t.Fatalf("seed %d: put off for %v", seed, delay)
 			}
-			users, gates := map[string]int{}, map[string]int{}
+			users, gates, late := map[string]int{}, map[string]int{}, map[string]int{}
 			inFlight, silent, hanging, waits := 0, 0, 0, 0
 			for _, turn := range all {
 				if !hasPlace(turn) {
@@ -518,8 +518,12 @@ func TestCountsMatchTheTurns(t *testing.T) {
 				inFlight++
 				users[turn.User]++
 				if turn.state == young {
-					gates[turn.Gate]++
-					if turn.gate.isSlow {
+					if turn.isLate {
+						late[turn.Gate]++
+					} else {
+						gates[turn.Gate]++
+					}
+					if turn.gate.isSlow || turn.isLate {
 						silent++
 					}
 				} else {
@@ -531,8 +535,8 @@ func TestCountsMatchTheTurns(t *testing.T) {
 					s.young.Len(), s.slow, s.hanging, s.waiting, inFlight, silent, hanging, waits)
 			}
 			for name, g := range s.gates {
-				if g.inFlight() != gates[name] || gates[name] > 6+1 { // with a probe
-					t.Fatalf("seed %d: %d at a gate", seed, gates[name])
+				if g.inFlight() != gates[name] || gates[name] > 6+1 || g.late != late[name] || g.late > 6 { // with a probe
+					t.Fatalf("seed %d: %d at a gate, %d late", seed, gates[name], late[name])
 				}
 			}
 			for _, n := range users {
