@@ -65,7 +65,7 @@ func (q *Queue) Summary(ctx context.Context, isAlone func(module.Trouble) bool) 
 			}
 		}
 	}
-	if len(users) == sampled {
+	if len(users) > 0 && (!isAll || len(users) == sampled) {
 		s.Notifications = int(perSet * float64(total) / float64(len(users)))
 	}
 	for _, of := range ages {

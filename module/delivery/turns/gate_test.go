@@ -241,3 +241,79 @@ func BenchmarkTickBesideManyGates(b *testing.B) {
 		s.Tick(now)
 	}
 }
+
+// Requests that take much longer than the gate's answers leave their places to others, a user's further ones last.
+func TestLateRequestsLeaveTheirPlaces(t *testing.T) {
+	for name, test := range map[string]struct {
+		took     time.Duration // of the gate's answers, 0 for none
+		patience time.Duration
+	}{
+		"a quick gate": {time.Millisecond, leastPatience}, "a gate": {200 * time.Millisecond, 800 * time.Millisecond},
+		"a slow gate": {time.Second, hangAfter}, "a new gate": {0, newPatience},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			for n := range 20 {
+				if test.took > 0 {
+					turn := w.must(fmt.Sprint("known", n), "g")
+					w.pass(test.took)
+					w.end(turn, Taken)
+				}
+			}
+			for turn, _ := w.admit("silent", "g"); turn != nil; turn, _ = w.admit(fmt.Sprint("silent", w.Scheduler.admitted), "g") {
+			}
+			last, _ := w.Admit(w.now, "last", "g", false)
+			w.pass(test.patience - time.Millisecond)
+			if w.Tick(w.now); hasPlace(last) {
+				t.Errorf("a request has a place before %v", test.patience)
+			}
+			w.pass(time.Millisecond)
+			if w.Tick(w.now); !hasPlace(last) {
+				t.Errorf("a request has no place after %v", test.patience)
+			}
+		})
+	}
+}
+
+func TestFurtherRequestsOfAUserGoAfterOthers(t *testing.T) {
+	w := newWorld(t)
+	w.end(w.must("known", "g"), Taken)
+	for n := range newPlaces {
+		w.must(fmt.Sprint("new", n), "g")
+	}
+	w.must("known", "g")
+	further, _ := w.Admit(w.now, "known", "g", false)
+	another, _ := w.Admit(w.now, "another", "g", false)
+	w.end(w.users["new0"].young[0], Neutral)
+	if hasPlace(further) || !hasPlace(another) {
+		t.Error("a user's second request goes before another user's first one")
+	}
+	w.end(w.users["new1"].young[0], Neutral)
+	if !hasPlace(further) || further.class != classFurther {
+		t.Error("a user's second request has no place")
+	}
+}
+
+// Who hangs while others are answered is known after two seconds. Nobody is, at a gate that is closed.
+func TestAHangIsTheUsersUnlessTheGateIsClosed(t *testing.T) {
+	w := newWorld(t)
+	w.end(w.must("well", "g"), Taken)
+	one := w.must("one", "g")
+	w.pass(hangAfter - time.Millisecond)
+	if w.Hangs(w.now, one) {
+		t.Error("it hangs too early")
+	}
+	w.pass(time.Millisecond)
+	if !w.Hangs(w.now, one) {
+		t.Error("it does not hang")
+	}
+	w.close("closed")
+	probe := w.must("probe", "closed")
+	w.pass(hangAfter)
+	if w.Hangs(w.now, probe) || w.gates["closed"].answers.failing.len() > 0 {
+		t.Error("the probe of a closed gate hangs")
+	}
+	if w.must("u0", "closed"); w.gates["closed"].failed.has(w.hash("u1")) {
+		t.Error("users that failed before a probe hung are not probes")
+	}
+}
