@@ -116,15 +116,15 @@ func (q *Queue) readClaimed(ctx context.Context, r module.ClaimRequest, nonce st
 		}
 		claimed.Pushers = append(claimed.Pushers, one)
 	}
-	if len(claimed.Pushers) > 0 {
-		left = max(left, r.Rest)
-	}
 	shard, score := l.known()
 	l.addOpen(len(claimed.Pushers))
 	next := &settlement{listing: l, shard: shard, score: score, delay: left, fails: fails}
 	switch {
 	case score == 0:
-	case number(reply[2]) >= 0 && (len(claimed.Pushers) == 0 || left < r.Lease):
+	case number(reply[2]) >= 0 && len(claimed.Pushers) == 0:
+		s = next
+	case number(reply[2]) >= 0 && left < r.Lease:
+		next.delay = max(left, r.Rest)
 		s = next
 	case len(claimed.Pushers) > 0 && fails != r.Fails:
 		next.delay = max(r.Rest, r.Lease/2)
