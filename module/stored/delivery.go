@@ -94,7 +94,7 @@ func ReadEntryField(field string) (number int64, found bool) {
 
 // IsPusherField reports whether a field of a user's log has a [PusherState].
 func IsPusherField(field string) bool {
-	return field == "" || !strings.Contains(entryMark+textMark+keptMark, field[:1])
+	return !strings.ContainsAny(field[:min(1, len(field))], entryMark+textMark+keptMark)
 }
 
 // IsKeptField reports whether a field of a user's log has a [Kept].
