@@ -39,8 +39,12 @@ func TestWhatIsNotConfirmedIsKnown(t *testing.T) {
 	client := pair.Master().Client(t)
 	q := newQueue(t, client, func(c *rediscommit.Config) { c.Durability.Replicas, c.Durability.Timeout = 1, 20*time.Millisecond })
 	confirmed := newQueue(t, client) // waits for nothing
-	if _, err := appendOnly(t, q, alice, 0); err != nil {
-		t.Fatal(fault.Details(err))
+	for deadline := time.Now().Add(20 * time.Second); ; {
+		if _, err := appendOnly(t, q, alice, 0); err == nil {
+			break
+		} else if time.Now().After(deadline) {
+			t.Fatal(fault.Details(err))
+		}
 	}
 	pair.Replicas()[0].Pause()
 	defer pair.Replicas()[0].Resume()
