@@ -114,7 +114,9 @@ func (s *Store) do(ctx context.Context, operation func(ctx context.Context) erro
 var addEvent = redis.NewScript(`
 local old = redis.call('HGET', KEYS[2], ARGV[1])
 local function row(position)
-	if ARGV[8] ~= '' then redis.call('HSETNX', KEYS[5], ARGV[1], redis.call('TIME')[1] .. ' ' .. position .. ' ' .. ARGV[8]) end
+	if ARGV[8] ~= '' and redis.call('HEXISTS', KEYS[5], ARGV[1]) == 0 then
+		redis.call('HSET', KEYS[5], ARGV[1], redis.call('TIME')[1] .. ' ' .. position .. ' ' .. ARGV[8])
+	end
 end
 if old then
 	row(string.match(old, '^%d+'))

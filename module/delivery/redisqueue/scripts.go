@@ -120,7 +120,7 @@ elseif from then
 	all = string.sub(all, 1, from - 1) .. string.sub(all, last + 1)
 end
 if all ~= '' then redis.call('HSET', key, '#unconfirmed', all) else redis.call('HDEL', key, '#unconfirmed') end
-if redis.call('TTL', key) >= 0 then redis.call('EXPIRE', key, all ~= '' and '86400' or '900') end
+if string.match(got[1], '^%d+ %d+ %d+ %d+ 0 ') then redis.call('EXPIRE', key, all ~= '' and '86400' or '900') end
 return 1`
 
 // claimScript claims due pushers at a gate. ARGV: nonce, lease, gate digest, limit, how many
