@@ -161,7 +161,6 @@ type Push struct {
 	// mount [RouteGroups], which also has the host's own groups.
 	Groups []handlers.RouteGroup
 
-	service  *service.Service
 	feed     *feed.Feed
 	servers  *redisclient.Monitor // nil if the host has replaced all parts on Redis
 	delivery *delivery.Delivery   // nil without delivery
@@ -301,13 +300,12 @@ func (p *Push) Check(ctx context.Context) (err error) {
 }
 
 // Run does all background work until ctx ends: it notifies listeners of changes,
-// reconciles pushkeys, monitors the Redis servers and, with delivery, sends
+// monitors the Redis servers and, with delivery, sends
 // notifications. It returns when all work has ended, up to Config.Delivery.DrainTimeout
 // later. Run it once on every host.
 func (p *Push) Run(ctx context.Context) {
 	defer p.metrics.Unregister()
 	var running sync.WaitGroup
-	running.Go(func() { p.service.Run(ctx) })
 	running.Go(func() { p.feed.Run(ctx) })
 	if p.servers != nil {
 		running.Go(func() { p.servers.Run(ctx) })
@@ -654,7 +652,7 @@ func (b *builder) push(p parts) *Push {
 	push := &Push{
 		Rules: p.Rules, Pushers: p.Pushers, Host: p.Host, Sync: p.Sync, Health: p.Health, Notifier: notifier,
 		Stores: p.Stores, Clock: b.servers.Clock(), Groups: p.Groups,
-		service: p.Service, feed: p.Feed, delivery: p.Delivery, metrics: b.metrics,
+		feed: p.Feed, delivery: p.Delivery, metrics: b.metrics,
 		features: b.host.Config.Features, log: b.host.Log, hasNotifications: b.hasNotifications,
 	}
 	if b.onRedis {

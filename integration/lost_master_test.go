@@ -3,6 +3,7 @@ package integration
 import (
 	"fmt"
 	"net/http"
+	"strings"
 	"testing"
 	"time"
 
@@ -66,16 +67,25 @@ func (l *lostMaster) newPushkey(onLost bool) string {
 	for {
 		l.n++
 		key := pusher.Key{AppID: "app", Pushkey: fmt.Sprintf("pushkey%d", l.n)}
-		if l.isLost(stored.Keys{}.Claims(key.Digest())) == onLost {
+		if l.isLost(stored.Keys{}.Pushkey(key.Digest())) == onLost {
 			return key.Pushkey
 		}
 	}
 }
 
-// wantServed sends the requests of users of living masters for whom nothing is stored.
-func (l *lostMaster) wantServed(h *host) {
+// wantServed sends the requests of users of living masters for whom nothing is stored, and lets a user take the pushkey of
+// another one, who may be of the lost master.
+func (l *lostMaster) wantServed(h *host, former ...string) {
 	l.t.Helper()
-	for range 20 {
+	for n := range 20 {
+		if n < len(former) {
+			user, start := l.newUser(false), time.Now()
+			for _, request := range []string{"POST /pushers/set " + httpPusher("app", former[n]), "GET /pushers"} {
+				if a := h.ask(l.t, user, request); a.status != http.StatusOK || strings.HasPrefix(request, "GET") && !strings.Contains(a.body, former[n]) {
+					l.t.Errorf("%s takes a pushkey, %s after %v: got %s: %v", user, request, time.Since(start), a, l.lastFailure(h))
+				}
+			}
+		}
 		for _, request := range []string{
 			"GET /pushers", "GET /notifications", "GET /pushrules/", "POST /pushers/set " + httpPusher("app", l.newPushkey(false)), "GET /pushers",
 			`POST /pushers/set {"kind":null,"app_id":"app","pushkey":"none"}`,
@@ -106,6 +116,14 @@ func TestALostMasterAffectsItsOwnUsersOnly(t *testing.T) {
 			t.Parallel()
 			l := newLostMaster(t)
 			l.wantServed(l.host)
+			var taken [2][]string // pushkeys of living masters
+			for n := range 20 {
+				pushkey := l.newPushkey(false)
+				taken[n%2] = append(taken[n%2], pushkey)
+				if a := l.host.ask(t, l.newUser(n < 10), "POST /pushers/set "+httpPusher("app", pushkey)); a.status != http.StatusOK {
+					t.Fatal(a)
+				}
+			}
 			replicas, err := l.cluster.ReplicasOf(t.Context(), l.lost)
 			if err != nil || len(replicas) != 1 {
 				t.Fatal(replicas, err)
@@ -113,12 +131,12 @@ func TestALostMasterAffectsItsOwnUsersOnly(t *testing.T) {
 			for _, server := range append(replicas, l.lost) {
 				lose(server)
 			}
-			l.wantServed(l.host)
+			l.wantServed(l.host, taken[0]...)
 			later := l.startHost(fx.Decorate(func(c pushfx.Config) pushfx.Config {
 				c.Redis.Durability.Replicas = 1
 				return c
 			}))
-			l.wantServed(later)
+			l.wantServed(later, taken[1]...)
 			for request, want := range map[string]int{
 				"GET /pushers": http.StatusOK,
 				"POST /pushers/set " + httpPusher("app", l.newPushkey(true)): http.StatusServiceUnavailable,

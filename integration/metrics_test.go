@@ -221,7 +221,7 @@ func TestTheFirstUnreadableValueIncreasesTheMetric(t *testing.T) {
 	for name, err := range map[string]error{
 		"rules":   client.Set(t.Context(), eventKey(alice), "{", 0).Err(),
 		"pushers": client.HSet(t.Context(), stored.Keys{}.Pushers(alice), key.Field(), "{").Err(),
-		"claims":  client.Set(t.Context(), stored.Keys{}.Claims(key.Digest()), "{", 0).Err(),
+		"claims":  client.Set(t.Context(), stored.Keys{}.Pushkey(key.Digest()), "{", 0).Err(),
 	} {
 		if err != nil {
 			t.Fatal(name, err)

@@ -108,9 +108,9 @@ func TestTwoHostsImportTheSameUsersAtOnce(t *testing.T) {
 			t.Errorf("%s has %d pushers, %v", user, list.Len(), err)
 		}
 		for _, p := range list.All() {
-			claims, err := stores.Pushkeys.Load(t.Context(), p.Digest())
-			if owners := claims.Owners(); err != nil || !slices.Equal(owners, []pusher.Owner{{User: user, Claim: p.Claim.Number}}) {
-				t.Errorf("%s has claim %d of a pushkey, and the index %v, %v", user, p.Claim.Number, owners, err)
+			entry, err := stores.Pushkeys.Load(t.Context(), p.Digest())
+			if err != nil || !slices.Equal(entry.Holders, []pusher.Holder{{User: user, Number: p.Claim}}) {
+				t.Errorf("%s has claim %d of a pushkey, and the entry is %+v, %v", user, p.Claim, entry, err)
 			}
 		}
 	}

@@ -225,8 +225,6 @@ func (h *guardedHost) calls(ctx context.Context) error {
 		h.push.RefreshDefaults(ctx, alice),
 		h.push.RemoveDevicePushers(ctx, alice, device),
 		h.push.KeepOnlyDevicePushers(ctx, bob, ""),
-		h.index.MarkPending(ctx, module.PendingPushkey{Key: "x", Claim: 1}), // as after a host's death
-		h.push.ReconcilePushkeys(ctx),
 	}
 	_, err := h.push.AccountData(ctx, alice)
 	failures = append(failures, err)
@@ -483,7 +481,7 @@ func TestTheACLOfThePageRefusesOtherCommands(t *testing.T) {
 	}
 	looking := [][]any{
 		{"SCAN", 0}, {"TYPE", eventKey(alice)}, {"PTTL", pushersKey(alice)}, {"GET", eventKey(alice)}, {"EXISTS", eventKey(alice)},
-		{"HGETALL", pushersKey(alice)}, {"HKEYS", pushersKey(alice)}, {"ZSCORE", "pushkeys:pending", "x"}, {"MEMORY", "USAGE", eventKey(alice)},
+		{"HGETALL", pushersKey(alice)}, {"HKEYS", pushersKey(alice)}, {"MEMORY", "USAGE", eventKey(alice)},
 		{"DBSIZE"}, {"INFO"}, {"TIME"}, {"COMMAND"}, {"CLUSTER", "SLOTS"}, {"CLUSTER", "NODES"}, {"CLUSTER", "GETKEYSINSLOT", 1, 1},
 	}
 	g.wantRefused(service, foreign)

@@ -135,26 +135,26 @@ func TestNewRefusesInvalidOptions(t *testing.T) {
 	}
 }
 
-type countingPushkeys struct {
-	noPushkeys
-	looks *atomic.Int32
+type watchedRules struct {
+	module.RuleStore
+	watches *atomic.Int32
 }
 
-func (c countingPushkeys) Pending(context.Context, time.Time, int) ([]module.PendingPushkey, error) {
-	c.looks.Add(1)
-	return nil, nil
+func (r watchedRules) Watch(ctx context.Context, watching func(), changed func(module.Change)) error {
+	r.watches.Add(1)
+	return r.RuleStore.Watch(ctx, watching, changed)
 }
 
 // Background work runs in each kind of host, also if the host replaces parts or uses only some services.
 func TestBackgroundWorkRunsInEveryHost(t *testing.T) {
-	stores := func(looks *atomic.Int32) module.Stores {
+	stores := func(watches *atomic.Int32) module.Stores {
 		return module.Stores{
-			Rules: newMemoryRules(), Pushers: noPushers{}, Pushkeys: countingPushkeys{looks: looks},
+			Rules: watchedRules{newMemoryRules(), watches}, Pushers: noPushers{}, Pushkeys: noPushkeys{},
 		}
 	}
 	withFx := func(options ...fx.Option) func(*testing.T, *atomic.Int32) {
-		return func(t *testing.T, looks *atomic.Int32) {
-			s := stores(looks)
+		return func(t *testing.T, watches *atomic.Int32) {
+			s := stores(watches)
 			app := fx.New(fx.NopLogger, pushfx.Module, fx.Provide(zap.NewNop),
 				fx.Replace(
 					fx.Annotate(s.Rules, fx.As(new(module.RuleStore))),
@@ -174,8 +174,8 @@ func TestBackgroundWorkRunsInEveryHost(t *testing.T) {
 		"a host that asks for nothing":           withFx(),
 		"a host that asks for HostService alone": withFx(fx.Invoke(func(module.HostService) {})),
 		"a host that replaces PusherService":     withFx(fx.Replace(fx.Annotate(unlistedPushers{}, fx.As(new(module.PusherService))))),
-		"a host without fx": func(t *testing.T, looks *atomic.Int32) {
-			push, err := pushfx.New(nil, pushfx.DefaultConfig(), pushfx.Options{Stores: stores(looks)})
+		"a host without fx": func(t *testing.T, watches *atomic.Int32) {
+			push, err := pushfx.New(nil, pushfx.DefaultConfig(), pushfx.Options{Stores: stores(watches)})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -189,10 +189,10 @@ func TestBackgroundWorkRunsInEveryHost(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				var looks atomic.Int32
-				host(t, &looks)
-				if looks.Load() == 0 {
-					t.Error("no search for pending pushkeys in a minute")
+				var watches atomic.Int32
+				host(t, &watches)
+				if watches.Load() == 0 {
+					t.Error("no watch of changes in a minute")
 				}
 			})
 		})

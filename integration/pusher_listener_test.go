@@ -65,11 +65,12 @@ func TestPusherListenersHearOfChangesByAllHosts(t *testing.T) {
 	post(here, alice, strings.Replace(httpPusher("app", "key"), "Phone", "Tablet", 1))
 	listener.want(t, "a changed pusher at this host, after repeated ones", alice)
 	post(there, bob, httpPusher("app", "key"))
-	listener.want(t, "a taken pushkey", bob)
 	listener.want(t, "a lost pushkey", alice)
+	listener.want(t, "a taken pushkey", bob)
 	if err := push.RemoveDevicePushers(t.Context(), bob, device); err != nil {
 		t.Fatal(err)
 	}
+	listener.want(t, "a logout removes the pusher that bob has taken, too", alice)
 	listener.want(t, "a logout", bob)
 
 	if err := admin.ClientKillByFilter(t.Context(), "TYPE", "pubsub").Err(); err != nil {

@@ -179,7 +179,7 @@ func recoveryPushkey(user string) string { return "key of " + user }
 
 // keysOfUser are those that requests for a user need.
 func keysOfUser(user string) []string {
-	return []string{eventKey(user), pushersKey(user), stored.Keys{}.Claims(pusher.Key{AppID: "app", Pushkey: recoveryPushkey(user)}.Digest())}
+	return []string{eventKey(user), pushersKey(user), stored.Keys{}.Pushkey(pusher.Key{AppID: "app", Pushkey: recoveryPushkey(user)}.Digest())}
 }
 
 func (h *trafficHistory) addUsers(ctx context.Context) (err error) {

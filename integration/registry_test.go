@@ -51,8 +51,8 @@ type usedIndex struct {
 }
 
 func (u usedIndex) Update(
-	ctx context.Context, key pusher.Digest, edit func(*pusher.Claims) error,
-) (pusher.Claims, error) {
+	ctx context.Context, key pusher.Digest, edit func(*pusher.Entry) error,
+) (pusher.Entry, error) {
 	u.count()
 	return u.PushkeyIndex.Update(ctx, key, edit)
 }

@@ -60,10 +60,6 @@ func (noPushers) Update(context.Context, mxid.UserID, func(*pusher.List) error) 
 
 type noPushkeys struct{ module.PushkeyIndex }
 
-func (noPushkeys) Pending(context.Context, time.Time, int) ([]module.PendingPushkey, error) {
-	return nil, nil
-}
-
 func TestAHostReplacesTheStoresAndNeedsNoRedis(t *testing.T) {
 	t.Parallel()
 	nowhere := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})

@@ -129,7 +129,8 @@ type Result[V any] struct {
 // Errors: [pusher.Unreadable] for pushers that cannot be read, which are never
 // overwritten; [Unavailable] as in [RuleStore].
 type PusherStore interface {
-	// Load returns the user's pushers, in order of creation.
+	// Load returns the user's stored pushers, visible or not, in order of creation; see
+	// [PushkeyIndex].
 	Load(ctx context.Context, user mxid.UserID) (pusher.List, error)
 
 	// LoadMany is Load for many users; see [RuleStore.LoadMany].
@@ -151,7 +152,7 @@ type PusherWatcher interface {
 	Watch(ctx context.Context, watching func(), changed func(PusherChange)) error
 }
 
-// PusherChange reports that a user's stored pushers have changed, without the pushers.
+// PusherChange reports that a user's pushers have changed, without the pushers.
 type PusherChange struct {
 	User mxid.UserID
 
@@ -160,38 +161,27 @@ type PusherChange struct {
 	Repeated bool
 }
 
-// PushkeyIndex records which users may have a pusher of each pushkey. It is separate from
+// PushkeyIndex decides which users' pushers of each pushkey are visible. It is separate from
 // [PusherStore] because these users are in different hash slots. Package storetest tests
 // this contract.
 //
-// To set a pusher, a user first claims its pushkey. Claims are ordered, and a claim
-// with [pusher.RemoveOthers] removes the pushers of all earlier claims. This removal,
-// called reconciliation, comes after the claim, since the pushers are in other slots.
-// After MarkPending, another host reconciles the pushkey if this host dies before.
+// To set a pusher, a user claims its pushkey by a change of the entry, and then stores the
+// pusher with the number of the claim. Whoever reads pushers judges them by the entry
+// ([pusher.Entry.Shows]), so a pusher that was taken is gone at once, wherever it is stored.
 //
 // Errors: [pusher.Unreadable], [Unavailable].
 type PushkeyIndex interface {
-	// Load returns the claims to a pushkey.
-	Load(ctx context.Context, key pusher.Digest) (pusher.Claims, error)
+	// Load returns the entry of a pushkey, the zero entry if there is none.
+	Load(ctx context.Context, key pusher.Digest) (pusher.Entry, error)
 
-	// Update atomically replaces the claims with the result of edit, and returns them;
-	// see [RuleStore.Update].
-	Update(ctx context.Context, key pusher.Digest, edit func(*pusher.Claims) error) (pusher.Claims, error)
+	// LoadMany is Load for many pushkeys; see [RuleStore.LoadMany].
+	LoadMany(ctx context.Context, keys []pusher.Digest) map[pusher.Digest]Result[pusher.Entry]
 
-	// MarkPending records that a pushkey must be reconciled up to a claim. ClearPending
-	// removes the record unless it is for a later claim.
-	MarkPending(ctx context.Context, p PendingPushkey) error
-	ClearPending(ctx context.Context, p PendingPushkey) error
-
-	// Pending returns up to limit pending pushkeys, the oldest claim first. Before
-	// restricts it to claims numbered before that time, unless it is zero.
-	Pending(ctx context.Context, before time.Time, limit int) ([]PendingPushkey, error)
-}
-
-// PendingPushkey is a pushkey that may have too many owners after a claim.
-type PendingPushkey struct {
-	Key   pusher.Digest
-	Claim int64 // number of the claim; see [pusher.Claim]
+	// Update atomically replaces the entry with the result of edit, and returns it; see
+	// [RuleStore.Update]. It reports a [PusherChange] of each user who loses the
+	// pushkey to another ([pusher.Entry.Lost]) to the watchers of the pushers. An entry that [pusher.Entry.IsOver] may go
+	// after ten minutes.
+	Update(ctx context.Context, key pusher.Digest, edit func(*pusher.Entry) error) (pusher.Entry, error)
 }
 
 // RuleService is the push rules API without HTTP and JSON. [service.Service.Rules] implements it.
@@ -234,7 +224,9 @@ type RuleService interface {
 // PusherService is the pushers API without HTTP and JSON. [service.Service.Pushers] implements
 // it.
 type PusherService interface {
-	// List returns the user's pushers, in order of creation.
+	// List returns the user's pushers, in order of creation, without pushers whose pushkey
+	// another user has taken. A pusher whose entry in the [PushkeyIndex] cannot be read counts
+	// as the user's.
 	List(ctx context.Context, user mxid.UserID) (pusher.List, error)
 
 	// Set adds a pusher, or replaces the user's pusher of the same key. Others says
@@ -244,8 +236,8 @@ type PusherService interface {
 	// device; see [pusher.Pusher.DiffersOnlyInEnabled].
 	//
 	// If several users set the same key at once with [pusher.RemoveOthers], one of them
-	// keeps it. After an error of kind [fault.Unavailable] the pusher may be set, and
-	// others may keep theirs until [HostService.ReconcilePushkeys] removes them.
+	// keeps it. After an error of kind [fault.Unavailable] the pusher may be set, or others
+	// may have lost theirs without it: set it again.
 	Set(ctx context.Context, user mxid.UserID, p pusher.Pusher, others pusher.Others) error
 
 	// Delete removes the user's pusher of a key, if any, and never other users' pushers.
@@ -324,7 +316,7 @@ type HostService interface {
 	// takes one pipelined round trip to each Redis node for every 500 users.
 	Rulesets(ctx context.Context, users []mxid.UserID) map[mxid.UserID]Result[Content]
 
-	// Pushers returns the pushers of many users; see Rulesets. With [Accounts] it omits
+	// Pushers is [PusherService.List] for many users; see Rulesets. With [Accounts] it omits
 	// pushers of devices and users that are gone. If Accounts fail for a user, the user's
 	// result is that error.
 	Pushers(ctx context.Context, users []mxid.UserID) map[mxid.UserID]Result[pusher.List]
@@ -332,12 +324,6 @@ type HostService interface {
 	// RemovePusher removes the user's pusher of a key if it was last set at setAt,
 	// [pusher.Pusher.SetAt]. It is for pushers that a push gateway has rejected.
 	RemovePusher(ctx context.Context, user mxid.UserID, key pusher.Key, setAt int64) error
-
-	// ReconcilePushkeys completes calls of [PusherService.Set] that take a pushkey from other
-	// users, if a host died or Redis failed before their end. It also removes claims for
-	// which no call has found a pusher for ten minutes. The module calls it every half
-	// minute.
-	ReconcilePushkeys(ctx context.Context) error
 }
 
 // SyncService answers the push rules part of a /sync. The host adds the module's token to

@@ -14,6 +14,6 @@ type Stores struct {
 
 	// Now is the clock of the stores; nil means the host's clock. The service numbers the
 	// claims to a pushkey by its time, so that a new claim gets a higher number than all
-	// earlier ones, even if they were deleted.
+	// earlier ones, even if the entry was deleted.
 	Now func() time.Time
 }

@@ -41,12 +41,12 @@ func (s *Store) Replace(ctx context.Context, user mxid.UserID, old, next map[str
 	})
 }
 
-// Reset removes all claims to a pushkey if exactly the old text is stored, which may be
-// unreadable. Done is false if another text is stored. [service.Repairs.Record] then
-// restores the claims of stored pushers. Errors: as for [Store.Replace].
+// Reset replaces the entry of a pushkey by one without users if exactly the old text is
+// stored, which may be unreadable. Done is false if another text is stored.
+// [service.Repairs.Record] then records stored pushers. Errors: as for [Store.Replace].
 func (x *Index) Reset(ctx context.Context, key pusher.Digest, old string) (done bool, err error) {
-	return x.claims.Swap(ctx, stored.Keys{}.Claims(key), stored.Revision{}, func(revision stored.Revision) []any {
-		u := commit.Update[pusher.Claims, string]{Old: commit.Snapshot[pusher.Claims, string]{Found: true, Raw: old}, Revision: revision}
-		return prepareClaims(u).Args
+	return x.entries.Swap(ctx, stored.Keys{}.Pushkey(key), stored.Revision{}, func(revision stored.Revision) []any {
+		u := commit.Update[pusher.Entry, string]{Old: entrySnapshot{Found: true, Raw: old}, Revision: revision}
+		return x.prepareEntry(u).Args
 	})
 }

@@ -55,7 +55,7 @@ func TestReplaceRequiresTheExactOldHash(t *testing.T) {
 	}
 }
 
-func TestResetRequiresTheExactOldClaims(t *testing.T) {
+func TestResetRequiresTheExactOldEntry(t *testing.T) {
 	t.Parallel()
 	_, _, client := newStore(t)
 	index, err := NewIndex(client, rediscommit.DefaultConfig(), rediscommit.Options{})
@@ -63,15 +63,15 @@ func TestResetRequiresTheExactOldClaims(t *testing.T) {
 		t.Fatal(err)
 	}
 	digest := pusher.Key{AppID: "app", Pushkey: "key"}.Digest()
-	client.Set(t.Context(), stored.Keys{}.Claims(digest), `{"claims":[]}`, 0)
-	if done, err := index.Reset(t.Context(), digest, `{"claims":{}}`); err != nil || done {
+	client.Set(t.Context(), stored.Keys{}.Pushkey(digest), `{"holders":[]}`, 0)
+	if done, err := index.Reset(t.Context(), digest, `{"holders":{}}`); err != nil || done {
 		t.Errorf("got %t, %v", done, err)
 	}
-	if done, err := index.Reset(t.Context(), digest, `{"claims":[]}`); err != nil || !done {
+	if done, err := index.Reset(t.Context(), digest, `{"holders":[]}`); err != nil || !done {
 		t.Errorf("got %t, %v", done, err)
 	}
-	claims, err := index.Load(t.Context(), digest)
-	if err != nil || len(claims.Owners()) != 0 || !lives(client.TTL(t.Context(), stored.Keys{}.Claims(digest)).Val(), emptyExpiry) {
-		t.Errorf("got %v, %v", claims, err)
+	entry, err := index.Load(t.Context(), digest)
+	if err != nil || !entry.Equal(pusher.Entry{}) || !lives(client.TTL(t.Context(), stored.Keys{}.Pushkey(digest)).Val(), emptyExpiry) {
+		t.Errorf("got %v, %v", entry, err)
 	}
 }

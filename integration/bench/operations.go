@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"net/url"
+	"strconv"
 	"strings"
 
 	"github.com/pushfx/pushfx/module/mxid"
@@ -23,7 +24,7 @@ type operation struct {
 
 const prefix = "/_matrix/client/v3"
 
-// operations returns all operations: ten on users with the default rules, and four for each
+// operations returns all operations: eleven on users with the default rules, and four for each
 // size of larger sets, on the last rule of the set.
 func operations() []operation {
 	const member = "/pushrules/global/override/.m.rule.member_event"
@@ -36,9 +37,10 @@ func operations() []operation {
 		{"PUT enabled", 0, .75, "PUT", member + "/enabled", enabled, "/getset"},
 		{"PUT actions", 0, .75, "PUT", member + "/actions", actions, "/getset"},
 		{"PUT a rule", 0, .75, "PUT", room, actions, "/getset"},
-		{"GET pushers", 0, .95, "GET", "/pushers", nil, "/hgetall"},
+		{"GET pushers", 0, .65, "GET", "/pushers", nil, "/hgetall"},
 		{"POST pushers/set, renewed", 0, .6, "POST", "/pushers/set", renewal, "/hgethset"},
 		newPusher,
+		{"POST pushers/set, taken", 0, 0, "POST", "/pushers/set", taking, "/hgethset"},
 	}
 	goals := map[int][4]float64{9900: {3, 2, .75, .75}}
 	for _, size := range []int{100, 1000, 9900} {
@@ -70,6 +72,12 @@ func addition(user string, n int) string { return pusherBody(fmt.Sprint(user, "-
 
 // renewal returns the body that gives a user's first pusher another name.
 func renewal(user string, n int) string { return pusherBody(user+"-0", n) }
+
+// taking returns the body that takes a pushkey from the user's neighbour, who takes it back.
+func taking(user string, n int) string {
+	number, _ := strconv.Atoi(strings.TrimPrefix(user, "user"))
+	return pusherBody(fmt.Sprint("pair-", number/2), n)
+}
 
 func pusherBody(pushkey string, n int) string {
 	return fmt.Sprintf(`{"kind":"http","app_id":"org.example.app","pushkey":%q,"app_display_name":"App",`+

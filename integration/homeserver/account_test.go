@@ -163,7 +163,7 @@ func TestALostMasterRefusesNoDeactivationOfOthers(t *testing.T) {
 	users := map[string]string{} // the token of each
 	for n := 0; len(users) < 6; n++ {
 		key := pusher.Key{AppID: "app", Pushkey: fmt.Sprint("pushkey", n)}
-		if redisclient.SlotOf(stored.Keys{}.Claims(key.Digest()))*3/16384 != 2 {
+		if redisclient.SlotOf(stored.Keys{}.Pushkey(key.Digest()))*3/16384 != 2 {
 			continue // not on the last master
 		}
 		name := strings.TrimSuffix(next("@user%d:localhost", false)[1:], ":localhost")

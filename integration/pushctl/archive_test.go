@@ -56,7 +56,7 @@ func TestExportFlushImportGivesTheSameAnswers(t *testing.T) {
 			b.store("@formed:example.org", ` {"x":[1.0],"content":{"global":{"room":[]},"y":2}} `)
 			users = append(users, "@formed:example.org")
 			before, version := b.answers(users...), b.version(alice)
-			claims := b.claims(users[:3]...)
+			holders := b.holders(users[:3]...)
 
 			file := filepath.Join(t.TempDir(), "export")
 			b.want(exitOK, "export", file)
@@ -68,8 +68,8 @@ func TestExportFlushImportGivesTheSameAnswers(t *testing.T) {
 			if b.version(alice) <= version {
 				t.Errorf("version %d after %d", b.version(alice), version)
 			}
-			if got := b.claims(users[:3]...); !slices.Equal(got, claims) {
-				t.Errorf("claims %v, want %v", got, claims)
+			if got := b.holders(users[:3]...); !slices.Equal(got, holders) {
+				t.Errorf("held by %v, want %v", got, holders)
 			}
 			if got := b.client.Get(t.Context(), b.keys.Rules("@formed:example.org")).Val(); !strings.Contains(got, `"x":[1.0]`) || !strings.Contains(got, `"y":2`) {
 				t.Errorf("got %s", got)
@@ -162,18 +162,38 @@ func TestAnArchiveOfAnotherVersionIsNotDamaged(t *testing.T) {
 	}
 }
 
-// claims returns the users' claims to their own pushkeys and to a shared one.
-func (b *fixture) claims(users ...mxid.UserID) (all []string) {
+// holders returns the users who hold the pushkeys of users and a shared one.
+func (b *fixture) holders(users ...mxid.UserID) (all []string) {
 	b.t.Helper()
 	for _, pushkey := range append([]mxid.UserID{"second"}, users...) {
-		claims, err := b.index.Load(b.t.Context(), aPusher(string(pushkey)).Digest())
+		entry, err := b.index.Load(b.t.Context(), aPusher(string(pushkey)).Digest())
 		if err != nil {
 			b.t.Fatal(err)
 		}
-		owners := slices.SortedFunc(slices.Values(claims.Owners()), func(x, y pusher.Owner) int { return strings.Compare(string(x.User), string(y.User)) })
-		all = append(all, fmt.Sprint(pushkey, owners))
+		holders := slices.SortedFunc(slices.Values(entry.Holders), func(x, y pusher.Holder) int { return strings.Compare(string(x.User), string(y.User)) })
+		all = append(all, fmt.Sprint(pushkey, holders))
 	}
 	return all
+}
+
+// An archive has no entries of pushkeys.
+func TestATakenPusherDoesNotComeBackFromAnArchive(t *testing.T) {
+	t.Parallel()
+	b := onOne(t)
+	b.register(alice, bob)
+	if err := b.service.Set(t.Context(), bob, aPusher(string(alice)), pusher.RemoveOthers); err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "export")
+	b.want(exitOK, "export", file)
+	b.flush()
+	b.want(exitOK, "import", file)
+	b.want(exitOK, "check")
+	for user, want := range map[mxid.UserID]int{alice: 0, bob: 2} {
+		if list, err := b.service.List(t.Context(), user); err != nil || list.Len() != want {
+			t.Errorf("%s has %d pushers, %v, want %d", user, list.Len(), err, want)
+		}
+	}
 }
 
 // A host that read a value before an import must read it again before it writes, even if the
@@ -537,7 +557,7 @@ func TestAnImportThatFailedIsContinued(t *testing.T) {
 	b := newFixture(t, "-redis", server.Addr())
 	b.register(alice, bob)
 	before, file := b.answers(alice, bob), filepath.Join(t.TempDir(), "export")
-	claims := b.claims(alice, bob)
+	holders := b.holders(alice, bob)
 	b.want(exitOK, "export", file)
 	b.flush()
 	proxy := redistest.NewProxy(t, server)
@@ -549,7 +569,7 @@ func TestAnImportThatFailedIsContinued(t *testing.T) {
 		t.Errorf("status %d\n%s%s", r.status, r.stdout, r.stderr)
 	}
 	b.want(exitOK, "import", file)
-	if after := b.answers(alice, bob); !maps.Equal(before, after) || !slices.Equal(claims, b.claims(alice, bob)) {
+	if after := b.answers(alice, bob); !maps.Equal(before, after) || !slices.Equal(holders, b.holders(alice, bob)) {
 		t.Error("the answers differ")
 	}
 }

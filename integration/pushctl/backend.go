@@ -15,6 +15,8 @@ import (
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/commit/rediscommit"
 	"github.com/pushfx/pushfx/module/delivery/redisqueue"
+	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/pusher"
 	"github.com/pushfx/pushfx/module/pushrule"
 	"github.com/pushfx/pushfx/module/redisclient"
 	"github.com/pushfx/pushfx/module/service"
@@ -128,6 +130,12 @@ func (b *backend) build(ctx context.Context, cfg pushfx.Config) error {
 	b.index, _ = push.Stores.Pushkeys.(*pusherstore.Index)
 	b.queue, err = redisqueue.New(b.client, cfg.Redis, rediscommit.Options{})
 	return err
+}
+
+// visiblePushers returns a user's pushers without those that another user has taken.
+func (b *backend) visiblePushers(ctx context.Context, user mxid.UserID) (pusher.List, error) {
+	result := b.host.Pushers(ctx, []mxid.UserID{user})[user]
+	return result.Value, result.Err
 }
 
 // addressOf returns a node's address, or the master's name behind sentinels.

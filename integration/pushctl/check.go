@@ -106,13 +106,6 @@ func (c *call) findProblems(ctx context.Context, counts *tally, handle func(cont
 	if err == nil {
 		err = u.handle(ctx, handle)
 	}
-	if err != nil {
-		return err
-	}
-	late, err := c.overduePushkeys(ctx)
-	if err == nil {
-		err = handle(ctx, late)
-	}
 	return err
 }
 

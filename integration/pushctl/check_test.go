@@ -94,7 +94,7 @@ func damages(keys stored.Keys) []damage {
 	second, other := aPusher("2"), aPusher("x")
 	second.Created = 7
 	own := aPusher(string(alice))
-	pushers, claims, unusedClaims := keys.Pushers(alice), keys.Claims(own.Digest()), keys.Claims(other.Digest())
+	pushers, entry, unusedEntry := keys.Pushers(alice), keys.Pushkey(own.Digest()), keys.Pushkey(other.Digest())
 	op := fold.Op{Kind: fold.Notified, Room: "!r", Position: 1, Thread: fold.Main, Actions: `["notify"]`}.Text()
 	counts, longList := keys.Unread(alice), []any{"RPUSH", keys.Unread(alice)}
 	for range unread.MaxOps + 1 {
@@ -114,25 +114,24 @@ func damages(keys stored.Keys) []damage {
 		{"a damaged pusher", unreadablePushers, left, runs("HSET", pushers, own.Field(), secret)},
 		{"a damaged pusher, reset", unreadablePushers, reset, runs("HSET", pushers, `["x","`+secret+`"]`, secret)},
 		{"a pusher without a claim", pusherUnindexed, fixed, runs("HSET", pushers, second.Field(), string(second.AppendStored(nil)))},
-		{"an outdated pusher", pusherOutdated, fixed, inOrder(shareRemovedPushkey, runs("DEL", keys.Pending()))},
 
-		{"lost claims", pusherUnindexed, fixed, runs("DEL", claims)},
-		{"a claim of another user", pusherUnindexed, fixed, giveClaimToBob},
-		{"damaged claims", unreadableClaims, fixed, runs("SET", unusedClaims, "no JSON")},
-		{"a claim without a pusher", claimAbandoned, fixed, runs("SET", unusedClaims, `{"claims":{"17":"@bob:example.org"}}`)},
-		{"overdue pushkeys", pendingPushkeys, fixed, runs("ZADD", keys.Pending(), 17, string(own.Digest()))},
+		{"a lost entry", pusherUnindexed, fixed, runs("DEL", entry)},
+		{"another user's pushkey", pusherUnindexed, fixed, givePushkeyToBob},
+		{"a damaged entry", unreadablePushkey, fixed, runs("SET", unusedEntry, "no JSON")},
+		{"an entry of an early development version", unreadablePushkey, fixed, runs("SET", unusedEntry, `{"claims":{"17":"@bob:example.org"},"revision":{"version":1,"changes":1,"writers":{}}}`)},
+		{"a pushkey held without a pusher", holderUnused, fixed, runs("SET", unusedEntry, `{"taken":17,"holders":{"@bob:example.org":17},"losers":{}}`)},
+		{"a pushkey lost without a pusher", holderUnused, fixed, giveAlicesPushkeyALoser},
 
 		{"push rules that expire", expiringKey, fixed, runs("EXPIRE", keys.Rules(alice), 3600)},
 		{"pushers that expire", expiringKey, fixed, runs("EXPIRE", pushers, 3600)},
-		{"claims that expire", expiringKey, fixed, runs("EXPIRE", claims, 3600)},
-		{"pending pushkeys that expire", expiringKey, fixed, inOrder(
-			runs("ZADD", keys.Pending(), 1<<52, string(own.Digest())), runs("EXPIRE", keys.Pending(), 3600))},
+		{"an entry that expires", expiringKey, fixed, runs("EXPIRE", entry, 3600)},
+		{"pending pushkeys of an early development version", otherVersion, left, runs("ZADD", "pushkeys:pending", 17, "x")},
 		{"held gateways that expire", expiringKey, fixed, inOrder(
 			runs("HSET", keys.DeliveryGateways(), "https://x:443", 1), runs("EXPIRE", keys.DeliveryGateways(), 3600))},
 
 		{"push rules of a later version", otherVersion, left, spoils(`"revision":{`, `"revision":{"form":2,`)},
 		{"pushers of a later version", otherVersion, left, runs("HSET", pushers, "revision", `{"form":2}`)},
-		{"claims of a later version", otherVersion, left, runs("SET", claims, `{"revision":{"form":2}}`)},
+		{"an entry of a later version", otherVersion, left, runs("SET", entry, `{"revision":{"form":2}}`)},
 		{"a queue of a later version", otherVersion, left, runs("SET", keys.DeliveryFormat(), "6 8")},
 		{"a queue of an earlier version", otherVersion, left, runs("SET", keys.DeliveryFormat(), "1 8")},
 		{"a log of an earlier version", otherVersion, left, runs("XADD", "delivery:{000}:log", "*", "d", secret)},
@@ -157,35 +156,25 @@ func damages(keys stored.Keys) []damage {
 		{"gates of another type", wrongType, left, runs("SET", keys.ShardGates(0), "x")},
 		{"an event of another type", wrongType, left, runs("RPUSH", keys.Rules(carol), "x")},
 		{"pushers of another type", wrongType, left, runs("SET", keys.Pushers(carol), "x")},
-		{"claims of another type", wrongType, left, inOrder(runs("DEL", claims), runs("RPUSH", claims, "x"))},
+		{"an entry of another type", wrongType, left, inOrder(runs("DEL", entry), runs("RPUSH", entry, "x"))},
 		{"pushers without a hash tag", unknownKey, left, runs("SET", "pushers:@alice:example.org", "x")},
 		{"a pushkey without a digest", unknownKey, left, runs("SET", "pushkey:{"+secret+"}", "x")},
 		{"push rules without a hash tag", unknownKey, left, runs("SET", "account_data:@alice:example.org:m.push_rules", "x")},
 	}
 }
 
-// shareRemovedPushkey lets bob and carol share a pushkey, although carol's claim removes
-// other pushers.
-func shareRemovedPushkey(b *fixture) {
-	p := aPusher("shared")
-	b.set(bob, "shared")
-	b.set(carol, "shared")
-	err := b.pushers.Update(b.t.Context(), carol, func(list *pusher.List) error {
-		own, _ := list.Pusher(p.Key)
-		own.Claim.Removes = own.Claim.Number
-		list.Set(own)
-		return nil
-	})
-	if err != nil {
-		b.t.Fatal(err)
-	}
-}
-
-// giveClaimToBob replaces alice by bob in the claims to her pushkey.
-func giveClaimToBob(b *fixture) {
-	key := b.keys.Claims(aPusher(string(alice)).Digest())
+// givePushkeyToBob replaces alice by bob in the entry of her pushkey.
+func givePushkeyToBob(b *fixture) {
+	key := b.keys.Pushkey(aPusher(string(alice)).Digest())
 	text := b.client.Get(b.t.Context(), key).Val()
 	b.do("SET", key, strings.Replace(text, string(alice), string(bob), 1))
+}
+
+// giveAlicesPushkeyALoser adds bob to the losers of alice's pushkey.
+func giveAlicesPushkeyALoser(b *fixture) {
+	key := b.keys.Pushkey(aPusher(string(alice)).Digest())
+	text := b.client.Get(b.t.Context(), key).Val()
+	b.do("SET", key, strings.Replace(text, `"losers":{}`, `"losers":{"@bob:example.org":1}`, 1))
 }
 
 func TestEachProblemIsFoundAndRepaired(t *testing.T) {
@@ -229,9 +218,6 @@ func TestEachProblemIsFoundAndRepaired(t *testing.T) {
 			if d.kind == unreadableEvent || d.kind == unreadablePushers {
 				checkSaved(t, saved)
 			}
-			if n := b.client.ZCard(t.Context(), b.keys.Pending()).Val(); d.kind == pusherOutdated && n != 0 {
-				t.Errorf("%d pushkeys are still pending", n)
-			}
 			b.want(status, "check")
 		})
 	}
@@ -241,7 +227,6 @@ func TestEachProblemIsFoundAndRepaired(t *testing.T) {
 func TestAValueOfAnotherVersionStays(t *testing.T) {
 	t.Parallel()
 	keys := stored.Keys{}
-	claims := keys.Claims(aPusher(string(alice)).Digest())
 	for name, other := range map[string]struct {
 		key  string
 		make func(*fixture)
@@ -266,16 +251,15 @@ func TestAValueOfAnotherVersionStays(t *testing.T) {
 			isUser := b.keys.Parse(other.key).User != ""
 
 			r := b.want(exitFailure, "forget", string(alice), "-yes")
-			if !strings.Contains(r.stderr, "of another version") || b.stored()[keys.Claims(aPusher("2").Digest())] == "" {
+			if !strings.Contains(r.stderr, "of another version") || b.stored()[keys.Pushkey(aPusher("2").Digest())] == "" {
 				t.Errorf("forget: %s", r.stderr)
 			}
 			if isUser {
 				b.want(exitFailure, "reset", string(alice), "-yes")
-				err := b.service.Set(t.Context(), bob, aPusher(string(alice)), pusher.RemoveOthers)
-				if strings.Contains(name, "pushers") && (!fault.IsOtherVersion(err) || !strings.Contains(b.stored()[claims], string(alice))) {
+				if err := b.service.Set(t.Context(), bob, aPusher(string(alice)), pusher.RemoveOthers); err != nil {
 					t.Errorf("bob takes her pushkey: %v", err)
 				}
-				err = b.service.Set(t.Context(), alice, aPusher(string(alice)+"3"), pusher.KeepOthers)
+				err := b.service.Set(t.Context(), alice, aPusher(string(alice)+"3"), pusher.KeepOthers)
 				if strings.Contains(name, "pushers") && !fault.IsOtherVersion(err) {
 					t.Errorf("alice sets a pusher: %v", err)
 				}
@@ -329,7 +313,7 @@ func TestListNamesKeysOfTheWrongType(t *testing.T) {
 	t.Parallel()
 	b := onOne(t)
 	b.register(alice)
-	keys := []string{b.keys.Rules(carol), b.keys.Pushers(carol), b.keys.Claims(aPusher("x").Digest()), b.keys.UserLog(carol)}
+	keys := []string{b.keys.Rules(carol), b.keys.Pushers(carol), b.keys.Pushkey(aPusher("x").Digest()), b.keys.UserLog(carol)}
 	for _, key := range keys {
 		b.do("ZADD", key, 1, "x")
 	}
@@ -346,7 +330,7 @@ func TestRepairOfAnExpiryKeepsTheValue(t *testing.T) {
 	b := onOne(t)
 	b.register(alice)
 	before := b.stored()
-	keys := []string{b.keys.Rules(alice), b.keys.Pushers(alice), b.keys.Claims(aPusher(string(alice)).Digest())}
+	keys := []string{b.keys.Rules(alice), b.keys.Pushers(alice), b.keys.Pushkey(aPusher(string(alice)).Digest())}
 	for _, key := range keys {
 		b.do("EXPIRE", key, 3600)
 	}
@@ -412,7 +396,7 @@ func TestCheckReports(t *testing.T) {
 	checkGolden(t, "check-ok.txt", strings.ReplaceAll(b.want(exitOK, "check").stdout, b.where[1], "HOST:PORT"))
 	b.spoil(alice, "m.room.tombstone", "m.room.grave")
 	b.store(bob, "no JSON")
-	b.do("DEL", b.keys.Claims(aPusher(string(alice)).Digest()))
+	b.do("DEL", b.keys.Pushkey(aPusher(string(alice)).Digest()))
 	b.do("SET", "pushers:\x1b[31m", "x")
 	text := b.want(exitProblems, "check").stdout
 	checkGolden(t, "check-problems.txt", strings.ReplaceAll(text, b.where[1], "HOST:PORT"))
@@ -575,7 +559,7 @@ func TestRepairWritesJSON(t *testing.T) {
 	t.Parallel()
 	b := onOne(t)
 	b.register(alice, bob)
-	b.do("DEL", b.keys.Claims(aPusher(string(alice)).Digest()))
+	b.do("DEL", b.keys.Pushkey(aPusher(string(alice)).Digest()))
 	b.store(bob, "no JSON")
 	saved := filepath.Join(t.TempDir(), "saved")
 	left := `"unreadable push rules":{"found":1,"repaired":0,"left":1}`

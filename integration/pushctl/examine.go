@@ -25,8 +25,8 @@ type examination struct {
 	unconfirmed []problem // see [unconfirmed]
 	now         time.Time // by the clock of Redis
 
-	hashes []userHash
-	claims []keyClaims
+	hashes  []userHash
+	entries []keyEntry
 }
 
 type tally struct {
@@ -77,7 +77,7 @@ func (b *backend) examine(ctx context.Context, node *redis.Client, names []strin
 	if err := b.examinePushers(ctx, node, x); err != nil {
 		return nil, err
 	}
-	return x, b.examineClaims(ctx, node, x)
+	return x, b.examineEntries(ctx, node, x)
 }
 
 var (
@@ -234,6 +234,6 @@ func eventOf(rules pushrule.Ruleset) string {
 	return e.Text(stored.Revision{})
 }
 
-func detailOf(c pusher.Owner) string {
-	return printable(string(c.User)) + ", claim " + strconv.FormatInt(c.Claim, 10)
+func detailOf(h pusher.Holder) string {
+	return printable(string(h.User)) + ", claim " + strconv.FormatInt(h.Number, 10)
 }

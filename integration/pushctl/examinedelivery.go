@@ -58,7 +58,7 @@ func (s *scanner) examineDelivery(ctx context.Context, node *redis.Client, x *ex
 			}
 			continue
 		}
-		if key.Kind == stored.PendingKey || key.Kind.OfShard() || key.Kind == stored.DeliveryGatewaysKey || key.Kind == stored.DeliveryFormatKey {
+		if key.Kind.OfShard() || key.Kind == stored.DeliveryGatewaysKey || key.Kind == stored.DeliveryFormatKey {
 			lasting = append(lasting, name)
 		}
 		if key.Kind.OfShard() && s.shards > 0 && key.Shard >= s.shards {

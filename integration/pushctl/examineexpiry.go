@@ -14,7 +14,7 @@ import (
 var expiringKey = kind{"key that expires", byRepair}
 
 // examineExpiry reports a value that expires and should not. Of these values, the module lets only hashes without
-// pushers and claims without users expire.
+// pushers and entries without holders expire.
 func (b *backend) examineExpiry(x *examination, v value) {
 	if v.expiry < 0 || v.isEmpty() {
 		return
@@ -34,9 +34,9 @@ func (v *value) isEmpty() bool {
 	case stored.PushersKey:
 		h := stored.ReadHash(v.fields)
 		return h.Err == nil && h.Pushers.Len() == 0
-	case stored.ClaimsKey:
+	case stored.PushkeyKey:
 		entry, err := stored.ReadEntry(v.text)
-		return err == nil && len(entry.Claims.Owners()) == 0
+		return err == nil && entry.IsOver()
 	}
 	return false
 }

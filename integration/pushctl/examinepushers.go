@@ -2,11 +2,9 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -22,10 +20,8 @@ import (
 var (
 	unreadablePushers = kind{"unreadable pushers", byReset}
 	pusherUnindexed   = kind{"pusher missing in the index", byRepair}
-	pusherOutdated    = kind{"pusher outdated by a later claim", byRepair}
-	unreadableClaims  = kind{"unreadable claims", byRepair}
-	claimAbandoned    = kind{"claim without a pusher", byRepair}
-	pendingPushkeys   = kind{"pushkeys pending for too long", byRepair}
+	unreadablePushkey = kind{"unreadable entry of a pushkey", byRepair}
+	holderUnused      = kind{"pushkey held without a pusher", byRepair}
 )
 
 type userHash struct {
@@ -33,9 +29,9 @@ type userHash struct {
 	stored.Hash
 }
 
-type keyClaims struct {
+type keyEntry struct {
 	value
-	pusher.Claims
+	pusher.Entry
 }
 
 func (b *backend) examineHash(x *examination, v value) {
@@ -71,11 +67,11 @@ func (b *backend) examineEntry(x *examination, v value) {
 	}
 	b.examineExpiry(x, v)
 	if err == nil {
-		x.claims = append(x.claims, keyClaims{v, entry.Claims})
+		x.entries = append(x.entries, keyEntry{v, entry.Entry})
 		return
 	}
 	x.problems = append(x.problems, problem{
-		kind: unreadableClaims, subject: v.owner(), detail: err.Error(),
+		kind: unreadablePushkey, subject: v.owner(), detail: err.Error(),
 		repair: func(ctx context.Context) error { return orChanged(b.index.Reset(ctx, v.Digest, v.text)) },
 	})
 }
@@ -88,7 +84,7 @@ func (b *backend) examinePushers(ctx context.Context, node *redis.Client, x *exa
 			digests = append(digests, p.Digest())
 		}
 	}
-	texts, err := b.readClaims(ctx, digests)
+	texts, err := b.readEntries(ctx, digests)
 	if err != nil {
 		return err
 	}
@@ -102,16 +98,14 @@ func (b *backend) examinePushers(ctx context.Context, node *redis.Client, x *exa
 	return nil
 }
 
-// examinePusher checks that the index has the pusher's own claim to its pushkey. Text has all claims to the pushkey,
-// read after the pusher.
+// examinePusher checks that the entry of the pushkey knows the pusher's user. Text has the entry, read after the pusher.
 func (b *backend) examinePusher(x *examination, node *redis.Client, v value, p pusher.Pusher, text string) {
-	claim := pusher.Owner{User: v.User, Claim: p.Claim.Number}
 	entry, damaged := stored.ReadEntry(text)
-	if text != "" && damaged == nil && slices.Contains(entry.Claims.Owners(), claim) || fault.IsOtherVersion(damaged) {
+	if text != "" && damaged == nil && entry.Knows(v.User) || fault.IsOtherVersion(damaged) {
 		return
 	}
 	x.unconfirmed = append(x.unconfirmed, problem{
-		kind: pusherUnindexed, subject: v.owner(), detail: fmt.Sprintf("pushkey %s, claim %d", p.Digest(), claim.Claim), key: v.name, node: node,
+		kind: pusherUnindexed, subject: v.owner(), detail: fmt.Sprintf("pushkey %s, claim %d", p.Digest(), p.Claim), key: v.name, node: node,
 		repair: func(ctx context.Context) error {
 			if text != "" && damaged != nil {
 				if _, err := b.index.Reset(ctx, p.Digest(), text); err != nil {
@@ -123,16 +117,13 @@ func (b *backend) examinePusher(x *examination, node *redis.Client, v value, p p
 	})
 }
 
-// examineClaims looks for claims without a pusher, and for pushers that a later claim should
-// have removed.
-func (b *backend) examineClaims(ctx context.Context, node *redis.Client, x *examination) error {
-	pending, err := b.readPending(ctx, x.claims)
-	if err != nil {
-		return err
-	}
+// examineEntries looks for users of pushkeys who have no pusher.
+func (b *backend) examineEntries(ctx context.Context, node *redis.Client, x *examination) error {
 	var users []mxid.UserID
-	for _, c := range x.claims {
-		users = append(users, c.Users()...)
+	for _, e := range x.entries {
+		for _, h := range slices.Concat(e.Holders, e.Losers) {
+			users = append(users, h.User)
+		}
 	}
 	lists := b.pushers.LoadMany(ctx, users)
 	for user, loaded := range lists {
@@ -142,98 +133,26 @@ func (b *backend) examineClaims(ctx context.Context, node *redis.Client, x *exam
 			}
 		}
 	}
-	for _, c := range x.claims {
-		if !pending[c.Digest] {
-			b.examinePushkey(x, node, c, lists)
-		}
+	for _, e := range x.entries {
+		b.examineHolders(x, node, e, lists)
 	}
 	return nil
 }
 
-// examinePushkey compares the claims to a pushkey with the pushers of that key, which were read after the claims.
-func (b *backend) examinePushkey(x *examination, node *redis.Client, c keyClaims, lists map[mxid.UserID]module.Result[pusher.List]) {
-	existing := map[mxid.UserID]pusher.Pusher{}
-	for _, user := range c.Users() {
+// examineHolders compares the users of a pushkey with their pushers, which were read after the entry.
+func (b *backend) examineHolders(x *examination, node *redis.Client, e keyEntry, lists map[mxid.UserID]module.Result[pusher.List]) {
+	if e.IsOver() {
+		return // it expires
+	}
+	hasPusher := func(user mxid.UserID) bool {
 		list := lists[user].Value
-		for _, p := range list.All() {
-			if p.Digest() == c.Digest {
-				existing[user] = p
-			}
-		}
+		return lists[user].Err != nil && user.Validate() == nil || // it is unknown which pushers the user has
+			slices.ContainsFunc(list.All(), func(p pusher.Pusher) bool { return p.Digest() == e.Digest })
 	}
-	problems := service.ProblemsOfPushkey(c.Claims, existing, x.now)
-	for _, claim := range problems.Abandoned {
-		// It is unknown which claims an unreadable pusher has.
-		if lists[claim.User].Err != nil && claim.User.Validate() == nil {
-			continue
-		}
+	for _, unused := range service.Unused(e.Entry, hasPusher, x.now) {
 		x.unconfirmed = append(x.unconfirmed, problem{
-			kind: claimAbandoned, subject: c.owner(), detail: detailOf(claim), key: c.name, node: node,
-			repair: func(ctx context.Context) error { return b.repairs.Release(ctx, c.Digest, []pusher.Owner{claim}) },
+			kind: holderUnused, subject: e.owner(), detail: detailOf(unused), key: e.name, node: node,
+			repair: func(ctx context.Context) error { return b.repairs.Release(ctx, e.Digest, []pusher.Holder{unused}) },
 		})
-	}
-	for _, claim := range problems.TooMany {
-		x.unconfirmed = append(x.unconfirmed, problem{
-			kind: pusherOutdated, subject: string(claim.User), detail: c.owner() + ", " + detailOf(claim), key: c.name, node: node,
-			repair: func(ctx context.Context) error {
-				return b.index.MarkPending(ctx, module.PendingPushkey{Key: c.Digest, Claim: c.Newest()})
-			},
-		})
-	}
-}
-
-// readPending returns the pushkeys of several users that are still marked for hosts to reconcile.
-func (b *backend) readPending(ctx context.Context, claims []keyClaims) (map[pusher.Digest]bool, error) {
-	answers := map[pusher.Digest]*redis.FloatCmd{}
-	_, _ = b.client.Pipelined(ctx, func(p redis.Pipeliner) error { // each reply has its own error
-		for _, c := range claims {
-			if len(c.Users()) > 1 {
-				answers[c.Digest] = p.ZScore(ctx, b.keys.Pending(), string(c.Digest))
-			}
-		}
-		return nil
-	})
-	pending := map[pusher.Digest]bool{}
-	for digest, answer := range answers {
-		if err := answer.Err(); err != nil && !errors.Is(err, redis.Nil) {
-			if err := b.skip(ctx, "pending pushkeys", b.keys.Pending(), err); err != nil {
-				return nil, fmt.Errorf("read pending pushkeys: %w", err)
-			}
-			pending[digest] = true // perhaps
-			continue
-		}
-		pending[digest] = answer.Err() == nil
-	}
-	return pending, nil
-}
-
-// overdue is the age at which a pending pushkey is a problem. Hosts reconcile pushkeys every half minute, and remove
-// claims without a pusher after ten minutes.
-const overdue = 15 * time.Minute
-
-// overduePushkeys returns a problem if no host reconciles pushkeys.
-func (b *backend) overduePushkeys(ctx context.Context) ([]problem, error) {
-	late, err := b.index.Pending(ctx, b.now().Add(-overdue), 1<<20)
-	if err != nil || len(late) == 0 {
-		return nil, b.skip(ctx, "pending pushkeys", b.keys.Pending(), err)
-	}
-	return []problem{{
-		kind: pendingPushkeys, subject: b.keys.Pending(), detail: fmt.Sprintf("%d, the oldest of %s", len(late), timeOf(late[0].Claim)),
-		repair: b.reconcilePushkeys,
-	}}, nil
-}
-
-// reconcilePushkeys reconciles pushkeys as a host does, until no pushkey is overdue or their number no longer falls.
-// Pushkeys with data of another version stay pending.
-func (b *backend) reconcilePushkeys(ctx context.Context) error {
-	for before := 1 << 20; ; {
-		if err := b.host.ReconcilePushkeys(ctx); err != nil && !fault.IsOtherVersion(err) {
-			return err
-		}
-		late, err := b.index.Pending(ctx, b.now().Add(-overdue), 1<<20)
-		if err != nil || len(late) == 0 || len(late) == before {
-			return err
-		}
-		before = len(late)
 	}
 }

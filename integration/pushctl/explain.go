@@ -60,7 +60,7 @@ func (c *call) explain(ctx context.Context) error {
 	if rules.Err != nil {
 		return rules.Err
 	}
-	pushers, err := c.pushers.Load(ctx, user)
+	pushers, err := c.visiblePushers(ctx, user)
 	if err != nil {
 		return err
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/pushfx/pushfx/module/pusher"
 	"github.com/pushfx/pushfx/module/stored"
 )
 
@@ -62,6 +63,9 @@ func (c *call) exportTo(ctx context.Context, a *archive) error {
 		if err != nil {
 			return err
 		}
+		if err := c.dropTaken(ctx, values); err != nil {
+			return err
+		}
 		mu.Lock()
 		defer mu.Unlock()
 		records, left := recordsOf(values)
@@ -91,6 +95,28 @@ func (c *call) exportTo(ctx context.Context, a *archive) error {
 		return errProblems
 	}
 	return nil
+}
+
+// dropTaken removes pushers that other users have taken from values: an archive has no entries of pushkeys, so an import
+// would make them visible.
+func (c *call) dropTaken(ctx context.Context, values []value) error {
+	var digests []pusher.Digest
+	for _, v := range values {
+		h := stored.ReadHash(v.fields)
+		for _, p := range h.Pushers.All() {
+			digests = append(digests, p.Digest())
+		}
+	}
+	entries, err := c.readEntries(ctx, digests)
+	for _, v := range values {
+		h := stored.ReadHash(v.fields)
+		for _, p := range h.Pushers.All() {
+			if entry, err := stored.ReadEntry(entries[p.Digest()]); err == nil && !entry.Shows(v.User, p.Claim) {
+				delete(v.fields, p.Field())
+			}
+		}
+	}
+	return err
 }
 
 // recordsOf converts values to records, and returns the number of keys that it leaves out: of the wrong type, or on a

@@ -28,7 +28,7 @@ func TestCommandsShowWhatTheyCanReadBesideALostMaster(t *testing.T) {
 	for n := 0; user == "" || lostUser == ""; n++ {
 		some := mxid.UserID(fmt.Sprintf("@user%d:example.org", n))
 		b.register(some)
-		if digest := aPusher(string(some)).Digest(); !isLost(b.keys.Rules(some)) && isLost(stored.Keys{}.Claims(digest)) {
+		if digest := aPusher(string(some)).Digest(); !isLost(b.keys.Rules(some)) && isLost(stored.Keys{}.Pushkey(digest)) {
 			user = some
 		}
 		if isLost(b.keys.Rules(some)) {

@@ -45,14 +45,14 @@ type shownGateway struct {
 	Users     int       `json:"users"`
 	Due       int       `json:"due"`
 	Oldest    float64   `json:"oldest_seconds"` // for how long the oldest notification has waited
-	Failing   int       `json:"failing"`
+	Hanging   int       `json:"hanging"`
 	Since     time.Time `json:"failing_since,omitzero"`
 	Last      string    `json:"last,omitempty"` // the status, or why there was no answer
 }
 
 // gate has what waits for a gateway and an app. Its times are of a sample of the users.
 type gate struct {
-	users, due, failing int
+	users, due, hanging int
 	late, oldest        time.Duration
 	since               time.Time // time of the first failure
 	last                string    // answer
@@ -85,7 +85,7 @@ func (c *call) readGates(ctx context.Context) (gates map[string]*gate, held map[
 			g = &gate{heldSince: held[gateway]}
 			gates[l.Gate], digests[stored.GateDigest(l.Gate)] = g, g
 		}
-		g.users, g.due, g.failing = g.users+l.Users, g.due+l.Due, g.failing+l.Failing
+		g.users, g.due, g.hanging = g.users+l.Users, g.due+l.Due, g.hanging+l.Failing
 		for _, user := range l.Sample {
 			users[user] = true
 		}
@@ -170,7 +170,7 @@ func (c *call) showGateways(ctx context.Context) error {
 		if g.users > 0 {
 			gateway, app := delivery.SplitGate(name)
 			shown[gateway] = true
-			all = append(all, shownGateway{gateway, app, g.heldSince, g.users, g.due, g.oldest.Seconds(), g.failing, g.since, g.last})
+			all = append(all, shownGateway{gateway, app, g.heldSince, g.users, g.due, g.oldest.Seconds(), g.hanging, g.since, g.last})
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(held)) {
@@ -190,10 +190,10 @@ func writeGateways(w io.Writer, all []shownGateway, now time.Time) error {
 	for _, g := range all {
 		rows = append(rows, []string{
 			printable(g.Gateway), printable(cmp.Or(g.App, "-")), ago(g.HeldSince, now), strconv.Itoa(g.Users), strconv.Itoa(g.Due), duration(g.Oldest, time.Second),
-			strconv.Itoa(g.Failing), ago(g.Since, now), printable(cmp.Or(g.Last, "-")),
+			strconv.Itoa(g.Hanging), ago(g.Since, now), printable(cmp.Or(g.Last, "-")),
 		})
 	}
-	return writeTable(w, []string{"GATEWAY", "APP", "HELD FOR", "USERS", "DUE", "WAITING FOR", "FAILING", "FAILING FOR", "LAST"}, rows)
+	return writeTable(w, []string{"GATEWAY", "APP", "HELD FOR", "USERS", "DUE", "WAITING FOR", "HANGING", "FAILING FOR", "LAST"}, rows)
 }
 
 func gatewaysHoldCommand() command {

@@ -8,7 +8,6 @@ import (
 	"io"
 	"maps"
 	"os"
-	"slices"
 	"sync"
 
 	"github.com/pushfx/pushfx/module/fault"
@@ -150,8 +149,8 @@ func (i *importer) storeAll(ctx context.Context, file io.Reader, records int64) 
 // importJob is a record with the stored value.
 type importJob struct {
 	record
-	before value
-	claims map[pusher.Digest]string // the stored claims to the pushkeys of the batch
+	before  value
+	entries map[pusher.Digest]string // the stored entries of the pushkeys of the batch
 }
 
 // storeBatch stores records. It reads all their keys in one pipeline, so that unchanged records cost little.
@@ -165,7 +164,7 @@ func (i *importer) storeBatch(ctx context.Context, batch []record) error {
 			digests = append(digests, p.Digest())
 		}
 	}
-	claims, err := i.readClaims(ctx, digests)
+	entries, err := i.readEntries(ctx, digests)
 	if err != nil {
 		return err
 	}
@@ -175,7 +174,7 @@ func (i *importer) storeBatch(ctx context.Context, batch []record) error {
 	}
 	jobs := make([]importJob, len(batch))
 	for n, r := range batch {
-		jobs[n] = importJob{r, values[n], claims}
+		jobs[n] = importJob{r, values[n], entries}
 	}
 	return parallel(ctx, jobs, i.store)
 }
@@ -185,9 +184,9 @@ func (i *importer) store(ctx context.Context, j importJob) error {
 	outcome, err := i.tryStore(ctx, j)
 	if err == nil && outcome != kept && j.event == nil {
 		if outcome != unchanged {
-			j.claims = nil // the claims may be outdated now
+			j.entries = nil // they may be outdated now
 		}
-		err = i.claim(ctx, j)
+		err = i.recordPushers(ctx, j)
 	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", printable(string(j.user)), err)
@@ -301,13 +300,13 @@ func (i *importer) replace(ctx context.Context, j importJob) (done bool, err err
 	return i.rules.Replace(ctx, j.user, nil, *j.event)
 }
 
-// claim adds claims of the record's pushers to the index of pushkeys, unless j.claims already has them. Another user's
-// later claim to a pushkey has a higher number and wins.
-func (i *importer) claim(ctx context.Context, j importJob) error {
+// recordPushers adds the record's pushers to the entries of their pushkeys, unless j.entries already know the user. A
+// pusher whose pushkey another user has taken since stays hidden.
+func (i *importer) recordPushers(ctx context.Context, j importJob) error {
 	h := stored.ReadHash(j.fields)
 	for _, p := range h.Pushers.All() {
-		entry, _ := stored.ReadEntry(j.claims[p.Digest()]) // an unreadable entry has no claims
-		if slices.Contains(entry.Claims.Owners(), pusher.Owner{User: j.user, Claim: p.Claim.Number}) {
+		entry, _ := stored.ReadEntry(j.entries[p.Digest()]) // an unreadable entry knows nobody
+		if entry.Knows(j.user) {
 			continue
 		}
 		if err := i.repairs.Record(ctx, j.user, p); err != nil && !isUnreadable(err) {

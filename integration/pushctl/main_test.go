@@ -337,7 +337,7 @@ func TestNoTableIsWiderThanATerminal(t *testing.T) {
 	now, host := time.Now(), "https://push-gateway-of-a-long-name.example.org:8443"
 	found := newReport()
 	for _, k := range []kind{
-		unreadableEvent, emptyEvent, unreadablePushers, pusherUnindexed, pusherOutdated, unreadableClaims, claimAbandoned, pendingPushkeys,
+		unreadableEvent, emptyEvent, unreadablePushers, pusherUnindexed, unreadablePushkey, holderUnused,
 		otherVersion, expiringKey, unreadableEntry, unreadableGateway, wrongType, misplacedKey, unknownKey, ruleProblem(pushrule.ForeignDefault), ruleProblem(pushrule.FeatureOff),
 	} {
 		for range 1000 {
@@ -346,7 +346,7 @@ func TestNoTableIsWiderThanATerminal(t *testing.T) {
 	}
 	for name, write := range map[string]func(io.Writer) error{
 		"queues": func(w io.Writer) error {
-			return shownQueues{Users: 1_312_000, Due: 1_000_000, Failing: 1_000_000, Oldest: 86400, Late: 123456.789}.write(w)
+			return shownQueues{Users: 1_312_000, Due: 1_000_000, Hanging: 1_000_000, Oldest: 86400, Late: 123456.789}.write(w)
 		},
 		"queues show": func(w io.Writer) error {
 			return writeQueues(w, []shownQueue{{
@@ -429,9 +429,9 @@ func (b *fixture) storeForGolden() {
 	const revision = `,"revision":{"version":1763716975000000,"changes":12,"writers":{}}}`
 	b.store(alice, strings.TrimSuffix(eventOf(rules), "}")+revision)
 	p := aPusher("alice")
-	p.Created, p.Claim = 1, pusher.Claim{Number: 1763716975000000}
+	p.Created, p.Claim = 1, 1763716975000000
 	b.do("HSET", b.keys.Pushers(alice), p.Field(), string(p.AppendStored(nil)), "revision", `{"version":1763716975000001,"changes":1,"writers":{}}`)
-	b.do("SET", b.keys.Claims(p.Digest()), `{"claims":{"1763716975000000":"@alice:example.org"}}`)
+	b.do("SET", b.keys.Pushkey(p.Digest()), `{"taken":1763716975000000,"holders":{"@alice:example.org":1763716975000000},"losers":{}}`)
 	op := fold.Op{Kind: fold.Notified, Room: "!r", Position: 1, Thread: fold.Main, Actions: `["notify"]`}
 	folded, err := fold.Fold([]string{op.Text()})
 	if err != nil {

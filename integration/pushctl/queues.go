@@ -34,10 +34,10 @@ func queuesCommand() command {
 	return command{
 		name:    "queues",
 		summary: "counts waiting notifications, and says whether hosts send them",
-		about: "Counts the users with waiting notifications, the due ones among them, and the failing ones, and says\n" +
-			"for how long the oldest has waited. Exit status 1: a notification has been due for more than ten\n" +
-			"seconds, so no host with pushfx.Delivery runs, or hosts cannot keep up. 2: a part cannot be read; the\n" +
-			"rest is shown.",
+		about: "Counts the users with waiting notifications, the due ones among them, and the hanging ones (whose\n" +
+			"last request had no answer, while others are answered), and says for how long the oldest has waited.\n" +
+			"Exit status 1: a notification has been due for more than ten seconds, so no host with pushfx.Delivery\n" +
+			"runs, or hosts cannot keep up. 2: a part cannot be read; the rest is shown.",
 		flags: (*flags).addJSON,
 		run:   (*call).showQueues,
 	}
@@ -65,7 +65,7 @@ type shownQueues struct {
 	Users   int     `json:"users"` // with waiting notifications, at each gateway and app
 	Due     int     `json:"due"`
 	Closed  int     `json:"behind_closed_gateways"` // due users of gateways that fail or are held
-	Failing int     `json:"failing_users"`
+	Hanging int     `json:"hanging_users"`
 	Oldest  float64 `json:"oldest_seconds"` // for how long the oldest notification has waited
 	Late    float64 `json:"late_seconds"`   // lateness of the user that has been due the longest at other gateways
 	Stalled bool    `json:"stalled"`        // hosts do not send, or cannot keep up
@@ -83,7 +83,7 @@ func (c *call) showQueues(ctx context.Context) error {
 	gates, _, unread := c.readGates(ctx)
 	var q shownQueues
 	for _, g := range gates {
-		q.Users, q.Due, q.Failing = q.Users+g.users, q.Due+g.due, q.Failing+g.failing
+		q.Users, q.Due, q.Hanging = q.Users+g.users, q.Due+g.due, q.Hanging+g.hanging
 		q.Oldest = max(q.Oldest, g.oldest.Seconds())
 		if g.isClosed() {
 			q.Closed += g.due
@@ -108,9 +108,9 @@ func unlessProblems(err error) error {
 }
 
 func (q shownQueues) write(w io.Writer) error {
-	err := writeTable(w, []string{"USERS", "DUE", "BEHIND CLOSED GATEWAYS", "LONGEST DUE FOR", "WAITING FOR", "FAILING"}, [][]string{{
+	err := writeTable(w, []string{"USERS", "DUE", "BEHIND CLOSED GATEWAYS", "LONGEST DUE FOR", "WAITING FOR", "HANGING"}, [][]string{{
 		strconv.Itoa(q.Users), strconv.Itoa(q.Due), strconv.Itoa(q.Closed), duration(q.Late, time.Millisecond),
-		duration(q.Oldest, time.Second), strconv.Itoa(q.Failing),
+		duration(q.Oldest, time.Second), strconv.Itoa(q.Hanging),
 	}})
 	if err == nil && q.Stalled {
 		_, err = fmt.Fprintln(w, "No host sends, or hosts cannot keep up.")

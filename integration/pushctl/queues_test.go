@@ -155,7 +155,7 @@ func TestQueuesAreShown(t *testing.T) {
 	d.notify(alice)
 	var q shownQueues
 	r := b.want(exitOK, "queues", "-json")
-	if err := json.Unmarshal([]byte(r.stdout), &q); err != nil || q.Users != 1 || q.Failing != 1 || q.Stalled {
+	if err := json.Unmarshal([]byte(r.stdout), &q); err != nil || q.Users != 1 || q.Hanging != 0 || q.Stalled {
 		t.Errorf("got %+v, %v", q, err)
 	}
 	if all := d.queues(alice); all[0].Notifications != 2 || all[0].Gateway != "https://push.example.org:443" || all[0].Attempts != 1 {

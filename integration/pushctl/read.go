@@ -19,7 +19,7 @@ type value struct {
 	name string
 	stored.Key
 	state  valueState
-	text   string            // of push rules and claims
+	text   string            // of push rules and of an entry
 	fields map[string]string // of a hash of pushers
 	items  []string          // of a list of unread counts
 	expiry time.Duration     // time until Redis removes the key; negative: none
@@ -38,7 +38,7 @@ const (
 	isUnread               // there was no reply; see [gaps]
 )
 
-// readValues reads the push rules, pusher hashes, claims and unread counts among the keys in
+// readValues reads the push rules, pusher hashes, entries and unread counts among the keys in
 // one pipeline, without their expiry. It skips other keys.
 func (b *backend) readValues(ctx context.Context, from redis.UniversalClient, names []string) ([]value, error) {
 	return b.readEach(ctx, from, names, nil)
@@ -73,7 +73,7 @@ func (b *backend) readEach(
 		for _, name := range names {
 			key := b.keys.Parse(name)
 			switch key.Kind {
-			case stored.RulesKey, stored.ClaimsKey:
+			case stored.RulesKey, stored.PushkeyKey:
 				answers = append(answers, p.Get(ctx, name))
 			case stored.PushersKey:
 				answers = append(answers, p.HGetAll(ctx, name))
@@ -197,7 +197,7 @@ func (v *value) fill(answer redis.Cmder) error {
 // owner returns the user or the digest of the pushkey that a key belongs to, or else the key.
 func (v *value) owner() string {
 	switch {
-	case v.Kind == stored.ClaimsKey:
+	case v.Kind == stored.PushkeyKey:
 		return "pushkey " + string(v.Digest)
 	case v.User == "":
 		return v.name
@@ -205,14 +205,14 @@ func (v *value) owner() string {
 	return string(v.User)
 }
 
-// readClaims reads the claims to many pushkeys. The text is empty for missing claims and for
-// keys of another type. Claims that could not be read are left out; see [gaps].
-func (b *backend) readClaims(ctx context.Context, digests []pusher.Digest) (map[pusher.Digest]string, error) {
+// readEntries reads the entries of many pushkeys. The text is empty for missing entries and for
+// keys of another type. Entries that could not be read are left out; see [gaps].
+func (b *backend) readEntries(ctx context.Context, digests []pusher.Digest) (map[pusher.Digest]string, error) {
 	texts := make(map[pusher.Digest]string, len(digests))
 	for part := range slices.Chunk(digests, pageSize) {
 		names := make([]string, len(part))
 		for i, digest := range part {
-			names[i] = b.keys.Claims(digest)
+			names[i] = b.keys.Pushkey(digest)
 		}
 		values, err := b.readValues(ctx, b.client, names)
 		if err != nil {

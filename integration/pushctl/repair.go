@@ -51,9 +51,6 @@ func (c *call) repair(ctx context.Context) error {
 	err := r.findProblems(ctx, &r.report.tally, func(ctx context.Context, found []problem) error {
 		return parallel(ctx, found, r.handle)
 	})
-	if err == nil && r.yes {
-		err = r.reconcilePushkeys(ctx) // ends repairs that mark pushkeys as pending
-	}
 	if r.saved != nil {
 		err = errors.Join(err, r.saved.end())
 	}

@@ -51,7 +51,7 @@ func (c *call) sendTest(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	list, err := c.pushers.Load(ctx, user)
+	list, err := c.visiblePushers(ctx, user)
 	if err != nil {
 		return err
 	}

@@ -80,6 +80,7 @@ type shownPusher struct {
 	Host       string        `json:"url_host"`
 	DataBytes  int           `json:"data_bytes"`
 	Claim      int64         `json:"claim"`
+	Taken      bool          `json:"taken"` // by another user: nobody sees this pusher
 }
 
 func (c *call) show(ctx context.Context) error {
@@ -112,7 +113,10 @@ func (c *call) shown(ctx context.Context, user mxid.UserID) (shownUser, error) {
 	if err != nil {
 		return s, err
 	}
-	s.Rules, s.Pushers, s.Unread = c.shownRules(values[0]), c.shownPushers(values[1]), readUnread(values[2])
+	s.Rules, s.Unread = c.shownRules(values[0]), readUnread(values[2])
+	if s.Pushers, err = c.shownPushers(ctx, values[1]); err != nil {
+		return s, err
+	}
 	x, err := c.examine(ctx, node, names)
 	if err != nil {
 		return s, err
@@ -157,19 +161,29 @@ func jsonArray[T ~string](texts []T) string {
 	return "[" + strings.Join(parts, ",") + "]"
 }
 
-func (c *call) shownPushers(v value) shownPushers {
+func (c *call) shownPushers(ctx context.Context, v value) (shownPushers, error) {
 	s := shownPushers{shownKeyed{Key: v.name, NotRead: v.state == isUnread}, []shownPusher{}}
 	for field, text := range v.fields {
 		s.Bytes += len(field) + len(text)
 	}
 	h := stored.ReadHash(v.fields)
 	s.Version, s.Changes = h.Revision.Version, h.Revision.Changes
+	var digests []pusher.Digest
 	for _, p := range h.Pushers.All() {
+		digests = append(digests, p.Digest())
+	}
+	entries, err := c.readEntries(ctx, digests)
+	if err != nil {
+		return s, err
+	}
+	for _, p := range h.Pushers.All() {
+		entry, _ := stored.ReadEntry(entries[p.Digest()]) // an unreadable entry takes nothing
 		s.Pushers = append(s.Pushers, shownPusher{
-			AppID: p.AppID, Kind: p.Kind, Digest: p.Digest(), Device: p.Device, DeviceName: p.DeviceDisplayName, Host: urlHost(p.Data), DataBytes: len(p.Data), Claim: p.Claim.Number,
+			AppID: p.AppID, Kind: p.Kind, Digest: p.Digest(), Device: p.Device, DeviceName: p.DeviceDisplayName, Host: urlHost(p.Data), DataBytes: len(p.Data),
+			Claim: p.Claim, Taken: !entry.Shows(v.User, p.Claim),
 		})
 	}
-	return s
+	return s, nil
 }
 
 // urlHost returns the host of the URL in a pusher's data, or an empty text.
@@ -254,6 +268,9 @@ func (s shownPushers) write(w io.Writer) {
 	for i, p := range s.Pushers {
 		fmt.Fprintf(w, "  %s %d  %s\n", printable(string(p.Kind)), i+1, printable(p.AppID))
 		fmt.Fprintf(w, "    pushkey    digest %s, claim %d\n", p.Digest, p.Claim)
+		if p.Taken {
+			fmt.Fprintln(w, "    taken      by another user, gets nothing")
+		}
 		fmt.Fprintf(w, "    device     %s\n", printable(p.Device+" "+strconv.Quote(p.DeviceName)))
 		fmt.Fprintf(w, "    data       %d bytes, URL host %s\n", p.DataBytes, printable(p.Host))
 	}

@@ -47,7 +47,7 @@ func TestSizesOfThePage(t *testing.T) {
 			t.Fatal(err)
 		}
 		if n == 0 {
-			measured["first pusher of a user"], measured["each pushkey in the index"] = size(b.keys.Pushers(user)), size(b.keys.Claims(p.Digest()))
+			measured["first pusher of a user"], measured["each pushkey in the index"] = size(b.keys.Pushers(user)), size(b.keys.Pushkey(p.Digest()))
 		}
 	}
 	measured["each further pusher of a user"] = (size(b.keys.Pushers(user)) - measured["first pusher of a user"]) / some

@@ -204,8 +204,9 @@ const (
 
 	ListenerPanicked
 
-	// PushkeysPending is a failure to reconcile pushkeys, which will be repeated.
-	PushkeysPending
+	// PushkeysUnread are entries of pushkeys that cannot be read, reported once in half a
+	// minute: their pushers count as their users', even if other users have taken them.
+	PushkeysUnread
 
 	ImportIncomplete
 
@@ -238,7 +239,7 @@ const (
 	// is a delivery.RejectedError, which names the user.
 	PusherRemoved
 
-	// PusherTaken is a pusher that was removed since another user has set its pushkey.
+	// PusherTaken is a pusher that is gone since another user has set its pushkey.
 	// PusherLoggedOut is a pusher that was removed since its device is logged out. The error
 	// is a service.RemovedPusher.
 	PusherTaken
@@ -252,7 +253,7 @@ const (
 var problems = [...]string{
 	FeedDisconnected:  "change feed disconnected from Redis, reconnecting",
 	ListenerPanicked:  "change listener panicked",
-	PushkeysPending:   "pushkeys are still pending",
+	PushkeysUnread:    "pushkeys cannot be read, their pushers count as not taken",
 	ImportIncomplete:  "rules or pushers of a user were not imported",
 	ClientSetting:     "a setting of the Redis client will hurt",
 	NoDurability:      "no change will be acknowledged",

@@ -197,7 +197,7 @@ func FuzzReadChange(f *testing.F) {
 		if shown := string(change.Pusher.AppendJSON(nil)); !reflect.DeepEqual(decode(t, shown), theirs) {
 			t.Errorf("%q: shown as %s", text, shown)
 		}
-		change.Pusher.Created, change.Pusher.Device, change.Pusher.Claim = 7, "DEVICE", change.Others.Claim(8)
+		change.Pusher.Created, change.Pusher.Device, change.Pusher.Claim = 7, "DEVICE", 8
 		change.Pusher.SetAt = 9
 		stored := string(change.Pusher.AppendStored(nil))
 		again, err := pusher.ReadStored(stored)

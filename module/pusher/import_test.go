@@ -75,16 +75,3 @@ func TestCheckImportedRefusesPushersThatClientsCannotSet(t *testing.T) {
 		t.Errorf("got %+v, %v", kept, err)
 	}
 }
-
-func TestAddFirstMakesTheSmallestNumbers(t *testing.T) {
-	t.Parallel()
-	var c Claims
-	first, made := c.AddFirst("@a:b"), c.Add("@b:b", 1_000)
-	if second := c.AddFirst("@c:b"); first != 1 || second != 2 || made != 1_000 || len(c.Owners()) != 3 {
-		t.Errorf("got %v", c.Owners())
-	}
-	c.Release(Owner{"@a:b", first})
-	if again := c.AddFirst("@d:b"); again != 1 {
-		t.Errorf("got %v", c.Owners())
-	}
-}

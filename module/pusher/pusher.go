@@ -41,7 +41,7 @@ type Pusher struct {
 
 	Device  string // the device that set the pusher; empty if the host names none
 	Created int64  // place in the order of creation, assigned by [List.Set]
-	Claim   Claim  // claim to the key
+	Claim   int64  // number of the claim to the key, see [Holder]; 0 without one
 
 	// SetAt is the time of the last set request, in microseconds since 1970. It grows
 	// even if the request changes nothing: a push gateway's earlier rejection must not
@@ -122,6 +122,7 @@ const (
 	createdName = "created"
 	deviceName  = "device_id"
 	claimName   = "claim"
+	numberName  = "number" // within the claim
 	setAtName   = "set_at" // within the claim
 )
 
@@ -143,8 +144,7 @@ func (p Pusher) AppendStored(dst []byte) []byte {
 // appendClaim appends Claim and SetAt as one object, so that the stored form reserves
 // only one name.
 func (p Pusher) appendClaim(dst []byte) []byte {
-	dst = strconv.AppendInt(strictjson.AppendMember(append(dst, '{'), "number"), p.Claim.Number, 10)
-	dst = strconv.AppendInt(strictjson.AppendMember(dst, "removes"), p.Claim.Removes, 10)
+	dst = strconv.AppendInt(strictjson.AppendMember(append(dst, '{'), numberName), p.Claim, 10)
 	dst = strconv.AppendInt(strictjson.AppendMember(dst, setAtName), p.SetAt, 10)
 	return append(dst, '}')
 }
@@ -152,17 +152,15 @@ func (p Pusher) appendClaim(dst []byte) []byte {
 func (p *Pusher) readClaim(r *strictjson.Reader) error {
 	return r.Object(func(name string) (err error) {
 		switch name {
-		case "number":
-			p.Claim.Number, err = r.Integer()
-		case "removes":
-			p.Claim.Removes, err = r.Integer()
+		case numberName:
+			p.Claim, err = r.Integer()
 		case setAtName:
 			p.SetAt, err = r.Integer()
 		default:
 			err = r.Skip()
 		}
 		return err
-	}, "number", "removes", setAtName)
+	}, numberName, setAtName)
 }
 
 // appendMembers appends the form for clients without the closing brace.

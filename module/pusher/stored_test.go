@@ -26,11 +26,11 @@ func TestPusherHasFixedForms(t *testing.T) {
 				`"data":{"url":"https://push.example.org/_matrix/push/v1/notify"}}`,
 			`{"pushkey":"key","kind":"http","app_id":"org.example.app","app_display_name":"App","device_display_name":"Phone","lang":"en",` +
 				`"data":{"url":"https://push.example.org/_matrix/push/v1/notify"},"created":0,"device_id":""` + noClaim},
-		"a claim": {claimed(7, 3, 0), shownPhone + `}`, shownPhone + `,"created":0,"device_id":"","claim":{"number":7,"removes":3,"set_at":0}}`},
-		"a claim and the time of the last set": {claimed(7, 3, 9), shownPhone + `}`,
-			shownPhone + `,"created":0,"device_id":"","claim":{"number":7,"removes":3,"set_at":9}}`},
-		"the time of the last set, without a claim": {claimed(0, 0, 9), shownPhone + `}`,
-			shownPhone + `,"created":0,"device_id":"","claim":{"number":0,"removes":0,"set_at":9}}`},
+		"a claim": {claimed(7, 0), shownPhone + `}`, shownPhone + `,"created":0,"device_id":"","claim":{"number":7,"set_at":0}}`},
+		"a claim and the time of the last set": {claimed(7, 9), shownPhone + `}`,
+			shownPhone + `,"created":0,"device_id":"","claim":{"number":7,"set_at":9}}`},
+		"the time of the last set, without a claim": {claimed(0, 9), shownPhone + `}`,
+			shownPhone + `,"created":0,"device_id":"","claim":{"number":0,"set_at":9}}`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := string(test.pusher.AppendJSON([]byte("x"))); got != "x"+test.shown {
@@ -46,14 +46,14 @@ func TestPusherHasFixedForms(t *testing.T) {
 	}
 }
 
-const noClaim = `,"claim":{"number":0,"removes":0,"set_at":0}}`
+const noClaim = `,"claim":{"number":0,"set_at":0}}`
 
 const shownPhone = `{"pushkey":"key","kind":"http","app_id":"org.example.app","app_display_name":"App","device_display_name":"Phone","lang":"en",` +
 	`"data":{"url":"https://push.example.org/_matrix/push/v1/notify"}`
 
-func claimed(number, removes, setAt int64) pusher.Pusher {
+func claimed(number, setAt int64) pusher.Pusher {
 	p := phone("key")
-	p.Claim, p.SetAt = pusher.Claim{Number: number, Removes: removes}, setAt
+	p.Claim, p.SetAt = number, setAt
 	return p
 }
 
@@ -113,8 +113,8 @@ func TestUnreadablePusherIsADatabaseError(t *testing.T) {
 func FuzzReadStored(f *testing.F) {
 	f.Add(object(members()))
 	f.Add(string(phone("key").AppendStored(nil)))
-	f.Add(string(claimed(7, 7, 0).AppendStored(nil)))
-	f.Add(string(claimed(7, 7, 9).AppendStored(nil)))
+	f.Add(string(claimed(7, 0).AppendStored(nil)))
+	f.Add(string(claimed(7, 9).AppendStored(nil)))
 	f.Add(`{"created":-0,"device_id":"\u0000","x":{"y":1e400}}`)
 	f.Fuzz(func(t *testing.T, text string) {
 		p, err := pusher.ReadStored(text)
@@ -143,7 +143,7 @@ func FuzzReadStored(f *testing.F) {
 }
 
 func TestEqualComparesEveryField(t *testing.T) {
-	full := claimed(7, 3, 9)
+	full := claimed(7, 9)
 	full.Extra = []pusher.Member{{Name: "x", Value: "1"}}
 	full.Device, full.Created = "DEV", 5
 	same := full

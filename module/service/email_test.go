@@ -50,8 +50,8 @@ func TestAnEmailPusherNeedsAConfirmedAddress(t *testing.T) {
 		if !errors.Is(err, test.want) || errors.Is(test.want, errMailDown) && (fault.KindOf(err) != fault.Unavailable || strings.Contains(err.Error(), "storage")) {
 			t.Errorf("%s: got %v", name, err)
 		}
-		if set := len(m.held(test.user)) == 1; set != (test.want == nil) || len(m.Claims) > len(m.held(test.user)) {
-			t.Errorf("%s: it is set: %v, with %d claims", name, set, len(m.Claims))
+		if set := len(m.held(test.user)) == 1; set != (test.want == nil) || len(m.Entries) > len(m.held(test.user)) {
+			t.Errorf("%s: it is set: %v, with %d entries", name, set, len(m.Entries))
 		}
 		from := module.Import{Pushers: []pusher.Pusher{mail, ownPusher("phone", pusher.HTTP, "PHONE")}}
 		m = newMemory()

@@ -74,10 +74,6 @@ func (s *hostService) Pushers(ctx context.Context, users []mxid.UserID) map[mxid
 }
 
 func (s *hostService) RemovePusher(ctx context.Context, user mxid.UserID, key pusher.Key, setAt int64) error {
-	_, err := s.pushers.removeOne(ctx, user, key, func(p pusher.Pusher) bool { return p.SetAt == setAt })
+	_, err := s.pushers.remove(ctx, user, func(p pusher.Pusher) bool { return p.Key == key && p.SetAt == setAt })
 	return err
-}
-
-func (s *hostService) ReconcilePushkeys(ctx context.Context) error {
-	return s.pushers.reconciler.reconcile(ctx)
 }

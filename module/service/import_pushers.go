@@ -18,7 +18,7 @@ func (i *importer) importPushers(
 		return module.ImportedPushers{Outcome: module.NothingToImport}, nil
 	}
 	result.Outcome = module.AlreadyThere
-	there, err := i.pushers.store.Load(ctx, user)
+	there, err := i.pushers.List(ctx, user)
 	switch {
 	case fault.KindOf(err) == fault.Database: // unreadable pushers stay
 		return result, nil

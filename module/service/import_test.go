@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/fault"
@@ -235,7 +236,7 @@ func TestASourceThatFailsIsUnavailableAndChangesNothing(t *testing.T) {
 			t.Errorf("%s: got %s", name, fault.Details(err))
 		}
 	}
-	if h.rules.content().Found() || h.m.held(alice) != nil || len(h.m.Claims) != 0 {
+	if h.rules.content().Found() || h.m.held(alice) != nil || len(h.m.Entries) != 0 {
 		t.Errorf("stored are %s and %q", text(h.rules.content().Rules), h.m.held(alice))
 	}
 }
@@ -347,36 +348,38 @@ func TestAForgottenUserDoesNotComeBackFromTheOldServer(t *testing.T) {
 			t.Run(fmt.Sprintf("%s, accounts %t", name, withAccounts), func(t *testing.T) {
 				t.Parallel()
 				played := 0
-				exhaust(func(choose func(int) int) {
-					if t.Failed() {
-						return
-					}
-					h, gone := newTenancy(t, module.Import{Rules: contentOf, Pushers: []pusher.Pusher{pusherOf("en")}}), ""
-					services := func(c caller) *service.Service {
-						if withAccounts {
-							return h.service(c, accounts{c, &gone})
+				synctest.Test(t, func(t *testing.T) {
+					exhaust(func(choose func(int) int) {
+						if t.Failed() {
+							return
 						}
-						return h.service(c, nil)
-					}
-					read := func(ctx context.Context, c caller) error { return use(ctx, services(c)) }
-					forget := func(ctx context.Context, c caller) error {
-						if err := (accounts{c, &gone}).end(theUser); err != nil {
-							return err
+						h, gone := newTenancy(t, module.Import{Rules: contentOf, Pushers: []pusher.Pusher{pusherOf("en")}}), ""
+						services := func(c caller) *service.Service {
+							if withAccounts {
+								return h.service(c, accounts{c, &gone})
+							}
+							return h.service(c, nil)
 						}
-						s := services(c)
-						return s.Host(s.Rules()).ForgetUser(ctx, alice)
-					}
-					runs, ended := play(t.Context(), h.m, choose, 0, nil, read, forget)
-					if !ended {
-						return
-					}
-					played++
-					if err := runs[0].err; err != nil && !errors.Is(err, module.ErrLoggedOut) || runs[1].err != nil {
-						t.Errorf("got errors %v and %v", err, runs[1].err)
-					}
-					if h.has("!old:example.org") || len(h.m.held(alice)) != 0 || withAccounts && h.rules.content().Found() {
-						t.Errorf("back are %s and %q", text(h.rules.content().Rules), h.m.held(alice))
-					}
+						read := func(ctx context.Context, c caller) error { return use(ctx, services(c)) }
+						forget := func(ctx context.Context, c caller) error {
+							if err := (accounts{c, &gone}).end(theUser); err != nil {
+								return err
+							}
+							s := services(c)
+							return s.Host(s.Rules()).ForgetUser(ctx, alice)
+						}
+						runs, ended := play(t.Context(), h.m, choose, 0, nil, read, forget)
+						if !ended {
+							return
+						}
+						played++
+						if err := runs[0].err; err != nil && !errors.Is(err, module.ErrLoggedOut) || runs[1].err != nil {
+							t.Errorf("got errors %v and %v", err, runs[1].err)
+						}
+						if h.has("!old:example.org") || len(h.m.held(alice)) != 0 || withAccounts && h.rules.content().Found() {
+							t.Errorf("back are %s and %q", text(h.rules.content().Rules), h.m.held(alice))
+						}
+					})
 				})
 				t.Logf("%d orders", played)
 				if played < 10 {
@@ -416,42 +419,41 @@ func TestAnImportRacesWithOtherCalls(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			exhaust(func(choose func(int) int) {
-				if t.Failed() {
-					return
-				}
-				h := newTenancy(t, module.Import{Rules: contentOf, Pushers: []pusher.Pusher{pusherOf("en")}})
-				runs, played := play(t.Context(), h.m, choose, test.kills, func() { h.m.wantNamed(t) },
-					func(ctx context.Context, c caller) error { return test.first(ctx, h.service(c, nil)) },
-					func(ctx context.Context, c caller) error { return test.second(ctx, h.service(c, nil)) })
-				if !played {
-					return
-				}
-				for _, run := range runs {
-					if run.err != nil && !run.died {
-						t.Error(run.err)
+			synctest.Test(t, func(t *testing.T) {
+				exhaust(func(choose func(int) int) {
+					if t.Failed() {
+						return
 					}
-				}
-				if runs[0].died || runs[1].died { // repeat it
-					if err := imported(t.Context(), h.service(h.m.caller(), nil)); err != nil {
-						t.Error(err)
+					h := newTenancy(t, module.Import{Rules: contentOf, Pushers: []pusher.Pusher{pusherOf("en")}})
+					runs, played := play(t.Context(), h.m, choose, test.kills, func() { h.m.wantNoneTaken(t) },
+						func(ctx context.Context, c caller) error { return test.first(ctx, h.service(c, nil)) },
+						func(ctx context.Context, c caller) error { return test.second(ctx, h.service(c, nil)) })
+					if !played {
+						return
 					}
-				}
-				list := h.m.Lists[alice]
-				if !h.has("!old:example.org") || h.has("!new:example.org") != test.put || list.Len() != 1 {
-					t.Errorf("stored are %s and %d pushers", text(h.rules.content().Rules), list.Len())
-				}
-				claims := h.m.Claims[thePushkey.Digest()]
-				p, _ := list.Pusher(thePushkey)
-				if !slices.Contains(claims.Owners(), pusher.Owner{User: alice, Claim: p.Claim.Number}) {
-					t.Errorf("the pusher has claim %d, and the index %v", p.Claim.Number, claims.Owners())
-				}
-				if strings.HasSuffix(name, "sets") != (p.Lang == "de") {
-					t.Errorf("stored is the pusher %q", p.Lang)
-				}
-				if test.kills == 0 && len(claims.Owners()) != 1 {
-					t.Errorf("claims are left: %v", claims.Owners())
-				}
+					for _, run := range runs {
+						if run.err != nil && !run.died {
+							t.Error(run.err)
+						}
+					}
+					if runs[0].died || runs[1].died { // repeat it
+						if err := imported(t.Context(), h.service(h.m.caller(), nil)); err != nil {
+							t.Error(err)
+						}
+					}
+					list := h.m.Lists[alice]
+					if !h.has("!old:example.org") || h.has("!new:example.org") != test.put || list.Len() != 1 {
+						t.Errorf("stored are %s and %d pushers", text(h.rules.content().Rules), list.Len())
+					}
+					entry := h.m.Entries[thePushkey.Digest()]
+					p, _ := list.Pusher(thePushkey)
+					if number := entry.Number(alice); number != p.Claim && !runs[0].died && !runs[1].died || number == 0 {
+						t.Errorf("the pusher has claim %d, and the entry is %+v", p.Claim, entry)
+					}
+					if strings.HasSuffix(name, "sets") != (p.Lang == "de") {
+						t.Errorf("stored is the pusher %q", p.Lang)
+					}
+				})
 			})
 		})
 	}
@@ -482,7 +484,7 @@ func TestImportRefusesPushersByName(t *testing.T) {
 	if got := rehearsed.Pushers; len(got.Refused) != 2 || got.Refused[0].Key != bad.Digest() || !errors.Is(got.Refused[1].Err, pusher.ErrTwice) || got.Stored != 7 {
 		t.Errorf("the dry run reported %+v", got)
 	}
-	if err != nil || h.m.held(alice) != nil || h.rules.content().Found() || len(h.m.Claims) != 2 {
+	if err != nil || h.m.held(alice) != nil || h.rules.content().Found() || len(h.m.Entries) != 2 {
 		t.Fatalf("a dry run has changed something: %v, %q", err, h.m.held(alice))
 	}
 	done, err := s.Host(s.Rules()).Import(t.Context(), alice, from, module.StoreImport)
@@ -621,7 +623,7 @@ func TestImportStoresNothingForAnEndedUser(t *testing.T) {
 			t.Errorf("%s: got %v", name, err)
 		}
 	}
-	if h.rules.content().Found() || h.m.held(alice) != nil || len(h.m.Claims) != 0 {
+	if h.rules.content().Found() || h.m.held(alice) != nil || len(h.m.Entries) != 0 {
 		t.Errorf("stored are %s and %q", text(h.rules.content().Rules), h.m.held(alice))
 	}
 }

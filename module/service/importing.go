@@ -73,10 +73,6 @@ func (s importingRules) Update(ctx context.Context, user mxid.UserID, edit func(
 
 // importingPushers imports users without rules before it reads or changes their pushers.
 // A user whom [module.Accounts] report as deactivated is not imported and has no pushers.
-//
-// [module.PusherService.Set] reads the claims to a pushkey before the user's pushers, so the
-// import may add another claim of the user in between. That is harmless, because Set
-// joins its claim with the claim of the stored pusher; see [pusherService.put].
 type importingPushers struct {
 	module.PusherStore
 	imports *importer

@@ -3,7 +3,10 @@ package service_test
 import (
 	"context"
 	"errors"
+	"maps"
 	"slices"
+	"testing"
+	"time"
 
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/mxid"
@@ -15,25 +18,65 @@ import (
 type memory struct {
 	*storetest.Memory
 	module.PusherStore
+	dead map[mxid.UserID]int64 // of thePushkey: the number of the user's claim that another user has taken last
 }
 
 func newMemory() *memory {
 	m := storetest.NewMemory()
-	return &memory{Memory: m, PusherStore: m.Pushers()}
+	return &memory{m, m.Pushers(), map[mxid.UserID]int64{}}
 }
 
 func (m *memory) index() module.PushkeyIndex { return m.Pushkeys() }
 
+// owners returns the users with a visible pusher of a key.
 func (m *memory) owners(key pusher.Key) (users []mxid.UserID) {
 	m.Lock()
 	defer m.Unlock()
+	entry := m.Entries[key.Digest()]
 	for user, list := range m.Lists {
-		if _, found := list.Pusher(key); found {
+		if p, found := list.Pusher(key); found && entry.Shows(user, p.Claim) {
 			users = append(users, user)
 		}
 	}
 	slices.Sort(users)
 	return users
+}
+
+// holders returns the users who hold the pushkey, and stored those with a stored pusher.
+func (m *memory) holders(key pusher.Key) (holders, stored []mxid.UserID) {
+	m.Lock()
+	defer m.Unlock()
+	for _, h := range m.Entries[key.Digest()].Holders {
+		holders = append(holders, h.User)
+	}
+	for user, list := range m.Lists {
+		if _, found := list.Pusher(key); found {
+			stored = append(stored, user)
+		}
+	}
+	slices.Sort(holders)
+	slices.Sort(stored)
+	return holders, stored
+}
+
+// expire removes entries that may expire, as Redis does after ten minutes. The caller is in
+// a bubble of synctest.
+func (m *memory) expire() {
+	time.Sleep(10*time.Minute + time.Second)
+	m.Lock()
+	defer m.Unlock()
+	maps.DeleteFunc(m.Entries, func(_ pusher.Digest, e pusher.Entry) bool { return e.IsOver() })
+}
+
+// wantNoneTaken checks that no pusher is visible that another user has taken.
+func (m *memory) wantNoneTaken(t *testing.T) {
+	t.Helper()
+	for _, user := range m.owners(thePushkey) {
+		list := m.Lists[user]
+		if p, _ := list.Pusher(thePushkey); p.Claim <= m.dead[user] {
+			t.Errorf("%s has the pusher with claim %d, which was taken", user, p.Claim)
+		}
+	}
 }
 
 var errDied = errors.New("the process has ended")

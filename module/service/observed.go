@@ -116,26 +116,33 @@ func (s observedPushers) Delete(ctx context.Context, user mxid.UserID) error {
 }
 
 type observedPushkeys struct {
-	module.PushkeyIndex // pending pushkeys are not observed
-	o                   *storeObserver
+	store module.PushkeyIndex
+	o     *storeObserver
 }
 
-func (s observedPushkeys) Load(ctx context.Context, key pusher.Digest) (pusher.Claims, error) {
+func (s observedPushkeys) Load(ctx context.Context, key pusher.Digest) (pusher.Entry, error) {
 	ctx, end := s.o.Begin(ctx, s.o.load)
-	claims, err := s.PushkeyIndex.Load(ctx, key)
+	entry, err := s.store.Load(ctx, key)
 	end(observe.Outcome{Err: err})
-	return claims, err
+	return entry, err
 }
 
-func (s observedPushkeys) Update(ctx context.Context, key pusher.Digest, edit func(*pusher.Claims) error) (pusher.Claims, error) {
+func (s observedPushkeys) LoadMany(ctx context.Context, keys []pusher.Digest) map[pusher.Digest]module.Result[pusher.Entry] {
+	ctx, end := s.o.Begin(ctx, s.o.loadMany)
+	all := s.store.LoadMany(ctx, keys)
+	end(outcomeOf(all))
+	return all
+}
+
+func (s observedPushkeys) Update(ctx context.Context, key pusher.Digest, edit func(*pusher.Entry) error) (pusher.Entry, error) {
 	ctx, end := s.o.Begin(ctx, s.o.update)
-	claims, err := s.PushkeyIndex.Update(ctx, key, edit)
+	entry, err := s.store.Update(ctx, key, edit)
 	end(observe.Outcome{Err: err})
-	return claims, err
+	return entry, err
 }
 
 // outcomeOf returns the error of one of the results, if any failed.
-func outcomeOf[T any](all map[mxid.UserID]module.Result[T]) observe.Outcome {
+func outcomeOf[K comparable, T any](all map[K]module.Result[T]) observe.Outcome {
 	for _, result := range all {
 		if result.Err != nil {
 			return observe.Outcome{Err: result.Err}

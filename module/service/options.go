@@ -15,7 +15,7 @@ type Options struct {
 	Accounts module.Accounts   // optional
 
 	// Observer gets all operations of the stores, created and repaired rule sets, each
-	// [ImportRefused], and errors of reconciling pushkeys. It may be nil.
+	// [ImportRefused], pushers that are gone, and pushkeys that cannot be read. It may be nil.
 	Observer observe.Observer
 
 	// ImportSource may be nil.

@@ -1,9 +1,11 @@
 package service
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
+	"sync"
 
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/fault"
@@ -15,15 +17,20 @@ import (
 var _ module.PusherService = (*pusherService)(nil)
 
 type pusherService struct {
-	store      module.PusherStore
-	pushkeys   pushkeys
-	reconciler *reconciler
-	policy     pusher.Policy
-	accounts   module.Accounts
+	store    module.PusherStore
+	pushkeys pushkeys
+	policy   pusher.Policy
+	accounts module.Accounts
 }
 
 func (s *pusherService) List(ctx context.Context, user mxid.UserID) (pusher.List, error) {
-	return s.store.Load(ctx, user)
+	list, err := s.store.Load(ctx, user)
+	if err != nil {
+		return list, err
+	}
+	one := map[mxid.UserID]module.Result[pusher.List]{user: {Value: list}}
+	s.pushkeys.judge(ctx, one)
+	return one[user].Value, nil
 }
 
 func (s *pusherService) Set(ctx context.Context, user mxid.UserID, p pusher.Pusher, others pusher.Others) error {
@@ -38,32 +45,18 @@ func (s *pusherService) Set(ctx context.Context, user mxid.UserID, p pusher.Push
 			return err
 		}
 	}
-	if others == pusher.Imported { // keeps a pusher that the user has
-		return s.claim(ctx, user, p, others)
+	set := setting{s, user, p, others, noClaim}
+	if done, err := set.begin(ctx); done || err != nil {
+		return err
 	}
-	claims, err := s.pushkeys.Pushkeys.Load(ctx, p.Digest())
+	number, err := s.pushkeys.claim(ctx, user, p.Key, others, s.policy)
+	if err == nil {
+		err = set.put(ctx, number)
+	}
 	if err != nil {
 		return err
 	}
-	own, rival := claims.Last(user)
-	if own == 0 {
-		if err := s.checkGrowth(ctx, user, p, others); err != nil {
-			return err
-		}
-		return s.claim(ctx, user, p, others)
-	}
-	if own > rival && (rival == 0 || others == pusher.KeepOthers) {
-		outcome, err := s.renew(ctx, user, p, others, rival)
-		switch {
-		case err != nil:
-			return err
-		case outcome == renewedInSession:
-			return nil // see checkLoggedIn
-		case outcome == renewedInOther:
-			return s.checkLoggedIn(ctx, user, p)
-		}
-	}
-	return s.claim(ctx, user, p, others)
+	return set.finish(ctx, number)
 }
 
 // confirmAddress asks the host whether the address of a pusher of kind email is the
@@ -80,52 +73,148 @@ func (s *pusherService) confirmAddress(ctx context.Context, user mxid.UserID, p 
 	return nil
 }
 
-// checkGrowth refuses a new pusher over a limit before anything is written. Storing
-// checks the limits again.
-func (s *pusherService) checkGrowth(ctx context.Context, user mxid.UserID, p pusher.Pusher, others pusher.Others) error {
-	list, err := s.store.Load(ctx, user)
-	if err != nil {
-		return err
-	}
-	before := list.Size()
-	p.SetAt = s.pushkeys.now().UnixMicro()
-	p.Claim = others.Claim(p.SetAt) // counts in the pusher's size; the final claim has as many digits
-	list.Set(p)
-	return s.policy.CheckGrowth(before, list.Size())
+// setting is a call of Set. Each of its steps is one atomic change of the pushkey's entry or
+// of the user's pushers, and the process may die between any two: the entry decides who
+// holds the pushkey, then the pusher is stored with the number of the claim, then the entry
+// is read again, since other requests may have changed it meanwhile.
+type setting struct {
+	*pusherService
+	user   mxid.UserID
+	p      pusher.Pusher
+	others pusher.Others
+	hidden int64 // the claim of a stored pusher that is not visible, or noClaim
 }
 
-// renewal is the outcome of a set that keeps the claim of the stored pusher.
-type renewal int
+const noClaim = -1
 
-const (
-	needsClaim       renewal = iota // nothing is stored
-	renewedInSession                // the pusher depends on the same session as before
-	renewedInOther
-)
+// begin ends a set that needs no new claim, and refuses a pusher over a limit before
+// anything is written. Storing checks the limits of the user's pushers again.
+func (s *setting) begin(ctx context.Context) (done bool, err error) {
+	list, entry, err := s.load(ctx)
+	if err != nil {
+		return false, err
+	}
+	held, found := list.Pusher(s.p.Key)
+	isShown := found && entry.Shows(s.user, held.Claim)
+	if found && !isShown {
+		s.hidden = held.Claim
+	}
+	switch {
+	case s.others == pusher.Imported && isShown:
+		return true, nil
+	case entry.Keeps(s.user, s.others) && s.others != pusher.Imported && held.Claim == entry.Number(s.user):
+		if done, err := s.renew(ctx, held.Claim); done || err != nil {
+			return done, err
+		}
+	}
+	before, p := list.Size(), s.p
+	p.SetAt = s.pushkeys.now().UnixMicro()
+	p.Claim = p.SetAt // counts in the pusher's size; the claim has as many digits
+	list.Set(p)
+	return false, s.policy.CheckGrowth(before, list.Size())
+}
 
-// renew replaces the user's pusher of the key and keeps its claim, if no other user has
-// claimed the key since. For [pusher.RemoveOthers], the kept claim must remove others,
-// too. Rival is the last claim of another user, or 0. A claim that removes nobody today
-// still matters, for pushers that are imported later.
-func (s *pusherService) renew(
-	ctx context.Context, user mxid.UserID, p pusher.Pusher, others pusher.Others, rival int64,
-) (outcome renewal, err error) {
-	at := s.pushkeys.now().UnixMicro()
-	err = s.store.Update(ctx, user, s.withinLimits(func(list *pusher.List) {
-		held, found := list.Pusher(p.Key)
-		outcome = needsClaim
-		if !found || held.Claim.Number == 0 || held.Claim.Number < rival || others == pusher.RemoveOthers && held.Claim.Removes == 0 {
+// load reads the user's pushers and the entry of the pushkey side by side.
+func (s *setting) load(ctx context.Context) (list pusher.List, entry pusher.Entry, err error) {
+	var failed error
+	var loading sync.WaitGroup
+	loading.Go(func() { entry, failed = s.pushkeys.Pushkeys.Load(ctx, s.p.Digest()) })
+	list, err = s.store.Load(ctx, s.user)
+	loading.Wait()
+	return list, entry, cmp.Or(err, failed)
+}
+
+// renew replaces the stored pusher with the claim of the holder and keeps the claim. Done
+// is false if another request has changed the pusher.
+func (s *setting) renew(ctx context.Context, claim int64) (done bool, err error) {
+	at, sameSession := s.pushkeys.now().UnixMicro(), false
+	err = s.store.Update(ctx, s.user, s.withinLimits(func(list *pusher.List) {
+		held, found := list.Pusher(s.p.Key)
+		if done = found && held.Claim == claim; !done {
 			return
 		}
-		p := renewed(held, p, at)
-		p.Claim = held.Claim
-		outcome = renewedInOther
-		if sessionOf(user, held) == sessionOf(user, p) {
-			outcome = renewedInSession
-		}
+		p := renewed(held, s.p, at)
+		p.Claim = claim
+		sameSession = sessionOf(s.user, held) == sessionOf(s.user, p)
 		list.Set(p)
 	}))
-	return outcome, err
+	if err != nil || !done || sameSession {
+		return done, err
+	}
+	return true, s.checkLoggedIn(ctx, claim)
+}
+
+// finish reads the entry again after the pusher was stored with the number of a claim. If
+// another user has taken the pushkey meanwhile, the pusher goes again. A later claim of the
+// user, or a removal, leaves nothing to do: its request finds the pusher.
+func (s *setting) finish(ctx context.Context, number int64) error {
+	for {
+		entry, err := s.pushkeys.Pushkeys.Load(ctx, s.p.Digest())
+		if err != nil {
+			return err
+		}
+		if entry.Number(s.user) == 0 && number < entry.Taken {
+			_, err := s.drop(ctx, s.user, func(p pusher.Pusher) bool { return p.Key == s.p.Key && p.Claim <= number })
+			return err
+		}
+		if entry.Knows(s.user) {
+			return s.checkLoggedIn(ctx, number)
+		}
+		// The entry was lost, or a removal has ended.
+		again, err := s.pushkeys.claim(ctx, s.user, s.p.Key, s.others, s.policy)
+		if err != nil {
+			return err
+		}
+		stays, err := s.renumber(ctx, number, again)
+		if err != nil {
+			return err
+		}
+		if number = again; !stays {
+			return cmp.Or(s.releaseWithout(ctx, number), s.checkLoggedIn(ctx, number))
+		}
+	}
+}
+
+// renumber gives the stored pusher the number of another claim, unless it is gone or was
+// set again.
+func (s *setting) renumber(ctx context.Context, number, next int64) (stays bool, err error) {
+	err = s.store.Update(ctx, s.user, func(list *pusher.List) error {
+		held, found := list.Pusher(s.p.Key)
+		if stays = found && held.Claim == number; stays {
+			held.Claim = next
+			list.Set(held)
+		}
+		return nil
+	})
+	return stays, err
+}
+
+// put stores the pusher with the number of its claim. A pusher with a later claim of the
+// user stays: that request counts as the later one. So a set takes effect once.
+func (s *setting) put(ctx context.Context, number int64) error {
+	at := s.pushkeys.now().UnixMicro()
+	return s.store.Update(ctx, s.user, s.withinLimits(func(list *pusher.List) {
+		held, found := list.Pusher(s.p.Key)
+		if found && held.Claim == s.hidden { // a new pusher for the user
+			list.Delete(s.p.Key)
+			held, found = pusher.Pusher{SetAt: held.SetAt}, false
+		}
+		if found && held.Claim > number && s.others != pusher.Imported {
+			return
+		}
+		next := s.p
+		next.Claim = number
+		switch {
+		case s.others != pusher.Imported:
+			next = renewed(held, next, at)
+		case found: // newer than the import
+			next = held
+			next.Claim = max(held.Claim, number)
+		case next.SetAt <= 0 || next.SetAt > at:
+			next.SetAt = at
+		}
+		list.Set(next)
+	}))
 }
 
 // renewed returns p, set at the given time, as the successor of the stored pusher held,
@@ -146,133 +235,121 @@ func (s *pusherService) withinLimits(edit func(*pusher.List)) func(*pusher.List)
 	}
 }
 
-// claim sets a pusher with a new claim. If the process dies at any point, reconciliation
-// can still find every pusher that must go, because of the order of the writes: the claim
-// is in the index before the pusher is stored; a key taken from others is marked pending
-// before that; and claims are loaded after storing, so that the later of two concurrent
-// sets sees both.
-//
-// With [pusher.KeepOthers] no pusher is removed. Reconciliation is needed only if
-// another user has claimed the key since: that user's request may not have seen this
-// pusher. The claim of an imported pusher precedes the other users' claims, so such a
-// request may have ended long ago.
-func (s *pusherService) claim(ctx context.Context, user mxid.UserID, p pusher.Pusher, others pusher.Others) error {
-	number, pending, err := s.pushkeys.claim(ctx, user, p.Key, others, s.policy)
-	if err != nil {
-		return err
-	}
-	p.Claim = others.Claim(number)
-	if err := s.put(ctx, user, p, others); err != nil {
-		return err
-	}
-	if err := s.checkLoggedIn(ctx, user, p); err != nil {
-		return err
-	}
-	claims, err := s.pushkeys.Pushkeys.Load(ctx, p.Digest())
-	if err != nil {
-		return err
-	}
-	_, rival := claims.Last(user)
-	if pending || rival > number || rival != 0 && others == pusher.RemoveOthers {
-		return s.pushkeys.reconcile(ctx, p.Key, claims, number, pusher.Owner{User: user, Claim: p.Claim.Removes})
-	}
-	return nil
-}
-
-// put stores a pusher. It joins the claim with the claim of the replaced pusher, because
-// a concurrent request of the user may have claimed since, and releases the unused claim.
-func (s *pusherService) put(ctx context.Context, user mxid.UserID, p pusher.Pusher, others pusher.Others) error {
-	var spare int64
-	at := s.pushkeys.now().UnixMicro()
-	err := s.store.Update(ctx, user, s.withinLimits(func(list *pusher.List) {
-		held, found := list.Pusher(p.Key)
-		next := p
-		switch {
-		case others != pusher.Imported:
-			next = renewed(held, p, at)
-		case found:
-			next = held // newer than the import
-		case p.SetAt <= 0 || p.SetAt > at:
-			next.SetAt = at
-		}
-		next.Claim, spare = p.Claim.Join(held.Claim)
-		list.Set(next)
-	}))
-	switch {
-	case err == nil:
-		s.pushkeys.release(ctx, p.Digest(), pusher.Owner{User: user, Claim: spare})
-	case fault.KindOf(err) != fault.Unavailable: // after Unavailable the pusher may be stored
-		s.pushkeys.release(ctx, p.Digest(), pusher.Owner{User: user, Claim: p.Claim.Number})
-	}
-	return err
-}
-
 // checkLoggedIn removes a pusher that was just set if its device was logged out during
 // the request. A logout ends the session first and then removes the pushers of its device:
 // a pusher that is set after that removal finds the session ended here.
 //
 // The caller does not ask for a pusher that replaces one of the same session: the logout,
 // or the request that set the replaced one, removes both alike.
-func (s *pusherService) checkLoggedIn(ctx context.Context, user mxid.UserID, p pusher.Pusher) error {
-	session := sessionOf(user, p)
+func (s *setting) checkLoggedIn(ctx context.Context, claim int64) error {
+	session := sessionOf(s.user, s.p)
 	loggedIn, err := isLoggedIn(ctx, s.accounts, session.User, session.Device)
 	if err != nil || loggedIn {
 		return err
 	}
-	kept, err := s.removeOne(ctx, user, p.Key, func(q pusher.Pusher) bool { return q.Device == p.Device })
+	removed, err := s.remove(ctx, s.user, func(p pusher.Pusher) bool { return p.Key == s.p.Key && p.Device == s.p.Device })
 	if err != nil {
 		return err
 	}
-	if !kept { // otherwise another request's pusher may have this claim
-		s.pushkeys.report(observe.PusherLoggedOut, user, []pusher.Pusher{p})
-		s.pushkeys.release(ctx, p.Digest(), pusher.Owner{User: user, Claim: p.Claim.Number})
+	s.pushkeys.report(observe.PusherLoggedOut, s.user, removed...)
+	if len(removed) == 0 { // the logout may have removed the pusher before it had its claim
+		err = s.releaseWithout(ctx, claim)
 	}
-	return module.ErrLoggedOut
+	return cmp.Or(err, error(module.ErrLoggedOut))
+}
+
+// releaseWithout releases a claim that has no pusher.
+func (s *setting) releaseWithout(ctx context.Context, claim int64) error {
+	list, err := s.store.Load(ctx, s.user)
+	if _, found := list.Pusher(s.p.Key); found || err != nil {
+		return err
+	}
+	p := s.p
+	p.Claim = claim
+	return s.pushkeys.releaseAndForget(ctx, s.user, p)
 }
 
 func (s *pusherService) Delete(ctx context.Context, user mxid.UserID, key pusher.Key) error {
-	_, err := s.removeOne(ctx, user, key, func(pusher.Pusher) bool { return true })
+	_, err := s.remove(ctx, user, func(p pusher.Pusher) bool { return p.Key == key })
 	return err
 }
 
-// removeLoggedOut removes matching pushers, whose devices are logged out, and then their
-// claims, so that the index may name too many users but never too few.
+// removeLoggedOut removes matching pushers, whose devices are logged out.
 func (s *pusherService) removeLoggedOut(ctx context.Context, user mxid.UserID, match func(pusher.Pusher) bool) error {
-	var removed []pusher.Pusher
-	err := s.store.Update(ctx, user, func(list *pusher.List) error {
+	removed, err := s.remove(ctx, user, match)
+	s.pushkeys.report(observe.PusherLoggedOut, user, removed...)
+	return err
+}
+
+// remove removes a user's matching pushers. Their user stops holding the pushkeys first: an
+// entry may know too many users, but never too few. An entry that cannot be changed keeps no
+// pusher: who logs out gets no notifications, even while the master of a pushkey is away.
+// Then the entry has a holder without a pusher.
+func (s *pusherService) remove(ctx context.Context, user mxid.UserID, match func(pusher.Pusher) bool) ([]pusher.Pusher, error) {
+	list, err := s.store.Load(ctx, user)
+	if err != nil {
+		return nil, err
+	}
+	going := list.Remove(match)
+	if len(going) == 0 {
+		return nil, nil
+	}
+	left := make([][]pusher.Holder, len(going))
+	for i, p := range going {
+		left[i], _ = s.pushkeys.release(ctx, user, p, releasing(user, p))
+	}
+	var stay []pusher.Pusher // set again with the same claim by another device
+	removed, err := s.drop(ctx, user, func(p pusher.Pusher) bool {
+		if !match(p) {
+			stay = append(stay, p)
+			return false
+		}
+		return true
+	})
+	if err != nil {
+		return nil, err
+	}
+	for i, p := range going {
+		_ = s.pushkeys.forget(ctx, p.Digest(), left[i])
+	}
+	for _, p := range removed {
+		if !hasClaim(going, p) { // set again meanwhile
+			_ = s.pushkeys.releaseAndForget(ctx, user, p)
+		}
+	}
+	for _, p := range stay {
+		if hasClaim(going, p) {
+			s.pushkeys.restore(ctx, user, p)
+		}
+	}
+	return removed, nil
+}
+
+func releasing(user mxid.UserID, p pusher.Pusher) func(*pusher.Entry) {
+	return func(e *pusher.Entry) { e.Release(pusher.Holder{User: user, Number: p.Claim}) }
+}
+
+// hasClaim reports whether one of the pushers has the key and the claim of another.
+func hasClaim(all []pusher.Pusher, p pusher.Pusher) bool {
+	return slices.ContainsFunc(all, func(q pusher.Pusher) bool { return q.Key == p.Key && q.Claim == p.Claim })
+}
+
+// isOneOf reports whether a pusher is one of those that were read, and not set again with
+// another claim.
+func isOneOf(read []pusher.Pusher, p pusher.Pusher) bool {
+	return slices.ContainsFunc(read, func(q pusher.Pusher) bool { return q.Key == p.Key && p.Claim <= q.Claim })
+}
+
+// drop removes a user's stored pushers, whatever the entries of their pushkeys are.
+func (s *pusherService) drop(ctx context.Context, user mxid.UserID, match func(pusher.Pusher) bool) (removed []pusher.Pusher, err error) {
+	err = s.store.Update(ctx, user, func(list *pusher.List) error {
 		removed = list.Remove(match)
 		return nil
 	})
-	if err == nil {
-		s.pushkeys.report(observe.PusherLoggedOut, user, removed)
-	}
-	return s.releaseOf(ctx, user, removed, err)
-}
-
-// removeOne removes the pusher of a key if it matches. Kept reports whether a pusher of
-// the key stays.
-func (s *pusherService) removeOne(
-	ctx context.Context, user mxid.UserID, key pusher.Key, match func(pusher.Pusher) bool,
-) (kept bool, err error) {
-	var removed []pusher.Pusher
-	err = s.store.Update(ctx, user, func(list *pusher.List) error {
-		removed = list.Remove(func(p pusher.Pusher) bool { return p.Key == key && match(p) })
-		_, kept = list.Pusher(key)
-		return nil
-	})
-	return kept, s.releaseOf(ctx, user, removed, err)
-}
-
-// releaseOf releases the claims of removed pushers. Err is the error of the removal:
-// after an error the pushers may still be stored, so the claims stay.
-func (s *pusherService) releaseOf(ctx context.Context, user mxid.UserID, removed []pusher.Pusher, err error) error {
 	if err != nil {
-		return err
+		return nil, err
 	}
-	for _, p := range removed {
-		s.pushkeys.release(ctx, p.Digest(), pusher.Owner{User: user, Claim: p.Claim.Number})
-	}
-	return nil
+	return removed, nil
 }
 
 func (s *pusherService) removeDevices(ctx context.Context, user mxid.UserID, devices []string) error {
@@ -340,6 +417,7 @@ func (s *pusherService) withoutSession(ctx context.Context, user mxid.UserID, li
 // sessions cannot be checked gets an error.
 func (s *pusherService) loadLive(ctx context.Context, users []mxid.UserID) map[mxid.UserID]module.Result[pusher.List] {
 	all := s.store.LoadMany(ctx, users)
+	s.pushkeys.judge(ctx, all)
 	accounts := s.accounts
 	if accounts == nil {
 		return all
@@ -354,33 +432,35 @@ func (s *pusherService) loadLive(ctx context.Context, users []mxid.UserID) map[m
 	return all
 }
 
-// forget removes the claims first, so that a repetition finds the remaining ones.
+// forget leaves the entries first, so that a repetition finds the remaining ones.
 func (s *pusherService) forget(ctx context.Context, user mxid.UserID) error {
 	for {
-		list, err := s.store.Load(ctx, user)
-		if err != nil && !isUnreadable(err) {
+		list, unreadable := s.store.Load(ctx, user)
+		if unreadable != nil && !isUnreadable(unreadable) {
+			return unreadable
+		}
+		if err := s.leave(ctx, user, list.All()); err != nil {
 			return err
 		}
-		if list.Len() == 0 {
+		if list.Len() == 0 || unreadable != nil {
 			return s.store.Delete(ctx, user)
 		}
-		if err := s.forgetPushers(ctx, user, list.All()); err != nil {
+		if _, err := s.drop(ctx, user, func(p pusher.Pusher) bool { return isOneOf(list.All(), p) }); err != nil {
 			return err
 		}
 	}
 }
 
-func (s *pusherService) forgetPushers(ctx context.Context, user mxid.UserID, pushers []pusher.Pusher) error {
+// leave removes the user from the entries of pushers, unless they are unreadable.
+func (s *pusherService) leave(ctx context.Context, user mxid.UserID, pushers []pusher.Pusher) error {
 	for _, p := range pushers {
-		err := s.pushkeys.drop(ctx, p.Digest(), pusher.Owner{User: user, Claim: p.Claim.Number})
+		left, err := s.pushkeys.release(ctx, user, p, func(e *pusher.Entry) { e.Remove(user) })
+		if err == nil {
+			err = s.pushkeys.forget(ctx, p.Digest(), left)
+		}
 		if err != nil && !isUnreadable(err) {
 			return err
 		}
 	}
-	return s.store.Update(ctx, user, func(list *pusher.List) error {
-		list.Remove(func(p pusher.Pusher) bool {
-			return slices.ContainsFunc(pushers, func(q pusher.Pusher) bool { return q.Key == p.Key && q.Claim == p.Claim })
-		})
-		return nil
-	})
+	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"maps"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/pushfx/pushfx/module"
@@ -13,12 +14,13 @@ import (
 	"github.com/pushfx/pushfx/module/pusher"
 )
 
-// pushkeys decides which users keep a pushkey: the last user that took it from others
-// and has a pusher of it, and the users that shared it later.
+// pushkeys changes the entries of pushkeys, and judges pushers by them.
 type pushkeys struct {
 	module.Stores
-	observer observe.Observer // of removed pushers
-	unused   *unusedClaims    // nil if claims without a pusher are not tracked
+	changes  Changes
+	observer observe.Observer
+
+	reported *atomic.Int64 // when an entry that cannot be read was last reported, in Unix seconds
 }
 
 // now returns the time by the stores' clock.
@@ -29,131 +31,137 @@ func (k pushkeys) now() time.Time {
 	return k.Now()
 }
 
-// claim adds a user's claim to a key. Pending reports that it has marked the key as
-// pending, because other users claim it and one of the claims may remove a pusher. It
-// refuses an imported pusher of a key that another user has taken.
+// claim makes a user a holder of a pushkey, the only one with [pusher.RemoveOthers]. It
+// refuses too many holders, and an import of a pushkey that another user has taken.
 func (k pushkeys) claim(
 	ctx context.Context, user mxid.UserID, key pusher.Key, others pusher.Others, policy pusher.Policy,
-) (number int64, pending bool, err error) {
+) (number int64, err error) {
 	at := k.now().UnixMicro()
-	claims, err := k.Pushkeys.Update(ctx, key.Digest(), func(c *pusher.Claims) error {
-		before := len(c.Users())
-		if others == pusher.Imported {
-			number = c.AddFirst(user)
-		} else {
-			number = c.Add(user, at)
-		}
-		if others == pusher.RemoveOthers {
-			return nil // the other users lose the key
-		}
-		return policy.CheckSharing(before, c)
-	})
-	if err != nil {
-		return 0, false, err
-	}
-	if _, rival := claims.Last(user); rival == 0 || others == pusher.KeepOthers {
-		return number, false, nil
-	}
-	if others == pusher.Imported {
-		if err := k.checkNotTaken(ctx, user, key, claims); err != nil {
-			k.release(ctx, key.Digest(), pusher.Owner{User: user, Claim: number})
-			return 0, false, err
-		}
-	}
-	return number, true, k.Pushkeys.MarkPending(ctx, module.PendingPushkey{Key: key.Digest(), Claim: claims.Newest()})
-}
-
-// checkNotTaken refuses a key that another user has taken. Sharing a key, by "append" or
-// by import, does not take it.
-func (k pushkeys) checkNotTaken(ctx context.Context, user mxid.UserID, key pusher.Key, claims pusher.Claims) error {
-	held, err := k.held(ctx, key, claims)
-	for other, p := range held {
-		if other != user && p.Claim.Removes != 0 {
+	var lost []mxid.UserID
+	_, err = k.Pushkeys.Update(ctx, key.Digest(), func(e *pusher.Entry) error {
+		before := *e
+		if others == pusher.Imported && e.IsTakenFrom(user) {
 			return pusher.ErrTaken
 		}
+		number = e.Claim(user, others, at)
+		lost = before.Lost(*e)
+		return policy.CheckSharing(before, *e)
+	})
+	if err != nil {
+		return 0, err
+	}
+	for _, loser := range lost {
+		k.changes.PushersChanged(loser)
+		k.report(observe.PusherTaken, loser, pusher.Pusher{Key: key})
+	}
+	return number, nil
+}
+
+// release changes the entry of a pusher that its user is about to remove: leave makes the
+// user no longer a holder. If nobody else holds the pushkey, the pushers that other losers
+// have left go, and the caller forgets the losers when the user's pusher is gone, too.
+// Otherwise left is empty.
+func (k pushkeys) release(ctx context.Context, user mxid.UserID, p pusher.Pusher, leave func(*pusher.Entry)) (left []pusher.Holder, err error) {
+	entry, err := k.Pushkeys.Update(ctx, p.Digest(), func(e *pusher.Entry) error {
+		leave(e)
+		return nil
+	})
+	if err != nil || len(entry.Holders) > 0 {
+		return nil, err
+	}
+	for _, loser := range entry.Losers {
+		if loser.User == user {
+			continue
+		}
+		err := k.Pushers.Update(ctx, loser.User, func(list *pusher.List) error {
+			list.Remove(func(q pusher.Pusher) bool { return q.Key == p.Key && q.Claim <= loser.Number })
+			return nil
+		})
+		if err != nil {
+			return nil, err
+		}
+		left = entry.Losers
+	}
+	return left, nil
+}
+
+// releaseAndForget releases the claim of a pusher that is gone.
+func (k pushkeys) releaseAndForget(ctx context.Context, user mxid.UserID, p pusher.Pusher) error {
+	left, err := k.release(ctx, user, p, releasing(user, p))
+	if err == nil {
+		err = k.forget(ctx, p.Digest(), left)
 	}
 	return err
 }
 
-// drop removes a claim from the index. A claim with number 0 does not exist.
-func (k pushkeys) drop(ctx context.Context, key pusher.Digest, claim pusher.Owner) error {
-	if claim.Claim == 0 {
+// restore makes the user of a pusher a holder again, whose pusher has stayed after a release.
+// An error is left out: without it the pusher is visible, too, until another user takes it.
+func (k pushkeys) restore(ctx context.Context, user mxid.UserID, p pusher.Pusher) {
+	_, _ = k.Pushkeys.Update(ctx, p.Digest(), func(e *pusher.Entry) error {
+		e.Restore(pusher.Holder{User: user, Number: p.Claim})
+		return nil
+	})
+}
+
+// forget removes losers, whose pushers are gone, from an entry without holders.
+func (k pushkeys) forget(ctx context.Context, key pusher.Digest, losers []pusher.Holder) error {
+	if len(losers) == 0 {
 		return nil
 	}
-	return k.dropAll(ctx, key, []pusher.Owner{claim})
-}
-
-// release drops the claim of a removed pusher. An error is left out: a claim without its
-// pusher is dropped when the pushkey is next reconciled.
-func (k pushkeys) release(ctx context.Context, key pusher.Digest, claim pusher.Owner) {
-	_ = k.drop(ctx, key, claim)
-}
-
-// reconcile removes the pushers of users who have lost the key according to the claims,
-// and then clears the pending mark as conclude does. A request that takes the key names its
-// user and claim as taker: the claim removes other pushers even if the user's own pusher is
-// gone by now. Other callers pass the zero Owner.
-func (k pushkeys) reconcile(ctx context.Context, key pusher.Key, claims pusher.Claims, last int64, taker pusher.Owner) error {
-	held, err := k.held(ctx, key, claims)
-	if err != nil {
-		return err
-	}
-	gone, err := k.removeLosers(ctx, held, taker)
-	if err != nil {
-		return err
-	}
-	return k.conclude(ctx, key.Digest(), claims, last, held, gone)
-}
-
-// conclude drops the claims in gone, and claims that have had no pusher for claimAge.
-// Then it clears the key's pending mark up to last and the newest of the claims. The
-// mark stays if a younger claim has no pusher yet.
-func (k pushkeys) conclude(
-	ctx context.Context, key pusher.Digest, claims pusher.Claims, last int64, held map[mxid.UserID]pusher.Pusher, gone []pusher.Owner,
-) error {
-	abandoned, pending := k.unused.observe(key, withoutPushers(claims, held))
-	if err := k.dropAll(ctx, key, append(gone, abandoned...)); err != nil {
-		return err
-	}
-	if pending {
+	_, err := k.Pushkeys.Update(ctx, key, func(e *pusher.Entry) error {
+		if len(e.Holders) == 0 {
+			e.Forget(losers)
+		}
 		return nil
-	}
-	return k.Pushkeys.ClearPending(ctx, module.PendingPushkey{Key: key, Claim: max(last, claims.Newest())})
+	})
+	return err
 }
 
-func (k pushkeys) reconcilePending(ctx context.Context, u module.PendingPushkey) error {
-	claims, err := k.Pushkeys.Load(ctx, u.Key)
-	if err != nil {
-		return err
-	}
-	key, found, err := k.keyOf(ctx, u.Key, claims)
-	switch {
-	case err != nil:
-		return err
-	case !found:
-		return k.conclude(ctx, u.Key, claims, u.Claim, nil, nil)
-	}
-	return k.reconcile(ctx, key, claims, u.Claim, pusher.Owner{})
-}
+// judgeWait bounds the wait for entries: a lost master must not delay the users of others.
+const judgeWait = time.Second
 
-// keyOf finds the key of a digest. It loads the claiming users' pushers one by one, since
-// the first usually has the key.
-func (k pushkeys) keyOf(ctx context.Context, digest pusher.Digest, claims pusher.Claims) (key pusher.Key, found bool, err error) {
-	for _, user := range claims.Users() {
-		list, err := k.Pushers.Load(ctx, user)
-		if isUnreadable(err) {
-			continue
-		}
-		if err != nil {
-			return pusher.Key{}, false, err
-		}
+// judge removes pushers that are not visible from lists, see [pusher.Entry.Shows]. A pusher
+// whose entry cannot be read stays: two faults have to meet before it is another user's.
+func (k pushkeys) judge(ctx context.Context, all map[mxid.UserID]module.Result[pusher.List]) {
+	users, keys := slices.Collect(maps.Keys(all)), make([]pusher.Digest, 0, len(all))
+	for _, user := range users {
+		list := all[user].Value
 		for _, p := range list.All() {
-			if p.Digest() == digest {
-				return p.Key, true, nil
-			}
+			keys = append(keys, p.Digest())
 		}
 	}
-	return pusher.Key{}, false, nil
+	if len(keys) == 0 || k.Pushkeys == nil {
+		return
+	}
+	waiting, cancel := context.WithTimeout(ctx, judgeWait)
+	defer cancel()
+	entries := k.Pushkeys.LoadMany(waiting, keys)
+	var unread error
+	for _, user := range users {
+		list := all[user].Value
+		hidden := list.Remove(func(p pusher.Pusher) bool {
+			entry := entries[keys[0]]
+			keys = keys[1:]
+			if entry.Err != nil {
+				unread = entry.Err
+			}
+			return entry.Err == nil && !entry.Value.Shows(user, p.Claim)
+		})
+		if len(hidden) > 0 {
+			all[user] = module.Result[pusher.List]{Value: list, Err: all[user].Err}
+		}
+	}
+	if unread != nil && ctx.Err() == nil {
+		k.reportUnread(unread)
+	}
+}
+
+// reportUnread reports an entry that could not be read, once in half a minute.
+func (k pushkeys) reportUnread(err error) {
+	now, last := time.Now().Unix(), k.reported.Load()
+	if now-last >= 30 && k.reported.CompareAndSwap(last, now) {
+		k.observer.Report(observe.PushkeysUnread, err)
+	}
 }
 
 // isUnreadable reports whether stored data is damaged. Data in the form of another
@@ -162,93 +170,18 @@ func isUnreadable(err error) bool {
 	return fault.KindOf(err) == fault.Database && !fault.IsOtherVersion(err)
 }
 
-// held returns the stored pusher of a key for each user with a claim.
-func (k pushkeys) held(ctx context.Context, key pusher.Key, claims pusher.Claims) (map[mxid.UserID]pusher.Pusher, error) {
-	held := map[mxid.UserID]pusher.Pusher{}
-	for user, loaded := range k.Pushers.LoadMany(ctx, claims.Users()) {
-		if isUnreadable(loaded.Err) {
-			continue // an unreadable pusher gets no notifications
-		}
-		if loaded.Err != nil {
-			return nil, loaded.Err
-		}
-		if p, found := loaded.Value.Pusher(key); found {
-			held[user] = p
-		}
-	}
-	return held, nil
-}
-
-// removeLosers removes the pushers whose claims precede the last claim that removes
-// others. That claim may be taker's. It returns the claims of the removed pushers.
-func (k pushkeys) removeLosers(
-	ctx context.Context, held map[mxid.UserID]pusher.Pusher, taker pusher.Owner,
-) ([]pusher.Owner, error) {
-	var first int64 // pushers with smaller claims are removed
-	for _, p := range held {
-		first = max(first, p.Claim.Removes)
-	}
-	var gone []pusher.Owner
-	for _, user := range slices.Sorted(maps.Keys(held)) {
-		lost, least := held[user].Claim.Number, first
-		if user != taker.User {
-			least = max(least, taker.Claim)
-		}
-		if lost >= least {
-			continue
-		}
-		var removed []pusher.Pusher
-		key := held[user].Key
-		err := k.Pushers.Update(ctx, user, func(list *pusher.List) error {
-			removed = list.Remove(func(p pusher.Pusher) bool { return p.Key == key && p.Claim.Number < least })
-			return nil
-		})
-		if err != nil {
-			return nil, err
-		}
-		gone = append(gone, pusher.Owner{User: user, Claim: lost}) // also if another host has removed the pusher
-		for _, p := range removed {
-			gone = append(gone, pusher.Owner{User: user, Claim: p.Claim.Number})
-		}
-		k.report(observe.PusherTaken, user, removed)
-	}
-	return gone, nil
-}
-
 // RemovedPusher is the error of [observe.PusherTaken] and [observe.PusherLoggedOut].
 type RemovedPusher struct {
 	User   mxid.UserID
 	Key    pusher.Key // do not log its pushkey
-	Device string
+	Device string     // empty for [observe.PusherTaken]
 }
 
 // Error names the user and not the pushkey.
 func (r *RemovedPusher) Error() string { return "a pusher of " + string(r.User) }
 
-func (k pushkeys) report(problem observe.Problem, user mxid.UserID, removed []pusher.Pusher) {
+func (k pushkeys) report(problem observe.Problem, user mxid.UserID, removed ...pusher.Pusher) {
 	for _, p := range removed {
 		k.observer.Report(problem, &RemovedPusher{user, p.Key, p.Device})
 	}
-}
-
-func withoutPushers(claims pusher.Claims, held map[mxid.UserID]pusher.Pusher) (unused []pusher.Owner) {
-	for _, owner := range claims.Owners() {
-		if p, found := held[owner.User]; !found || p.Claim.Number != owner.Claim {
-			unused = append(unused, owner)
-		}
-	}
-	return unused
-}
-
-func (k pushkeys) dropAll(ctx context.Context, key pusher.Digest, owners []pusher.Owner) error {
-	if len(owners) == 0 {
-		return nil
-	}
-	_, err := k.Pushkeys.Update(ctx, key, func(c *pusher.Claims) error {
-		for _, owner := range owners {
-			c.Release(owner)
-		}
-		return nil
-	})
-	return err
 }

@@ -3,11 +3,12 @@ package service_test
 import (
 	"context"
 	"fmt"
-	"iter"
 	"maps"
 	"math/rand/v2"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -90,82 +91,134 @@ type callerIndex struct{ caller }
 
 func (c caller) index() callerIndex { return callerIndex{c} }
 
-const (
-	claimsTurn  = "the claims"
-	pendingTurn = "pending pushkeys"
-)
+const entryTurn = "the entry"
 
-func (c callerIndex) Load(ctx context.Context, key pusher.Digest) (pusher.Claims, error) {
-	return take(c.caller, turn{claimsTurn, false}, func() (pusher.Claims, error) { return c.memory.index().Load(ctx, key) })
+func (c callerIndex) Load(ctx context.Context, key pusher.Digest) (pusher.Entry, error) {
+	return take(c.caller, turn{entryTurn, false}, func() (pusher.Entry, error) { return c.memory.index().Load(ctx, key) })
 }
 
-func (c callerIndex) Update(ctx context.Context, key pusher.Digest, edit func(*pusher.Claims) error) (pusher.Claims, error) {
-	return take(c.caller, turn{claimsTurn, true}, func() (pusher.Claims, error) { return c.memory.index().Update(ctx, key, edit) })
+func (c callerIndex) LoadMany(ctx context.Context, keys []pusher.Digest) map[pusher.Digest]module.Result[pusher.Entry] {
+	all := map[pusher.Digest]module.Result[pusher.Entry]{}
+	for _, key := range keys {
+		entry, err := c.Load(ctx, key)
+		all[key] = module.Result[pusher.Entry]{Value: entry, Err: err}
+	}
+	return all
 }
 
-func (c callerIndex) MarkPending(ctx context.Context, u module.PendingPushkey) error {
-	return takeAlone(c.caller, turn{pendingTurn, true}, func() error { return c.memory.index().MarkPending(ctx, u) })
-}
-
-func (c callerIndex) ClearPending(ctx context.Context, u module.PendingPushkey) error {
-	return takeAlone(c.caller, turn{pendingTurn, true}, func() error { return c.memory.index().ClearPending(ctx, u) })
-}
-
-func (c callerIndex) Pending(ctx context.Context, before time.Time, limit int) ([]module.PendingPushkey, error) {
-	return take(c.caller, turn{pendingTurn, false}, func() ([]module.PendingPushkey, error) {
-		return c.memory.index().Pending(ctx, before, limit)
+func (c callerIndex) Update(ctx context.Context, key pusher.Digest, edit func(*pusher.Entry) error) (pusher.Entry, error) {
+	return take(c.caller, turn{entryTurn, true}, func() (pusher.Entry, error) {
+		var before pusher.Entry
+		after, err := c.memory.index().Update(ctx, key, func(e *pusher.Entry) error {
+			before = *e
+			return edit(e)
+		})
+		if err == nil && key == thePushkey.Digest() {
+			c.see(before, after)
+		}
+		return after, err
 	})
+}
+
+// see records who has lost the pushkey, until they claim it again.
+func (m *memory) see(before, after pusher.Entry) {
+	m.Lock()
+	defer m.Unlock()
+	for _, h := range before.Holders {
+		if after.Taken != before.Taken && after.Number(h.User) == 0 {
+			m.dead[h.User] = h.Number
+		}
+	}
+	for _, h := range after.Holders {
+		if h.Number != before.Number(h.User) {
+			delete(m.dead, h.User)
+		}
+	}
 }
 
 type request func(ctx context.Context, c caller) error
 
+// running is a request in a bubble of synctest. It may wait for several turns, side by side.
 type running struct {
-	next       func() (turn, bool)
-	die        func()
-	turn       turn
+	mu      sync.Mutex
+	waiting []waiter // sorted
+
 	ended      bool
 	died       bool
 	turnsTaken int
 	err        error
 }
 
+type waiter struct {
+	turn turn
+	goOn chan error
+}
+
 // start runs a request up to its first turn.
 func start(ctx context.Context, m *memory, r request) *running {
 	run := &running{}
-	run.next, run.die = iter.Pull(func(yield func(turn) bool) {
-		run.err = r(ctx, caller{memory: m, wait: func(t turn) error {
-			if run.died || !yield(t) {
-				return errDied
-			}
-			return nil
-		}})
-	})
-	run.goOn()
+	go func() {
+		err := r(ctx, caller{memory: m, wait: run.wait})
+		run.mu.Lock()
+		defer run.mu.Unlock()
+		run.err, run.ended = err, true
+	}()
+	run.rest()
 	return run
 }
 
-func (r *running) goOn() {
-	t, more := r.next()
-	r.turn, r.ended = t, !more
+func (r *running) wait(t turn) error {
+	w := waiter{t, make(chan error)}
+	r.mu.Lock()
+	if r.died {
+		r.mu.Unlock()
+		return errDied
+	}
+	r.waiting = append(r.waiting, w)
+	r.mu.Unlock()
+	return <-w.goOn
+}
+
+// rest waits until the request waits for its turns, or has ended.
+func (r *running) rest() {
+	synctest.Wait()
+	slices.SortFunc(r.waiting, func(a, b waiter) int { return strings.Compare(a.turn.object, b.turn.object) })
+}
+
+// goOn takes one of the turns that the request waits for.
+func (r *running) goOn(n int) turn {
+	w := r.waiting[n]
+	r.waiting = slices.Delete(r.waiting, n, n+1)
+	w.goOn <- nil
+	r.turnsTaken++
+	r.rest()
+	return w.turn
 }
 
 // kill ends the request like the death of its process: no later operation reaches the
 // stores.
 func (r *running) kill() {
-	if !r.ended {
-		r.died, r.ended = true, true
-		r.die()
+	if r.ended {
+		return
 	}
+	r.mu.Lock()
+	r.died = true
+	r.mu.Unlock()
+	for _, w := range r.waiting {
+		w.goOn <- errDied
+	}
+	synctest.Wait()
 }
 
 type choice struct {
-	player int
-	kill   bool
+	player, turn int
+	kill         bool
 }
 
 // play runs requests to their ends, turn by turn, in the order of choose, and kills up to
 // the given number of them. It calls check after every turn, unless it is nil. Played is
-// false for an order that is equivalent to another one, because two turns commute.
+// false for an order that is equivalent to another one, because two turns commute. The
+// caller is in a bubble of synctest.
 func play(
 	ctx context.Context, m *memory, choose func(int) int, kills int, check func(), requests ...request,
 ) (runs []*running, played bool) {
@@ -177,7 +230,7 @@ func play(
 			run.kill() // no effect if it has ended
 		}
 	}()
-	last := choice{-1, false}
+	last := choice{player: -1}
 	var lastTurn turn
 	for slices.ContainsFunc(runs, func(r *running) bool { return !r.ended }) {
 		choices := choicesAfter(last, lastTurn, runs, kills, check != nil)
@@ -186,14 +239,12 @@ func play(
 		}
 		last = choices[choose(len(choices))]
 		run := runs[last.player]
-		lastTurn = run.turn
 		if last.kill {
 			run.kill()
 			kills--
 			last.player = -1
 		} else {
-			run.goOn()
-			run.turnsTaken++
+			lastTurn = run.goOn(last.turn)
 		}
 		if check != nil {
 			check()
@@ -209,11 +260,13 @@ func choicesAfter(last choice, lastTurn turn, runs []*running, kills int, isChec
 		if run.ended {
 			continue
 		}
-		if i >= last.player || !run.turn.commutes(lastTurn, isChecked) {
-			all = append(all, choice{i, false})
+		for n, w := range run.waiting {
+			if i >= last.player || !w.turn.commutes(lastTurn, isChecked) {
+				all = append(all, choice{i, n, false})
+			}
 		}
 		if kills > 0 && (i == last.player || run.turnsTaken == 0 && last.player < 0) {
-			all = append(all, choice{i, true})
+			all = append(all, choice{i, 0, true})
 		}
 	}
 	return all
@@ -257,13 +310,11 @@ type act struct {
 
 // Logging out the tablet removes the pusher that it has set.
 const (
-	takes      = "takes"   // sets it for themselves
-	appends    = "appends" // sets it beside others
-	deletes    = "deletes"
-	logsOut    = "logs out the tablet"
-	dies       = "dies taking"   // before others lose it
-	falters    = "dies claiming" // before it is set
-	reconciles = "has it reconciled"
+	takes   = "takes"   // sets it for themselves
+	appends = "appends" // sets it beside others
+	deletes = "deletes"
+	logsOut = "logs out the tablet"
+	falters = "dies taking" // others have lost it, and the pusher is not stored
 
 	takesByPhone = "takes with the phone"
 
@@ -294,9 +345,10 @@ func policyWithMail() pusher.Policy {
 	return policy
 }
 
-// clockOf returns the clock of a user's host. The clocks differ by unknown amounts.
+// clockOf returns the clock of a user's host. The clocks differ by less than the time after
+// which an entry expires.
 func clockOf(user mxid.UserID) func() time.Time {
-	ahead := map[mxid.UserID]time.Duration{alice: 11 * time.Minute, bob: -24 * time.Hour, carol: 24 * time.Hour, dave: -11 * time.Minute}
+	ahead := map[mxid.UserID]time.Duration{alice: 4 * time.Minute, bob: -5 * time.Minute, carol: 5 * time.Minute, dave: -4 * time.Minute}
 	return func() time.Time { return time.Now().Add(ahead[user]) }
 }
 
@@ -313,18 +365,14 @@ func (a act) request(i int) request {
 			return services.Set(ctx, a.user, p, pusher.RemoveOthers)
 		case appends:
 			return services.Set(ctx, a.user, pusherOf(fmt.Sprint(i)), pusher.KeepOthers)
-		case dies:
-			return act{a.user, takes}.request(i)(ctx, c.until(beforeReconciling))
 		case falters:
-			return act{a.user, takes}.request(i)(ctx, c.until(beforeReconciling-2))
+			return act{a.user, takes}.request(i)(ctx, c.until(beforeStoring))
 		case deletes:
 			return services.Delete(ctx, a.user, thePushkey)
 		case imports:
 			stores.Rules = rulesOf(found(pushrule.Ruleset{}))
 			_, err := hostOn(stores, nil, usual()).Import(ctx, a.user, module.Import{Pushers: []pusher.Pusher{pusherOf(fmt.Sprint(i))}}, module.StoreImport)
 			return err
-		case reconciles:
-			return service.New(stores, nil, service.Options{}).Host(nil).ReconcilePushkeys(ctx)
 		}
 		host := hostOn(stores, nil, usual())
 		return host.KeepOnlyDevicePushers(ctx, a.user, "PHONE")
@@ -351,6 +399,11 @@ func (a act) on(before holding) holding {
 		h = holding{a.user: true}
 	case appends:
 		h[a.user] = before[a.user]
+	case falters:
+		_, has := before[a.user]
+		if h = (holding{}); has {
+			h[a.user] = true // the old pusher stays
+		}
 	case deletes, logsOut:
 		delete(h, a.user)
 	case imports:
@@ -363,25 +416,27 @@ func (a act) on(before holding) holding {
 	return h
 }
 
-func (a act) after(owners []mxid.UserID) []mxid.UserID {
-	h := holding{}
-	for _, owner := range owners {
-		h[owner] = false
+// afterDeath returns the possible holders if the request of the act has died.
+func (a act) afterDeath(before holding) []holding {
+	all := []holding{before, a.on(before)}
+	if a.takes() {
+		all = append(all, act{a.user, falters}.on(before))
 	}
-	return a.on(h).users()
+	return all
 }
 
 func (m *memory) caller() caller { return caller{memory: m, wait: func(turn) error { return nil }} }
 
-// beforeReconciling is the number of turns that set a pusher of a shared key: read the
-// claims and the user's pushers, claim, mark pending, store.
-const beforeReconciling = 5
+// beforeStoring is the number of turns of a set before it stores the pusher: it reads the
+// user's pushers and the entry, and changes the entry.
+const beforeStoring = 3
 
 // until returns a caller that dies after the given number of turns.
 func (c caller) until(turns int) caller {
-	wait := c.wait
+	wait, left := c.wait, atomic.Int64{}
+	left.Store(int64(turns))
 	c.wait = func(t turn) error {
-		if turns--; turns < 0 {
+		if left.Add(-1) < 0 {
 			return errDied
 		}
 		return wait(t)
@@ -393,31 +448,10 @@ func (c caller) until(turns int) caller {
 func (m *memory) do(t *testing.T, script ...act) {
 	t.Helper()
 	for i, a := range script {
-		if err := a.request(i)(t.Context(), m.caller()); (err == nil) != (a.verb != dies && a.verb != falters) {
+		if err := a.request(i)(t.Context(), m.caller()); (err == nil) != (a.verb != falters) {
 			t.Fatalf("%v: %v", a, err)
 		}
 	}
-}
-
-// reconcileAll reconciles pending pushkeys on another host until all claims without a
-// pusher count as abandoned, and then once more, to remove them.
-func (m *memory) reconcileAll(t *testing.T) {
-	t.Helper()
-	reconciler := service.New(module.Stores{Pushers: m, Pushkeys: m.index()}, nil, service.Options{}).Host(nil)
-	for _, wait := range []time.Duration{0, 11 * time.Minute, time.Minute} {
-		time.Sleep(wait)
-		if err := reconciler.ReconcilePushkeys(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if len(m.Pending) != 0 {
-		t.Errorf("still pending: %v", m.Pending)
-	}
-}
-
-func (m *memory) claimants() []mxid.UserID {
-	claims := m.Claims[thePushkey.Digest()]
-	return slices.Compact(slices.Sorted(slices.Values(claims.Users())))
 }
 
 // has reports whether a user has the pusher that the i-th act of a script set.
@@ -427,32 +461,30 @@ func (m *memory) has(user mxid.UserID, i int) bool {
 	return found && p.Lang == fmt.Sprint(i)
 }
 
-func (m *memory) wantNamed(t *testing.T) {
+// wantCleanIndex checks that exactly the owners hold the pushkey, unless a request has died,
+// and that nobody comes back when nobody holds it any longer and the entry has expired.
+func (m *memory) wantCleanIndex(t *testing.T, died bool) {
 	t.Helper()
-	named := m.claimants()
-	for _, user := range m.owners(thePushkey) {
-		if !slices.Contains(named, user) {
-			t.Errorf("%s has a pusher, but only %v are named", user, named)
-		}
-	}
-}
-
-// wantCleanIndex accepts, besides the owners, users who died before their pusher was
-// stored or after it was removed. The next claim and reconciliation remove them.
-func (m *memory) wantCleanIndex(t *testing.T, died []mxid.UserID) {
-	t.Helper()
-	m.wantNamed(t)
 	owners := m.owners(thePushkey)
-	for _, user := range m.claimants() {
-		if !slices.Contains(owners, user) && !slices.Contains(died, user) {
-			t.Errorf("%s is named, but has no pusher", user)
-		}
+	if holders, _ := m.holders(thePushkey); !died && !slices.Equal(holders, owners) {
+		t.Errorf("owned by %v, held by %v", owners, holders)
 	}
+	m.expire()
+	if got := m.owners(thePushkey); !slices.Equal(got, owners) {
+		t.Errorf("owned by %v, and then by %v", owners, got)
+	}
+	m.wantNoneTaken(t)
 	m.do(t, act{dave, takes})
-	m.reconcileAll(t)
-	if got := fmt.Sprint(m.owners(thePushkey), m.claimants(), len(m.Pending)); got != fmt.Sprint([]mxid.UserID{dave}, []mxid.UserID{dave}, 0) {
-		t.Errorf("after another claim: owners, who is named and how many are pending: %s", got)
+	if got := m.owners(thePushkey); !slices.Equal(got, []mxid.UserID{dave}) {
+		t.Errorf("taken by dave, owned by %v", got)
 	}
+	m.do(t, act{dave, deletes})
+	_, stored := m.holders(thePushkey)
+	if entry := m.Entries[thePushkey.Digest()]; len(stored) > 0 && !died || !entry.IsOver() {
+		t.Errorf("deleted by dave: stored for %v, the entry is %+v", stored, entry)
+	}
+	m.expire()
+	m.wantNoneTaken(t)
 }
 
 // scripts omits scripts that only swap users.
@@ -475,63 +507,9 @@ func scripts(length int, verbs ...string) (all [][]act) {
 	return all
 }
 
-// expectation is the set of possible owners after acts. A user may have stored a pusher
-// and died before the removal of others: while this pusher exists, reconciliation may
-// remove the others.
-type expectation struct {
-	owners    []mxid.UserID
-	threats   map[mxid.UserID][]mxid.UserID // the threatening users of each owner
-	undecided []mxid.UserID                 // possible owners
-}
-
-func (e *expectation) see(a act, stored, died bool) {
-	if !stored {
-		return
-	}
-	switch {
-	case a.verb == takes && died:
-		for _, owner := range e.owners {
-			if owner != a.user {
-				e.threats[owner] = append(slices.Clip(e.threats[owner]), a.user)
-			}
-		}
-	case a.verb == takes:
-		e.threats, e.undecided = map[mxid.UserID][]mxid.UserID{}, nil
-	}
-	if a.verb == takes && died {
-		e.owners = act{a.user, appends}.after(e.owners)
-	} else {
-		e.owners = a.after(e.owners)
-	}
-	delete(e.threats, a.user)
-	e.undecided = slices.DeleteFunc(e.undecided, func(u mxid.UserID) bool { return u == a.user })
-	if a.sets() {
-		return
-	}
-	for owner, by := range e.threats {
-		by = slices.DeleteFunc(slices.Clone(by), func(u mxid.UserID) bool { return u == a.user })
-		if len(by) == 0 && slices.Contains(e.owners, owner) {
-			e.undecided = append(e.undecided, owner)
-			delete(e.threats, owner)
-		} else {
-			e.threats[owner] = by
-		}
-	}
-}
-
-func (e *expectation) allows(owners []mxid.UserID) bool {
-	for _, user := range []mxid.UserID{alice, bob, carol} {
-		want := slices.Contains(e.owners, user) && len(e.threats[user]) == 0
-		if slices.Contains(owners, user) != want && !slices.Contains(e.undecided, user) {
-			return false
-		}
-	}
-	return true
-}
-
 // Each test runs three requests one after the other, and kills up to two of them at every
 // step.
-func TestReconciliationLeavesOneOwnerAfterAnyDeath(t *testing.T) {
+func TestAPushkeyHasTheRightOwnersAfterAnyDeath(t *testing.T) {
 	t.Parallel()
 	length := 3
 	if testing.Short() {
@@ -550,56 +528,55 @@ func TestReconciliationLeavesOneOwnerAfterAnyDeath(t *testing.T) {
 	}
 }
 
-func TestWithoutDeathsNothingIsPending(t *testing.T) {
+func TestTheIndexKnowsExactlyTheOwners(t *testing.T) {
 	t.Parallel()
-	for _, script := range scripts(3, takes, appends, deletes, imports) {
-		m, held := newMemory(), holding{}
-		for i, a := range script {
-			m.do(t, a)
-			held = a.on(held)
-			want, claims := held.users(), m.Claims[thePushkey.Digest()]
-			if got := m.owners(thePushkey); !slices.Equal(got, want) || !slices.Equal(m.claimants(), want) {
-				t.Errorf("%v: owned by %v, the index names %v, want %v", script[:i+1], got, m.claimants(), want)
+	synctest.Test(t, func(t *testing.T) {
+		for _, script := range scripts(3, takes, appends, deletes, imports) {
+			m, held := newMemory(), holding{}
+			for i, a := range script {
+				m.do(t, a)
+				held = a.on(held)
+				holders, _ := m.holders(thePushkey)
+				if got := m.owners(thePushkey); !slices.Equal(got, held.users()) || !slices.Equal(holders, held.users()) {
+					t.Errorf("%v: owned by %v, held by %v, want %v", script[:i+1], got, holders, held.users())
+				}
 			}
-			if len(claims.Owners()) != len(want) || len(m.Pending) != 0 {
-				t.Errorf("%v: there are the claims %v, and pending are %v", script[:i+1], claims.Owners(), m.Pending)
-			}
+			m.wantCleanIndex(t, false)
 		}
-	}
+	})
 }
 
 func playScript(t *testing.T, m *memory, script []act, choose func(int) int) {
 	t.Helper()
 	kills := 2
-	expected := expectation{threats: map[mxid.UserID][]mxid.UserID{}}
-	var died []mxid.UserID
+	possible := []holding{{}}
 	var told []string
 	for i, a := range script {
-		before := slices.Clone(m.owners(thePushkey))
-		runs, _ := play(t.Context(), m, choose, kills, func() { m.wantNamed(t) }, a.request(i))
+		runs, _ := play(t.Context(), m, choose, kills, func() { m.wantNoneTaken(t) }, a.request(i))
 		run := runs[0]
 		told = append(told, fmt.Sprintf("%v (%d turns, died %t)", a, run.turnsTaken, run.died))
-		stored := m.has(a.user, i)
-		if !a.sets() {
-			stored = !slices.Contains(m.owners(thePushkey), a.user) && slices.Contains(before, a.user)
+		var after []holding
+		for _, before := range possible {
+			if run.died {
+				after = append(after, a.afterDeath(before)...)
+			} else {
+				after = append(after, a.on(before))
+			}
 		}
+		owners := m.owners(thePushkey)
+		possible = slices.DeleteFunc(after, func(h holding) bool { return !slices.Equal(h.users(), owners) })
 		if run.died {
 			kills--
-			died = append(died, a.user)
-		} else if run.err != nil || a.sets() && !stored {
-			t.Errorf("%v: error %v, stored %t", told, run.err, stored)
+		} else if run.err != nil || a.sets() && !m.has(a.user, i) {
+			t.Errorf("%v: error %v, stored %t", told, run.err, m.has(a.user, i))
 		}
-		expected.see(a, stored, run.died)
-		if !run.died && a.verb == takes && !slices.Equal(m.owners(thePushkey), []mxid.UserID{a.user}) {
-			t.Errorf("%v: owned by %v at once", told, m.owners(thePushkey))
+		if len(possible) == 0 {
+			t.Errorf("%v: owned by %v", told, owners)
+			return
 		}
 		time.Sleep(time.Second)
 	}
-	m.reconcileAll(t)
-	if owners := m.owners(thePushkey); !expected.allows(owners) {
-		t.Errorf("%v: owned by %v, want %+v", told, owners, expected)
-	}
-	m.wantCleanIndex(t, died)
+	m.wantCleanIndex(t, kills < 2)
 	if t.Failed() {
 		t.Log(told)
 	}
@@ -615,9 +592,12 @@ func outcomes(all map[string]bool, before holding, script []act, runs []*running
 		}
 		for at, i := range left {
 			rest := slices.Delete(slices.Clone(left), at, at+1)
-			order(script[i].on(now), rest)
-			if runs[i].died {
-				order(now, rest)
+			if !runs[i].died {
+				order(script[i].on(now), rest)
+				continue
+			}
+			for _, then := range script[i].afterDeath(now) {
+				order(then, rest)
 			}
 		}
 	}
@@ -633,54 +613,36 @@ type scenario struct{ before, script []act }
 
 func (s scenario) String() string { return fmt.Sprint(s.script, " after ", s.before) }
 
-// holdings returns the possible holders before the script: if two users took the pushkey
-// in sequence and the second died, either may own it.
-func (s scenario) holdings() (all []holding) {
-	all = []holding{{}}
+// before returns the holders before the script.
+func (s scenario) holding() holding {
+	h := holding{}
 	for _, a := range s.before {
-		for i, before := range all {
-			if a.verb == dies {
-				all = append(all, act{a.user, takes}.on(before))
-			} else {
-				all[i] = a.on(before)
-			}
-		}
+		h = a.on(h)
 	}
-	return all
+	return h
 }
 
 func (s scenario) play(t *testing.T, m *memory, choose func(int) int, kills int) (played bool) {
 	t.Helper()
 	m.do(t, s.before...)
 	time.Sleep(time.Hour)
-	runs, played := play(t.Context(), m, choose, kills, func() { m.wantNamed(t) }, requests(s.script)...)
+	m.expire()
+	runs, played := play(t.Context(), m, choose, kills, func() { m.wantNoneTaken(t) }, requests(s.script)...)
 	if !played {
 		return false
 	}
 	allowed := map[string]bool{}
-	for _, before := range s.holdings() {
-		outcomes(allowed, before, s.script, runs)
-	}
-	var died []mxid.UserID
+	outcomes(allowed, s.holding(), s.script, runs)
+	died := slices.ContainsFunc(s.before, func(a act) bool { return a.verb == falters })
 	for i, run := range runs {
 		if run.died {
-			died = append(died, s.script[i].user)
+			died = true
 		} else if run.err != nil {
 			t.Errorf("%v: error %v", s.script[i], run.err)
 		}
 	}
-	reconciled := !slices.ContainsFunc(s.before, func(a act) bool { return a.verb == dies })
-	if got := m.owners(thePushkey); reconciled && len(died) == 0 && !allowed[fmt.Sprint(got)] {
-		t.Errorf("owned by %v, want one of %v", got, allowed)
-	}
-	m.reconcileAll(t)
 	if got := m.owners(thePushkey); !allowed[fmt.Sprint(got)] {
-		t.Errorf("owned by %v after the reconciliation, want one of %v", got, allowed)
-	}
-	for _, a := range s.before {
-		if a.verb == falters {
-			died = append(died, a.user)
-		}
+		t.Errorf("owned by %v, want one of %v", got, allowed)
 	}
 	m.wantCleanIndex(t, died)
 	return true
@@ -716,13 +678,12 @@ var smallScenarios = []scenario{
 	{takenBy(carol), []act{{alice, takes}, {alice, logsOut}}},
 	{[]act{{alice, takes}, {bob, appends}}, []act{{alice, takes}, {alice, deletes}}},
 	{[]act{{alice, takes}, {bob, appends}}, []act{{alice, takes}, {bob, logsOut}}},
-	{[]act{{alice, takes}, {bob, dies}}, []act{{alice, appends}, {bob, reconciles}}},
-	{[]act{{alice, takes}, {bob, dies}}, []act{{alice, takes}, {bob, reconciles}}},
-	{[]act{{alice, takes}, {bob, dies}, {alice, falters}}, []act{{alice, appends}, {bob, reconciles}}},
-	{[]act{{alice, takes}, {bob, falters}}, []act{{alice, takes}, {bob, reconciles}}},
-	{[]act{{alice, takes}, {bob, dies}}, []act{{carol, takes}, {bob, reconciles}}},
-	{[]act{{alice, takes}, {bob, dies}}, []act{{bob, deletes}, {bob, reconciles}}},
-	{[]act{{alice, takes}, {bob, dies}}, []act{{alice, reconciles}, {bob, reconciles}}},
+	{[]act{{alice, takes}, {bob, falters}}, []act{{alice, appends}, {bob, takes}}},
+	{[]act{{alice, takes}, {bob, falters}}, []act{{alice, takes}, {bob, deletes}}},
+	{[]act{{alice, takes}, {bob, falters}, {alice, falters}}, []act{{alice, appends}, {bob, appends}}},
+	{[]act{{alice, takes}, {bob, takes}}, []act{{alice, deletes}, {bob, deletes}}},
+	{[]act{{alice, takes}, {bob, takes}}, []act{{alice, appends}, {bob, deletes}}},
+	{[]act{{alice, takes}, {bob, takes}}, []act{{alice, logsOut}, {carol, takes}}},
 }
 
 var largeScenarios = []scenario{
@@ -795,7 +756,7 @@ func TestManyConcurrentUsers(t *testing.T) {
 		{takenBy(dave), []act{{alice, takes}, {alice, takes}, {dave, takes}}},
 		{[]act{{alice, takes}, {bob, appends}}, []act{{alice, takes}, {bob, appends}, {bob, deletes}}},
 		{[]act{{alice, takes}, {bob, appends}}, []act{{alice, appends}, {bob, appends}, {carol, takes}}},
-		{[]act{{alice, takes}, {bob, dies}}, []act{{alice, takes}, {bob, appends}, {carol, reconciles}}},
+		{[]act{{alice, takes}, {bob, falters}}, []act{{alice, takes}, {bob, appends}, {carol, deletes}}},
 		{nil, []act{{alice, imports}, {bob, imports}, {carol, takes}}},
 		{takenBy(dave), []act{{alice, imports}, {bob, takes}, {dave, deletes}}},
 	}
@@ -814,33 +775,6 @@ func TestManyConcurrentUsers(t *testing.T) {
 				})
 			})
 		}
-	}
-}
-
-// A user appends a pusher with an earlier claim after the deletion of the pusher that
-// took the pushkey.
-func TestTakingAPushkeyDoesNotRemoveTheUsersOwnPusher(t *testing.T) {
-	t.Parallel()
-	m := newMemory()
-	m.do(t, act{carol, takes})
-	var runs []*running
-	for i, a := range []act{{alice, appends}, {alice, takes}, {alice, deletes}} {
-		runs = append(runs, start(t.Context(), m, a.request(i)))
-	}
-	for _, step := range []struct{ player, turns int }{
-		{0, beforeReconciling - 2}, {1, beforeReconciling}, {2, 2}, {0, 1}, {1, 100}, {0, 100},
-	} {
-		for run := runs[step.player]; step.turns > 0 && !run.ended; step.turns-- {
-			run.goOn()
-		}
-	}
-	for i, run := range runs {
-		if !run.ended || run.err != nil {
-			t.Errorf("request %d: ended %t, error %v", i, run.ended, run.err)
-		}
-	}
-	if owners := m.owners(thePushkey); !slices.Equal(owners, []mxid.UserID{alice}) {
-		t.Errorf("owned by %v, want what was appended last", owners)
 	}
 }
 
@@ -871,19 +805,19 @@ func TestAPusherOverALimitLeavesNoClaim(t *testing.T) {
 				if err := services.Set(t.Context(), dave, another, pusher.RemoveOthers); err != nil {
 					t.Fatal(err)
 				}
-				want := scenario{before: test.before}.holdings()[0].users()
+				held := scenario{before: test.before}.holding()
 				others := map[string]pusher.Others{takes: pusher.RemoveOthers, appends: pusher.KeepOthers}[test.request.verb]
 				err := services.Set(t.Context(), test.request.user, pusherOf("de"), others)
 				if !test.refused {
-					want = test.request.after(want)
+					held = test.request.on(held)
 				}
 				if (err != nil) != test.refused || test.refused && fault.KindOf(err) != fault.InvalidParam {
 					t.Errorf("got error %v", err)
 				}
-				if got := fmt.Sprint(m.owners(thePushkey), m.claimants()); got != fmt.Sprint(want, want) {
-					t.Errorf("owners and claimants: %s, want twice %v", got, want)
+				holders, _ := m.holders(thePushkey)
+				if got := m.owners(thePushkey); !slices.Equal(got, held.users()) || !slices.Equal(holders, got) {
+					t.Errorf("owned by %v, held by %v, want %v", got, holders, held.users())
 				}
-				m.reconcileAll(t)
 			})
 		})
 	}
@@ -896,10 +830,9 @@ func TestEverySetOfAPusherIsDistinct(t *testing.T) {
 		for _, others := range []pusher.Others{pusher.RemoveOthers, pusher.KeepOthers} {
 			m := newMemory()
 			old := pusherOf("en")
-			old.Claim = pusher.RemoveOthers.Claim(7) // stored without a time
+			old.Claim = 7 // stored without a time
 			m.Lists[alice] = pusher.NewList(old)
-			claims := pusher.NewClaims(pusher.Owner{User: alice, Claim: 7})
-			m.Claims[thePushkey.Digest()] = claims
+			m.Entries[thePushkey.Digest()] = pusher.Entry{Taken: 7, Holders: []pusher.Holder{{User: alice, Number: 7}}}
 			services := service.New(module.Stores{Pushers: m, Pushkeys: m.index()}, nil, usual()).Pushers()
 			var last int64
 			for i, user := range []mxid.UserID{alice, alice, bob, alice, alice} {
@@ -926,18 +859,18 @@ func TestEverySetOfAPusherIsDistinct(t *testing.T) {
 
 type countingObserver struct {
 	observe.Observer
-	operations *int
+	operations *atomic.Int64
 }
 
 func (o countingObserver) Begin(ctx context.Context, op *observe.Operation) (context.Context, func(observe.Outcome)) {
-	*o.operations++
+	o.operations.Add(1)
 	return o.Observer.Begin(ctx, op)
 }
 
 func TestClaimsHaveTheTimeOfTheStores(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2001, 2, 3, 4, 5, 6, 7000, time.UTC)
-	for name, observer := range map[string]observe.Observer{"alone": nil, "observed": countingObserver{observe.None, new(int)}} {
+	for name, observer := range map[string]observe.Observer{"alone": nil, "observed": countingObserver{observe.None, new(atomic.Int64)}} {
 		m, options := newMemory(), usual()
 		options.Observer = observer
 		stores := module.Stores{Pushers: m, Pushkeys: m.index(), Now: func() time.Time { return now }}
@@ -945,10 +878,10 @@ func TestClaimsHaveTheTimeOfTheStores(t *testing.T) {
 			t.Fatal(err)
 		}
 		list := m.Lists[alice]
-		if p, found := list.Pusher(thePushkey); !found || p.Claim.Number != now.UnixMicro() || p.SetAt != now.UnixMicro() {
-			t.Errorf("%s: found %t, claim %d, set at %d, want %d", name, found, p.Claim.Number, p.SetAt, now.UnixMicro())
+		if p, found := list.Pusher(thePushkey); !found || p.Claim != now.UnixMicro() || p.SetAt != now.UnixMicro() {
+			t.Errorf("%s: found %t, claim %d, set at %d, want %d", name, found, p.Claim, p.SetAt, now.UnixMicro())
 		}
-		if o, is := observer.(countingObserver); is && *o.operations == 0 {
+		if o, is := observer.(countingObserver); is && o.operations.Load() == 0 {
 			t.Error("nothing was observed")
 		}
 	}

@@ -11,10 +11,11 @@ import (
 	"github.com/pushfx/pushfx/module/service"
 )
 
-// withPusher stores a pusher whose claim is missing in the index.
-func withPusher(t *testing.T, m *memory, user mxid.UserID, claim pusher.Claim) pusher.Pusher {
+// withPusher stores a pusher without changing the entry of its pushkey.
+func withPusher(t *testing.T, m *memory, user mxid.UserID, claim int64) pusher.Pusher {
 	t.Helper()
-	p := pusher.Pusher{Key: thePushkey, Kind: pusher.HTTP, Claim: claim}
+	p := pusherOf("en")
+	p.Claim = claim
 	if err := m.Update(t.Context(), user, func(list *pusher.List) error { list.Set(p); return nil }); err != nil {
 		t.Fatal(err)
 	}
@@ -25,90 +26,74 @@ func (m *memory) repairs() *service.Repairs {
 	return service.NewRepairs(module.Stores{Pushers: m, Pushkeys: m.index()})
 }
 
-func TestALostClaimComesBack(t *testing.T) {
+func TestAPusherIsRecorded(t *testing.T) {
 	t.Parallel()
-	m, key := newMemory(), thePushkey.Digest()
-	record := func(p pusher.Pusher, user mxid.UserID) {
-		t.Helper()
-		for range 2 {
-			if err := m.repairs().Record(t.Context(), user, p); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
-	record(withPusher(t, m, bob, pusher.Claim{Number: 5, Removes: 5}), bob)
-	if len(m.Pending) != 0 {
-		t.Error("a key that nobody shares is to be reconciled")
-	}
-	record(withPusher(t, m, carol, pusher.Claim{Number: 7, Removes: 7}), carol)
-	claims := m.Claims[key]
-	if got := claims.Owners(); !slices.Equal(got, []pusher.Owner{{User: bob, Claim: 5}, {User: carol, Claim: 7}}) {
-		t.Errorf("got %v", got)
-	}
-
-	// The later claim, which removes others, wins.
-	if err := service.New(module.Stores{Pushers: m, Pushkeys: m.index()}, nil, service.Options{}).Host(nil).ReconcilePushkeys(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if owners := m.owners(thePushkey); !slices.Equal(owners, []mxid.UserID{carol}) || len(m.Pending) != 0 {
-		t.Errorf("got %v, %v", owners, m.Pending)
-	}
-}
-
-func TestAPusherWithoutAClaimGetsOne(t *testing.T) {
-	t.Parallel()
-	for name, claim := range map[string]pusher.Claim{"none": {}, "another's": {Number: 7}} {
+	const number = 5
+	holders := func(all ...pusher.Holder) []pusher.Holder { return all }
+	bobs, carols := pusher.Holder{User: bob, Number: number}, pusher.Holder{User: carol, Number: 7}
+	for name, test := range map[string]struct {
+		before, want pusher.Entry
+		visible      bool
+	}{
+		"without an entry":        {pusher.Entry{}, pusher.Entry{Holders: holders(bobs)}, true},
+		"beside another":          {pusher.Entry{Taken: 3, Holders: holders(carols)}, pusher.Entry{Taken: 3, Holders: holders(carols, bobs)}, true},
+		"taken since":             {pusher.Entry{Taken: 7, Holders: holders(carols)}, pusher.Entry{Taken: 7, Holders: holders(carols), Losers: holders(bobs)}, false},
+		"known":                   {pusher.Entry{Taken: 5, Holders: holders(bobs)}, pusher.Entry{Taken: 5, Holders: holders(bobs)}, true},
+		"known with another, too": {pusher.Entry{Taken: 9, Losers: holders(bobs)}, pusher.Entry{Taken: 9, Losers: holders(bobs)}, false},
+	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			testANewClaim(t, claim)
+			m := newMemory()
+			p := withPusher(t, m, bob, number)
+			m.Entries[thePushkey.Digest()] = test.before
+			for range 2 {
+				if err := m.repairs().Record(t.Context(), bob, p); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if got := m.Entries[thePushkey.Digest()]; !got.Equal(test.want) || slices.Contains(m.owners(thePushkey), bob) != test.visible {
+				t.Errorf("got %+v, owned by %v", got, m.owners(thePushkey))
+			}
 		})
 	}
 }
 
-func testANewClaim(t *testing.T, claim pusher.Claim) {
+func TestAPusherWithoutANumberGetsOne(t *testing.T) {
+	t.Parallel()
 	m := newMemory()
-	if err := m.repairs().Record(t.Context(), carol, withPusher(t, m, carol, pusher.Claim{Number: 7})); err != nil {
-		t.Fatal(err)
-	}
-	p := withPusher(t, m, bob, claim)
+	m.do(t, act{carol, takes})
+	p := withPusher(t, m, bob, 0)
 	for range 2 { // the second time, the pusher is another by now
 		if err := m.repairs().Record(t.Context(), bob, p); err != nil {
 			t.Fatal(err)
 		}
 	}
-	list := m.Lists[bob]
+	list, entry := m.Lists[bob], m.Entries[thePushkey.Digest()]
 	held, _ := list.Pusher(thePushkey)
-	claims := m.Claims[thePushkey.Digest()]
-	if own, other := claims.Last(bob); own <= 7 || own != held.Claim.Number || held.Claim.Removes != 0 || other != 7 || len(claims.Owners()) != 2 {
-		t.Errorf("got %+v, %+v", held.Claim, claims.Owners())
-	}
-	if _, pending := m.Pending[thePushkey.Digest()]; !pending {
-		t.Error("the key is shared, and is not to be reconciled")
+	if own := entry.Number(bob); own <= entry.Taken || own != held.Claim || !slices.Equal(m.owners(thePushkey), []mxid.UserID{bob, carol}) {
+		t.Errorf("got claim %d of %+v", held.Claim, entry)
 	}
 }
 
-func TestProblemsOfAPushkey(t *testing.T) {
+func TestUsersWithoutAPusherAreReleasedAfterTenMinutes(t *testing.T) {
 	t.Parallel()
 	old, young := time.Now().Add(-time.Hour).UnixMicro(), time.Now().UnixMicro()
-	claims := pusher.NewClaims(
-		pusher.Owner{User: bob, Claim: old}, pusher.Owner{User: carol, Claim: old + 1},
-		pusher.Owner{User: dave, Claim: old + 2}, pusher.Owner{User: dave, Claim: young})
-	held := map[mxid.UserID]pusher.Pusher{
-		bob:   {Key: thePushkey, Claim: pusher.Claim{Number: old}},
-		carol: {Key: thePushkey, Claim: pusher.Claim{Number: old + 1, Removes: old + 1}},
+	entry := pusher.Entry{
+		Holders: []pusher.Holder{{User: alice, Number: old}, {User: bob, Number: old + 1}, {User: carol, Number: young}},
+		Losers:  []pusher.Holder{{User: dave, Number: old}},
 	}
-	got := service.ProblemsOfPushkey(claims, held, time.Now())
-	if !slices.Equal(got.Abandoned, []pusher.Owner{{User: dave, Claim: old + 2}}) || !slices.Equal(got.TooMany, []pusher.Owner{{User: bob, Claim: old}}) {
-		t.Errorf("got %+v", got)
+	hasPusher := func(user mxid.UserID) bool { return user == alice }
+	got := service.Unused(entry, hasPusher, time.Now())
+	if want := []pusher.Holder{{User: bob, Number: old + 1}, {User: dave, Number: old}}; !slices.Equal(got, want) {
+		t.Errorf("got %+v, want %+v", got, want)
 	}
-
 	m := newMemory()
-	m.Claims[thePushkey.Digest()] = claims
-	if err := m.repairs().Release(t.Context(), thePushkey.Digest(), got.Abandoned); err != nil {
+	m.Entries[thePushkey.Digest()] = entry
+	if err := m.repairs().Release(t.Context(), thePushkey.Digest(), got); err != nil {
 		t.Fatal(err)
 	}
-	left := m.Claims[thePushkey.Digest()]
-	if problems := service.ProblemsOfPushkey(left, held, time.Now()); len(problems.Abandoned) != 0 || len(left.Owners()) != 3 {
-		t.Errorf("got %+v", left.Owners())
+	left := m.Entries[thePushkey.Digest()]
+	if len(service.Unused(left, hasPusher, time.Now())) != 0 || len(left.Holders) != 2 || len(left.Losers) != 0 {
+		t.Errorf("left is %+v", left)
 	}
 }

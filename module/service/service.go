@@ -4,13 +4,11 @@
 package service
 
 import (
-	"context"
-	"time"
+	"sync/atomic"
 
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/observe"
-	"github.com/pushfx/pushfx/module/retry"
 )
 
 // Service is the domain service behind the endpoints and the host's own calls. It is safe
@@ -38,7 +36,7 @@ func (noChanges) RulesForgotten(mxid.UserID)      {}
 func (noChanges) PushersChanged(mxid.UserID)      {}
 
 // New returns a service that tells changes, which may be nil, of its changes. It does no
-// I/O and starts nothing; see [Service.Run].
+// I/O and starts nothing.
 func New(stores module.Stores, changes Changes, o Options) *Service {
 	observer := observe.Or(o.Observer)
 	if changes == nil {
@@ -51,8 +49,7 @@ func New(stores module.Stores, changes Changes, o Options) *Service {
 		defaults: o.Defaults, limits: o.Limits, observer: observer,
 	}
 	pushers := pusherService{
-		store: stores.Pushers, pushkeys: pushkeys{Stores: stores, observer: observer}, reconciler: newReconciler(stores, observer),
-		policy: o.Policy, accounts: o.Accounts,
+		store: stores.Pushers, pushkeys: pushkeys{stores, changes, observer, new(atomic.Int64)}, policy: o.Policy, accounts: o.Accounts,
 	}
 	imports := newImporter(rules, pushers, o)
 	if o.ImportSource != nil {
@@ -71,16 +68,4 @@ func (s *Service) Pushers() module.PusherService { return s.pushers }
 // rules: [Service.Rules], or the host's wrapper of it.
 func (s *Service) Host(rules module.RuleService) module.HostService {
 	return &hostService{rules: rules, edits: s.rules, pushers: s.pushers, imports: s.imports, unread: s.unread}
-}
-
-const reconcileInterval = 30 * time.Second
-
-// Run reconciles pushkeys that dead hosts left pending, until ctx ends.
-func (s *Service) Run(ctx context.Context) {
-	for retry.Sleep(ctx, retry.Jitter(reconcileInterval)) == nil {
-		err := s.pushers.reconciler.reconcile(ctx)
-		if err != nil && ctx.Err() == nil {
-			s.observer.Report(observe.PushkeysPending, err)
-		}
-	}
 }

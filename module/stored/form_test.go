@@ -18,15 +18,15 @@ func TestAValueOfAnotherVersionSaysItsForm(t *testing.T) {
 	later := event + `,"revision":{"form":2,"version":7,"changes":2,"writers":{"W":1}`
 	field, pusher := PusherField(aPusher("a", 1))
 	read := map[string]func(string) error{
-		"event":  func(text string) error { _, err := ReadEvent(text); return err },
-		"claims": func(text string) error { _, err := ReadEntry(text); return err },
+		"event": func(text string) error { _, err := ReadEvent(text); return err },
+		"entry": func(text string) error { _, err := ReadEntry(text); return err },
 	}
 	for _, c := range []struct{ name, of, text, form string }{
 		{"later", "event", event + `,"revision":` + laterRevision + `}`, "2"},
 		{"later, with a digest", "event", later + digestOf(later) + `}`, "2"},
 		{"later, unreadable", "event", `{"type":"m.push_rules","content":{"global":7},"revision":` + laterRevision + `}`, "2"},
-		{"later", "claims", `{"claims":{"1":"@alice:example.org"},"revision":` + laterRevision + `}`, "2"},
-		{"later, unreadable", "claims", `{"claims":[],"revision":` + laterRevision + `}`, "2"},
+		{"later", "entry", `{"taken":1,"holders":{"@alice:example.org":1},"losers":{},"revision":` + laterRevision + `}`, "2"},
+		{"later, unreadable", "entry", `{"holders":[],"revision":` + laterRevision + `}`, "2"},
 	} {
 		wantOtherForm(t, c.of+", "+c.name, read[c.of](c.text), c.form)
 	}

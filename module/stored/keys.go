@@ -5,8 +5,7 @@
 //	account_data:{@user:server}:m.push_rules   string, the user's push rules event
 //	pushers:{@user:server}                     hash, the user's pushers
 //	unread:{@user:server}                      list, the user's unread notifications; see package fold
-//	pushkey:{DIGEST}                           string, the users that claim a pushkey
-//	pushkeys:pending                           sorted set, pushkeys to reconcile, by their last claim
+//	pushkey:{DIGEST}                           string, the entry of a pushkey: whose pushers of it are visible
 //
 // With delivery, where NNN is the number of a shard:
 //
@@ -28,7 +27,7 @@
 // # Form
 //
 // Each value names its form, the version of its layout. This package reads one form of
-// each kind of value. Events, hashes and claims name the form in the member "form" of
+// each kind of value. Events, hashes and entries name the form in the member "form" of
 // their revision. The form described here is form 1, which has no such member. Later
 // versions of form 1 may add members to events and to the pushers in a hash, because
 // hosts keep unknown members there. The form of all keys of delivery is in
@@ -57,9 +56,8 @@ const (
 	stagedMark    = ":next:"
 	pushersPrefix = "pushers:{"
 	unreadPrefix  = "unread:{"
-	claimsPrefix  = "pushkey:{"
+	pushkeyPrefix = "pushkey:{"
 	tagSuffix     = "}"
-	pending       = "pushkeys:pending"
 )
 
 // Rules is the key of a user's push rules event.
@@ -81,14 +79,11 @@ func (k Keys) Unread(user mxid.UserID) string {
 	return k.Prefix + unreadPrefix + string(user) + tagSuffix
 }
 
-// Claims is the key of the claims to a pushkey. It has a digest, because the pushkey is
-// a credential.
-func (k Keys) Claims(digest pusher.Digest) string {
-	return k.Prefix + claimsPrefix + string(digest) + tagSuffix
+// Pushkey is the key of the [Entry] of a pushkey. It has a digest, because the pushkey is a
+// credential.
+func (k Keys) Pushkey(digest pusher.Digest) string {
+	return k.Prefix + pushkeyPrefix + string(digest) + tagSuffix
 }
-
-// Pending is the key of the pending pushkeys.
-func (k Keys) Pending() string { return k.Prefix + pending }
 
 // KeyKind is the kind of a key.
 type KeyKind int
@@ -102,8 +97,7 @@ const (
 	StagedKey                      // see [Staged]
 	PushersKey                     // see [Keys.Pushers]
 	UnreadKey                      // see [Keys.Unread]
-	ClaimsKey                      // see [Keys.Claims]
-	PendingKey                     // see [Keys.Pending]
+	PushkeyKey                     // see [Keys.Pushkey]
 
 	UserLogKey          // see [Keys.UserLog]
 	SentKey             // see [Keys.Sent]
@@ -125,7 +119,7 @@ func (k KeyKind) OfShard() bool { return k >= ShardGatesKey && k <= ShardAfterKe
 type Key struct {
 	Kind   KeyKind
 	User   mxid.UserID   // for [RulesKey], [StagedKey], [PushersKey], [UnreadKey], [UserLogKey] and [SentKey]
-	Digest pusher.Digest // for [ClaimsKey]
+	Digest pusher.Digest // for [PushkeyKey]
 	Shard  int           // for the keys of a shard
 	Name   string        // for [SentKey] the pusher, for [ShardDueKey] and [ShardAfterKey] the gate
 }
@@ -136,9 +130,6 @@ func (k Keys) Parse(name string) Key {
 	if !isBelow {
 		return Key{}
 	}
-	if rest == pending {
-		return Key{Kind: PendingKey}
-	}
 	if user, found := cutUser(rest, rulesPrefix, rulesSuffix); found {
 		return Key{Kind: RulesKey, User: user}
 	}
@@ -148,8 +139,8 @@ func (k Keys) Parse(name string) Key {
 	if user, found := cutUser(rest, unreadPrefix, tagSuffix); found {
 		return Key{Kind: UnreadKey, User: user}
 	}
-	if text, found := cut(rest, claimsPrefix, tagSuffix); found && pusher.Digest(text).Validate() == nil {
-		return Key{Kind: ClaimsKey, Digest: pusher.Digest(text)}
+	if text, found := cut(rest, pushkeyPrefix, tagSuffix); found && pusher.Digest(text).Validate() == nil {
+		return Key{Kind: PushkeyKey, Digest: pusher.Digest(text)}
 	}
 	if at := strings.LastIndex(rest, stagedMark); at >= 0 {
 		if user, found := cutUser(rest[:at], rulesPrefix, rulesSuffix); found {

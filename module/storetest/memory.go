@@ -1,7 +1,6 @@
 package storetest
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -27,8 +26,7 @@ type Memory struct {
 	Contents map[mxid.UserID]module.Content
 	Changes  int64 // number of changes of rules, and the last version
 	Lists    map[mxid.UserID]pusher.List
-	Claims   map[pusher.Digest]pusher.Claims
-	Pending  map[pusher.Digest]int64 // the last claim of each pushkey
+	Entries  map[pusher.Digest]pusher.Entry
 	Texts    map[mxid.UserID][]string
 	watchers map[*func(module.Change)]bool
 
@@ -40,8 +38,7 @@ func NewMemory() *Memory {
 	return &Memory{
 		Contents: map[mxid.UserID]module.Content{},
 		Lists:    map[mxid.UserID]pusher.List{},
-		Claims:   map[pusher.Digest]pusher.Claims{},
-		Pending:  map[pusher.Digest]int64{},
+		Entries:  map[pusher.Digest]pusher.Entry{},
 		Texts:    map[mxid.UserID][]string{},
 		watchers: map[*func(module.Change)]bool{},
 
@@ -82,11 +79,11 @@ func (m *Memory) step(ctx context.Context, operation string, do func() error) er
 	return do()
 }
 
-func many[V any](users []mxid.UserID, one func(mxid.UserID) (V, error)) map[mxid.UserID]module.Result[V] {
-	all := map[mxid.UserID]module.Result[V]{}
-	for _, user := range users {
-		value, err := one(user)
-		all[user] = module.Result[V]{Value: value, Err: err}
+func many[K comparable, V any](keys []K, one func(K) (V, error)) map[K]module.Result[V] {
+	all := map[K]module.Result[V]{}
+	for _, key := range keys {
+		value, err := one(key)
+		all[key] = module.Result[V]{Value: value, Err: err}
 	}
 	return all
 }
@@ -207,53 +204,33 @@ func (p memoryPushers) Delete(ctx context.Context, user mxid.UserID) error {
 
 type memoryPushkeys struct{ memory *Memory }
 
-func (i memoryPushkeys) Load(ctx context.Context, key pusher.Digest) (claims pusher.Claims, err error) {
-	err = i.memory.step(ctx, "load claims", func() error { claims = i.memory.Claims[key]; return nil })
-	return claims, err
+func (i memoryPushkeys) Load(ctx context.Context, key pusher.Digest) (entry pusher.Entry, err error) {
+	err = i.memory.step(ctx, "load entry", func() error { entry = i.memory.Entries[key]; return nil })
+	return entry, err
 }
 
-func (i memoryPushkeys) Update(ctx context.Context, key pusher.Digest, edit func(*pusher.Claims) error) (claims pusher.Claims, err error) {
-	err = i.memory.step(ctx, "update claims", func() error {
-		claims = i.memory.Claims[key]
-		if err := edit(&claims); err != nil {
+func (i memoryPushkeys) LoadMany(ctx context.Context, keys []pusher.Digest) map[pusher.Digest]module.Result[pusher.Entry] {
+	return many(keys, func(key pusher.Digest) (pusher.Entry, error) { return i.Load(ctx, key) })
+}
+
+func (i memoryPushkeys) Update(ctx context.Context, key pusher.Digest, edit func(*pusher.Entry) error) (entry pusher.Entry, err error) {
+	m := i.memory
+	err = m.step(ctx, "update entry", func() error {
+		before := m.Entries[key]
+		entry = before
+		if err := edit(&entry); err != nil {
 			return err
 		}
-		i.memory.Claims[key] = claims
+		m.Entries[key] = entry
+		for _, user := range before.Lost(entry) {
+			memoryPushers{m}.changed(module.PusherChange{User: user})
+		}
 		return nil
 	})
 	if err != nil {
-		return pusher.Claims{}, err
+		return pusher.Entry{}, err
 	}
-	return claims, nil
-}
-
-func (i memoryPushkeys) MarkPending(ctx context.Context, u module.PendingPushkey) error {
-	return i.memory.step(ctx, "mark pending", func() error {
-		i.memory.Pending[u.Key] = max(i.memory.Pending[u.Key], u.Claim)
-		return nil
-	})
-}
-
-func (i memoryPushkeys) ClearPending(ctx context.Context, u module.PendingPushkey) error {
-	return i.memory.step(ctx, "clear pending", func() error {
-		if i.memory.Pending[u.Key] <= u.Claim {
-			delete(i.memory.Pending, u.Key)
-		}
-		return nil
-	})
-}
-
-func (i memoryPushkeys) Pending(ctx context.Context, before time.Time, limit int) (all []module.PendingPushkey, err error) {
-	err = i.memory.step(ctx, "list pending", func() error {
-		for key, claim := range i.memory.Pending {
-			if before.IsZero() || claim < before.UnixMicro() {
-				all = append(all, module.PendingPushkey{Key: key, Claim: claim})
-			}
-		}
-		return nil
-	})
-	slices.SortFunc(all, func(a, b module.PendingPushkey) int { return cmp.Compare(a.Claim, b.Claim) })
-	return all[:min(limit, len(all))], err
+	return entry, nil
 }
 
 type memoryUnread struct{ memory *Memory }

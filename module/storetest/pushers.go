@@ -250,7 +250,7 @@ func repeatSets(ctx context.Context, store module.PusherStore, user mxid.UserID,
 	for n := range int64(repeatedSets) {
 		err := store.Update(ctx, user, func(list *pusher.List) error {
 			p, _ := list.Pusher(key)
-			p.SetAt, p.Claim = n+1, pusher.KeepOthers.Claim(n+1)
+			p.SetAt, p.Claim = n+1, n+1
 			list.Set(p)
 			return nil
 		})

@@ -4,26 +4,27 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
-	"slices"
 	"testing"
-	"time"
 
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pusher"
 )
 
-// Pushkeys tests the contract of [module.PushkeyIndex].
-func Pushkeys(t *testing.T, newIndex func(*testing.T) module.PushkeyIndex) {
+// Pushkeys tests the contract of [module.PushkeyIndex]. NewStore returns the store of
+// pushers with the same watchers.
+func Pushkeys(t *testing.T, newIndex func(*testing.T) module.PushkeyIndex, newStore func(*testing.T) module.PusherStore) {
 	for _, test := range []struct {
 		name string
 		run  func(*testing.T, func(*testing.T) module.PushkeyIndex)
 	}{
-		{"every host loads claims", claimsRoundTrip},
+		{"every host loads an entry", entryRoundTrip},
 		{"a refused edit changes nothing", refusedClaim},
 		{"no claim is lost among many hosts", claimants},
 		{"an ended context changes nothing", claimEndedContext},
-		{"a pending pushkey is listed until it is cleared", pendingPushkeys},
+		{"a watch of the pushers reports who has lost a pushkey", func(t *testing.T, newIndex func(*testing.T) module.PushkeyIndex) {
+			watchedLosers(t, newIndex(t), newStore(t))
+		}},
 	} {
 		t.Run(test.name, func(t *testing.T) { test.run(t, newIndex) })
 	}
@@ -31,61 +32,66 @@ func Pushkeys(t *testing.T, newIndex func(*testing.T) module.PushkeyIndex) {
 
 func newDigest() pusher.Digest { return pusher.Key{AppID: "app", Pushkey: rand.Text()}.Digest() }
 
-// claimBy adds a claim, unless an earlier try has added it and its reply came too late.
-func claimBy(user mxid.UserID) func(*pusher.Claims) error {
-	return func(c *pusher.Claims) error {
-		if !slices.Contains(c.Users(), user) {
-			c.Add(user, 1)
-		}
+func claimAs(user mxid.UserID, others pusher.Others) func(*pusher.Entry) error {
+	return func(e *pusher.Entry) error {
+		e.Claim(user, others, 1)
 		return nil
 	}
 }
 
-func wantClaims(t *testing.T, index module.PushkeyIndex, key pusher.Digest, want ...pusher.Owner) {
+func wantEntry(t *testing.T, index module.PushkeyIndex, key pusher.Digest, want pusher.Entry) {
 	t.Helper()
-	claims, err := index.Load(t.Context(), key)
-	wantNoError(t, err)
-	got := slices.Clone(claims.Owners())
-	slices.SortFunc(got, func(a, b pusher.Owner) int { return int(a.Claim - b.Claim) })
-	if !slices.Equal(got, want) {
-		t.Errorf("got %v, want %v", got, want)
+	got, err := index.Load(t.Context(), key)
+	many := index.LoadMany(t.Context(), []pusher.Digest{key, newDigest(), key})
+	if err != nil || many[key].Err != nil || len(many) != 2 {
+		t.Fatalf("got errors %v and %v, %d entries", err, many[key].Err, len(many))
+	}
+	if !got.Equal(want) || !want.Equal(many[key].Value) {
+		t.Errorf("got %v and %v, want %v", got, many[key].Value, want)
+	}
+	for other, result := range many {
+		if other != key && (result.Err != nil || !result.Value.Equal(pusher.Entry{})) {
+			t.Errorf("a key without an entry: got %+v", result)
+		}
 	}
 }
 
-func claimsRoundTrip(t *testing.T, newIndex func(*testing.T) module.PushkeyIndex) {
+func entryRoundTrip(t *testing.T, newIndex func(*testing.T) module.PushkeyIndex) {
 	key, users := newDigest(), oddUsers()
-	wantClaims(t, newIndex(t), key)
-	var want []pusher.Owner
-	for i, user := range users {
-		claims, err := newIndex(t).Update(t.Context(), key, claimBy(user))
+	var want pusher.Entry
+	wantEntry(t, newIndex(t), key, want)
+	change := func(edit func(*pusher.Entry) error) {
+		t.Helper()
+		_ = edit(&want)
+		got, err := newIndex(t).Update(t.Context(), key, edit)
 		wantNoError(t, err)
-		want = append(want, pusher.Owner{User: user, Claim: int64(i + 1)})
-		if len(claims.Owners()) != i+1 {
-			t.Errorf("the update returned %d owners, want %d", len(claims.Owners()), i+1)
+		if !got.Equal(want) {
+			t.Errorf("the update returned %v, want %v", got, want)
 		}
+		wantEntry(t, newIndex(t), key, want)
 	}
-	wantClaims(t, newIndex(t), key, want...)
-	wantClaims(t, newIndex(t), newDigest())
-	_, err := newIndex(t).Update(t.Context(), key, func(c *pusher.Claims) error {
-		for _, owner := range c.Owners() {
-			c.Release(owner)
-		}
-		return nil
-	})
-	wantNoError(t, err)
-	wantClaims(t, newIndex(t), key)
+	for _, user := range users {
+		change(claimAs(user, pusher.KeepOthers))
+	}
+	change(claimAs(users[0], pusher.RemoveOthers))
+	change(claimAs(users[1], pusher.KeepOthers))
+	change(func(e *pusher.Entry) error { e.Forget(e.Losers); return nil })
+	for _, h := range want.Holders {
+		change(func(e *pusher.Entry) error { e.Release(h); return nil })
+	}
+	change(func(e *pusher.Entry) error { *e = pusher.Entry{}; return nil })
 }
 
 func refusedClaim(t *testing.T, newIndex func(*testing.T) module.PushkeyIndex) {
 	index, key := newIndex(t), newDigest()
-	_, err := index.Update(t.Context(), key, func(c *pusher.Claims) error {
-		c.Add(newUser(), 1)
+	_, err := index.Update(t.Context(), key, func(e *pusher.Entry) error {
+		e.Claim(newUser(), pusher.RemoveOthers, 1)
 		return errRefused
 	})
 	if !errors.Is(err, errRefused) {
 		t.Errorf("got error %v, want the edit's", err)
 	}
-	wantClaims(t, index, key)
+	wantEntry(t, index, key, pusher.Entry{})
 }
 
 func claimants(t *testing.T, newIndex func(*testing.T) module.PushkeyIndex) {
@@ -93,18 +99,23 @@ func claimants(t *testing.T, newIndex func(*testing.T) module.PushkeyIndex) {
 	together(t, func(ctx context.Context, writer int) error {
 		user := newUser()
 		return persist(ctx, func() error {
-			_, err := hosts[writer%2].Update(ctx, key, claimBy(user))
+			_, err := hosts[writer%2].Update(ctx, key, func(e *pusher.Entry) error {
+				if !e.Knows(user) { // an earlier try may have claimed, and its reply came too late
+					e.Claim(user, []pusher.Others{pusher.KeepOthers, pusher.RemoveOthers}[writer%2], 1)
+				}
+				return nil
+			})
 			return err
 		})
 	})
-	claims, err := hosts[0].Load(t.Context(), key)
+	entry, err := hosts[0].Load(t.Context(), key)
 	wantNoError(t, err)
 	numbers := map[int64]bool{}
-	for _, owner := range claims.Owners() {
-		numbers[owner.Claim] = true
+	for _, h := range append(entry.Holders, entry.Losers...) {
+		numbers[h.Number] = true
 	}
-	if len(claims.Owners()) != writers || len(numbers) != writers {
-		t.Errorf("got %d owners with %d numbers, want %d", len(claims.Owners()), len(numbers), writers)
+	if len(entry.Holders)+len(entry.Losers) != writers || len(numbers) != writers {
+		t.Errorf("got %+v with %d numbers, want %d users", entry, len(numbers), writers)
 	}
 }
 
@@ -114,46 +125,47 @@ func claimEndedContext(t *testing.T, newIndex func(*testing.T) module.PushkeyInd
 	cancel()
 	_, err := index.Load(ctx, key)
 	wantUnavailable(t, err)
-	_, err = index.Update(ctx, key, claimBy(newUser()))
+	wantUnavailable(t, index.LoadMany(ctx, []pusher.Digest{key})[key].Err)
+	_, err = index.Update(ctx, key, claimAs(newUser(), pusher.RemoveOthers))
 	wantUnavailable(t, err)
-	wantUnavailable(t, index.MarkPending(ctx, module.PendingPushkey{Key: key, Claim: 1}))
-	wantUnavailable(t, index.ClearPending(ctx, module.PendingPushkey{Key: key, Claim: 1}))
-	_, err = index.Pending(ctx, time.Now(), 10)
-	wantUnavailable(t, err)
-	wantClaims(t, index, key)
+	wantEntry(t, index, key, pusher.Entry{})
 }
 
-func pendingPushkeys(t *testing.T, newIndex func(*testing.T) module.PushkeyIndex) {
-	hosts, now := [2]module.PushkeyIndex{newIndex(t), newIndex(t)}, time.Now()
-	claim := func(key pusher.Digest, at time.Time) module.PendingPushkey {
-		return module.PendingPushkey{Key: key, Claim: at.UnixMicro()}
+// watchedLosers tests stores that implement [module.PusherWatcher].
+func watchedLosers(t *testing.T, index module.PushkeyIndex, store module.PusherStore) {
+	watching, is := store.(module.PusherWatcher)
+	if !is {
+		t.Skip("the store is no PusherWatcher")
 	}
-	early, late := claim(newDigest(), now.Add(-time.Hour)), claim(newDigest(), now)
-	later := claim(early.Key, now.Add(-time.Minute))
-	want := func(before time.Time, want ...module.PendingPushkey) {
-		t.Helper()
-		all, err := hosts[1].Pending(t.Context(), before, 1000)
+	key, first, second, third := newDigest(), newUser(), newUser(), newUser()
+	reported, started := make(chan module.PusherChange, 100), make(chan struct{})
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	go func() {
+		_ = watching.Watch(ctx, func() { close(started) }, func(changed module.PusherChange) {
+			if changed.User == first || changed.User == second || changed.User == third { // the store may have other tests' users
+				reported <- changed
+			}
+		})
+	}()
+	wait(t, started, "the watch did not start")
+	for _, step := range []struct {
+		edit func(*pusher.Entry) error
+		lost mxid.UserID
+	}{
+		{claimAs(first, pusher.RemoveOthers), ""}, {claimAs(first, pusher.KeepOthers), ""}, {claimAs(second, pusher.RemoveOthers), first},
+		{claimAs(first, pusher.KeepOthers), ""}, {claimAs(first, pusher.RemoveOthers), second}, {claimAs(third, pusher.RemoveOthers), first},
+	} {
+		_, err := index.Update(t.Context(), key, step.edit)
 		wantNoError(t, err)
-		all = slices.DeleteFunc(all, func(u module.PendingPushkey) bool { return u.Key != early.Key && u.Key != late.Key })
-		if !slices.Equal(all, want) {
-			t.Errorf("got %v, want %v", all, want)
+		if step.lost == "" {
+			continue
+		}
+		if got := wait(t, reported, string(step.lost)+" is not reported"); got.User != step.lost || got.Repeated {
+			t.Errorf("got %+v, want %s", got, step.lost)
 		}
 	}
-	soon := now.Add(time.Minute)
-	for _, u := range []module.PendingPushkey{late, early, late} {
-		wantNoError(t, hosts[0].MarkPending(t.Context(), u))
+	if extra := len(reported); extra > 0 {
+		t.Errorf("%d reports too many", extra)
 	}
-	want(soon, early, late)
-	want(time.Time{}, early, late)
-	want(now.Add(-time.Second), early)
-	wantNoError(t, hosts[1].MarkPending(t.Context(), later))
-	wantNoError(t, hosts[0].MarkPending(t.Context(), early)) // no effect: a later claim is pending
-	want(soon, later, late)
-	wantNoError(t, hosts[0].ClearPending(t.Context(), early))
-	want(soon, later, late)
-	wantNoError(t, hosts[0].ClearPending(t.Context(), later))
-	wantNoError(t, hosts[0].ClearPending(t.Context(), later))
-	want(soon, late)
-	wantNoError(t, hosts[1].ClearPending(t.Context(), claim(late.Key, soon)))
-	want(soon)
 }

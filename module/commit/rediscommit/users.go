@@ -58,6 +58,14 @@ func ReadMany[T, V, R any](ctx context.Context, u *Users[V, R], users []mxid.Use
 	return all
 }
 
+// LoadMany is [Users.LoadMany] for keys, given without their prefix, in their order.
+func (s *Store[V, R]) LoadMany(ctx context.Context, keys []string) []module.Result[commit.Snapshot[V, R]] {
+	ctx, cancel := s.cfg.Bound(ctx)
+	defer cancel()
+	results, _ := readAll(ctx, s, keys, s.codec.Read)
+	return results
+}
+
 // readAll sends a query for keys, given without their prefix.
 func readAll[T, V, R any](ctx context.Context, s *Store[V, R], keys []string, q Query[T]) ([]module.Result[T], []*redisclient.Command) {
 	reads, commands := make([]read[T], len(keys)), make([]*redisclient.Command, len(keys))
