@@ -120,6 +120,19 @@ func (c *connection) read(ctx context.Context, commands ...*redisclient.Command)
 	return nil
 }
 
+// readEach makes reads, which may find nothing, and calls done with the index of each one that
+// was answered: a reply must not be used after an error. It returns the error of another read.
+func (c *connection) readEach(ctx context.Context, commands []*redisclient.Command, done func(i int)) (err error) {
+	for i, failed := range c.writer.Read(ctx, commands...) {
+		if failed = unlessNil(failed); failed != nil {
+			err = failed
+			continue
+		}
+		done(i)
+	}
+	return err
+}
+
 func unlessNil(err error) error {
 	if errors.Is(err, redis.Nil) {
 		return nil

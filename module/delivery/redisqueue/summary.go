@@ -79,7 +79,7 @@ func (q *Queue) Summary(ctx context.Context, isAlone func(module.Trouble) bool) 
 // gateSet is a set of users of a gate in a shard.
 type gateSet struct {
 	gate, key string
-	users     *redis.IntCmd
+	users     int // 0 if it could not be read
 }
 
 // gateSets returns sets of users, and about how many users there are in all sets. It leaves
@@ -92,36 +92,31 @@ func (q *Queue) gateSets(ctx context.Context) (sets []*gateSet, total int, isAll
 			return to.ZRange(ctx, key, 0, listedGates-1)
 		})
 	}
-	gates := 0
-	for shard, failed := range q.writer.Read(ctx, commands...) {
-		if failed = unlessNil(failed); failed != nil {
-			err = failed
-		}
-		gates += len(names[shard].Val())
-	}
+	gates, byShard := 0, make([][]string, q.Index.Shards)
+	err = q.readEach(ctx, commands, func(shard int) {
+		byShard[shard] = names[shard].Val()
+		gates += len(byShard[shard])
+	})
 	commands = nil
 	others := 0 // gates that are asked, but not as the largest ones
-	for shard, of := range names {
-		asked, rest := q.summed.choose(of.Val(), gates <= manyGates)
+	var counts []**redis.IntCmd
+	for shard, of := range byShard {
+		asked, rest := q.summed.choose(of, gates <= manyGates)
 		others += rest
 		for _, gate := range asked {
 			for _, key := range []string{q.keys.ShardDue(shard, gate), q.keys.ShardAfter(shard, gate)} {
-				set := &gateSet{gate: gate, key: key}
-				sets = append(sets, set)
-				commands = append(commands, command(key, &set.users, func(ctx context.Context, to redisclient.Sender) *redis.IntCmd { return to.ZCard(ctx, key) }))
+				count := new(*redis.IntCmd)
+				sets, counts = append(sets, &gateSet{gate: gate, key: key}), append(counts, count)
+				commands = append(commands, command(key, count, func(ctx context.Context, to redisclient.Sender) *redis.IntCmd { return to.ZCard(ctx, key) }))
 			}
 		}
 	}
-	for _, failed := range q.writer.Read(ctx, commands...) {
-		if failed = unlessNil(failed); failed != nil {
-			err = failed
-		}
-	}
+	err = cmp.Or(q.readEach(ctx, commands, func(i int) { sets[i].users = int((*counts[i]).Val()) }), err)
 	otherUsers := 0
 	for _, set := range sets {
-		total += int(set.users.Val())
+		total += set.users
 		if !q.summed.isLargest(set.gate) {
-			otherUsers += int(set.users.Val())
+			otherUsers += set.users
 		}
 	}
 	left := gates - len(sets)/2
@@ -163,8 +158,8 @@ func (s *summed) choose(names []string, all bool) (asked []string, others int) {
 func (q *Queue) largest(sets []*gateSet) map[string]int {
 	users := map[string]int{}
 	for _, set := range sets {
-		if n := int(set.users.Val()); n > 0 {
-			users[set.gate] += n
+		if set.users > 0 {
+			users[set.gate] += set.users
 		}
 	}
 	names := slices.SortedFunc(maps.Keys(users), func(a, b string) int { return cmp.Or(users[b]-users[a], strings.Compare(a, b)) })
@@ -183,7 +178,7 @@ func (q *Queue) someUsers(ctx context.Context, sets []*gateSet, share float64, m
 	var replies []**redis.StringSliceCmd
 	expected := 0
 	for _, n := range rand.Perm(len(sets)) {
-		key, of := sets[n].key, int(sets[n].users.Val())
+		key, of := sets[n].key, sets[n].users
 		if of == 0 || share < 1 && expected >= 2*most {
 			continue
 		}
@@ -194,20 +189,15 @@ func (q *Queue) someUsers(ctx context.Context, sets []*gateSet, share float64, m
 			return to.ZRandMember(ctx, key, wanted)
 		}))
 	}
-	for _, failed := range q.writer.Read(ctx, commands...) {
-		if failed = unlessNil(failed); failed != nil {
-			err = failed
-		}
-	}
 	seen := map[string]bool{}
-	for _, reply := range replies {
-		for _, user := range (*reply).Val() {
+	err = q.readEach(ctx, commands, func(i int) {
+		for _, user := range (*replies[i]).Val() {
 			if !seen[user] && len(users) < most {
 				seen[user] = true
 				users = append(users, mxid.UserID(user))
 			}
 		}
-	}
+	})
 	return users, err
 }
 

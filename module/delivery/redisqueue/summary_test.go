@@ -92,3 +92,26 @@ func TestASummaryWithoutAShard(t *testing.T) {
 		t.Errorf("got %+v, %v", s, err)
 	}
 }
+
+// A context may end at any command. What was not read is left out, and the summary or its error says so.
+func TestASummaryWhoseContextEnds(t *testing.T) {
+	t.Parallel()
+	for _, at := range []string{"zrange", "zcard", "zrandmember", "hkeys", "hmget"} {
+		h := newHost(t, redistest.Single(t).Client(t))
+		h.mustAdd(alice, 1, "p")
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		seen := false
+		h.before = func(cmd redis.Cmder) error {
+			if cmd.Name() == at {
+				seen = true
+				cancel()
+			}
+			return nil
+		}
+		s, err := h.Summary(ctx, func(module.Trouble) bool { return false })
+		if err == nil && s.Refused == nil || !seen {
+			t.Errorf("%s: got %+v, %v, seen is %t", at, s, err, seen)
+		}
+	}
+}
