@@ -187,7 +187,7 @@ func (o *outbox) handOver(ctx context.Context, h handover) (rest left, err error
 	counting, cancel := context.WithTimeout(ctx, countFor)
 	defer cancel()
 	decisions, undecided := o.notifier.Decide(counting, h.event, members)
-	missing := append(unread, leftOf(usersOf(members), undecided)...)
+	missing := slices.Concat(unread, leftOf(usersOf(members), undecided))
 	counted, isRead := o.count(counting, h, decisions.Of(h.left.Count))
 	var shown, notified, updated error
 	var all sync.WaitGroup

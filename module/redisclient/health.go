@@ -114,7 +114,8 @@ func misfitError(hello *redis.Cmd, client redis.UniversalClient) error {
 	case about["role"] != "" && about["role"] != "master":
 		return fmt.Errorf("is a %s", about["role"])
 	case forOne && about["mode"] == "cluster":
-		return errors.New("is a node of a cluster, but the client is for one server, a *redis.Client: create it with redis.NewClusterClient, since NewUniversalClient with one address creates this one")
+		return errors.New("is a node of a cluster, but the client is for one server, a *redis.Client: " +
+			"create it with redis.NewClusterClient, since NewUniversalClient with one address creates this one")
 	case !forCluster && about["mode"] == "cluster":
 		return fmt.Errorf("is a node of a cluster, of which a %T does not show the masters: provide the *redis.ClusterClient itself, and add its hooks with AddHook or OnNewNode", client)
 	case forCluster && about["mode"] == "standalone":
