@@ -19,8 +19,8 @@ func (m *Monitor) Healthy(ctx context.Context) error {
 		return nil
 	}
 	s := m.survey(ctx)
-	if len(s.evicting) > 0 || len(s.misfits) > 0 || s.working == 0 {
-		return errors.Join(joinSorted(s.evicting), joinSorted(s.misfits), joinSorted(s.failures), s.err)
+	if len(s.evicting) > 0 || len(s.misfits) > 0 || len(s.replicas) > 0 || s.working == 0 {
+		return errors.Join(joinSorted(s.evicting), joinSorted(s.misfits), joinSorted(s.replicas), joinSorted(s.failures), s.err)
 	}
 	return nil
 }
@@ -31,6 +31,7 @@ type survey struct {
 	working  int     // masters that can serve
 	failures []error // masters that cannot serve
 	misfits  []error // servers of the wrong kind
+	replicas []error // servers that are no masters, perhaps during a failover
 	evicting []error // masters that evict keys
 	denied   []error // masters that refuse INFO
 	err      error   // the error of finding the masters
@@ -71,12 +72,15 @@ func (m *Monitor) ask(ctx context.Context, master redis.UniversalClient, s *surv
 	if redis.HasErrorPrefix(memory.Err(), "NOPERM") && !m.cfg.AllowEviction {
 		add(&s.denied, "cannot tell whether the Redis at %s evicts keys: %w", memory.Err())
 	}
-	eviction, misfit := evictionError(memory.Val()), misfitError(hello, m.client)
+	about := properties(hello)
+	eviction, misfit, role := evictionError(memory.Val()), misfitError(about, m.client), about["role"]
 	switch {
 	case script.Err() != nil:
 		add(&s.failures, "the Redis at %s: cannot run a script: %w", script.Err())
 	case eviction != nil && !m.cfg.AllowEviction:
 		add(&s.evicting, "the Redis at %s %w", eviction)
+	case role != "" && role != "master":
+		add(&s.replicas, "the Redis at %s %w", fmt.Errorf("is a %s", role))
 	case misfit != nil:
 		add(&s.misfits, "the Redis at %s %w", misfit)
 	default:
@@ -104,15 +108,12 @@ func evictionError(info string) error {
 	return fmt.Errorf("evicts keys when its memory is full, since its maxmemory-policy is %s: users lose their push rules; set it to noeviction", policy)
 }
 
-// misfitError returns an error if a server is no master, or is a node of a cluster but the
-// client is not for a cluster, or the reverse. If HELLO is refused, it returns nil.
-func misfitError(hello *redis.Cmd, client redis.UniversalClient) error {
-	about := properties(hello)
+// misfitError returns an error if a server is a node of a cluster but the client is not for a
+// cluster, or the reverse. If HELLO is refused, about is empty, and the result nil.
+func misfitError(about map[string]string, client redis.UniversalClient) error {
 	_, forCluster := client.(*redis.ClusterClient)
 	_, forOne := client.(*redis.Client)
 	switch {
-	case about["role"] != "" && about["role"] != "master":
-		return fmt.Errorf("is a %s", about["role"])
 	case forOne && about["mode"] == "cluster":
 		return errors.New("is a node of a cluster, but the client is for one server, a *redis.Client: " +
 			"create it with redis.NewClusterClient, since NewUniversalClient with one address creates this one")

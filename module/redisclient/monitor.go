@@ -77,10 +77,15 @@ func (m *Monitor) Check(ctx context.Context) error {
 		return err
 	}
 	s := m.survey(ctx)
+	for len(s.replicas) > 0 && retry.Sleep(ctx, checkAgain) == nil { // a failover may end in time
+		if next := m.survey(ctx); ctx.Err() == nil {
+			s = next
+		}
+	}
 	if denied := joinSorted(s.denied); denied != nil {
 		m.observer.Report(observe.RedisEvicts, denied)
 	}
-	if err := errors.Join(joinSorted(s.evicting), joinSorted(s.misfits)); err != nil {
+	if err := errors.Join(joinSorted(s.evicting), joinSorted(s.misfits), joinSorted(s.replicas)); err != nil {
 		return err
 	}
 	m.clock.Measure(ctx)
@@ -90,6 +95,9 @@ func (m *Monitor) Check(ctx context.Context) error {
 	}
 	return err
 }
+
+// checkAgain is the wait before a server that is a replica is asked again.
+const checkAgain = 250 * time.Millisecond
 
 // Run watches for evictions and measures the clock, until ctx ends.
 func (m *Monitor) Run(ctx context.Context) {
