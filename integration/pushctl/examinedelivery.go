@@ -14,6 +14,7 @@ import (
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/delivery/content"
 	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/redisclient"
 	"github.com/pushfx/pushfx/module/stored"
 )
 
@@ -37,7 +38,7 @@ func (b *backend) readFormat(ctx context.Context) (isFound bool, other, err erro
 			b.queue.Index.Shards = shards
 		}
 		return true, other, nil
-	case errors.Is(err, redis.Nil) || redis.HasErrorPrefix(err, "WRONGTYPE"):
+	case errors.Is(err, redis.Nil) || redisclient.IsWrongType(err):
 		return false, nil, nil
 	}
 	return false, nil, fmt.Errorf("read %s: %w", b.keys.DeliveryFormat(), err)

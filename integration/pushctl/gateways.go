@@ -9,7 +9,6 @@ import (
 	"maps"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -18,8 +17,8 @@ import (
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/delivery"
 	"github.com/pushfx/pushfx/module/delivery/redisqueue"
-	"github.com/pushfx/pushfx/module/fault"
 	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/redisclient"
 	"github.com/pushfx/pushfx/module/stored"
 )
 
@@ -28,8 +27,8 @@ func gatewaysCommand() command {
 		name:    "gateways",
 		summary: "shows push gateways with waiting notifications, and held gateways",
 		about: "Shows held gateways, and for each push gateway and app with waiting notifications: the users, the due\n" +
-			"ones, for how long the oldest notification has waited, the users whose last request failed and since\n" +
-			"when, and the last answer. Times are of a sample of the users. A gateway that fails is closed: its\n" +
+			"ones, for how long the oldest notification has waited, the users whose last request hangs while others\n" +
+			"are answered, since when requests fail, and the last answer. Times are of a sample of the users. A gateway that fails is closed: its\n" +
 			"users stay due, and hosts try one of them every 5 s. Exit status 2: a part cannot be read; the rest\n" +
 			"is shown.",
 		flags: (*flags).addJSON,
@@ -132,7 +131,7 @@ func (s *scanner) readGateNames(ctx context.Context) error {
 	for _, l := range listings {
 		s.gateNames[stored.GateDigest(l.Gate)] = l.Gate
 	}
-	if err != nil && strings.Contains(fault.Details(err), "WRONGTYPE") {
+	if redisclient.IsWrongType(err) {
 		return nil
 	}
 	return err

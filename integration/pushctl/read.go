@@ -174,7 +174,7 @@ func (v *value) fill(answer redis.Cmder) error {
 		v.state = isAbsent
 	case isMoved || isAsk:
 		v.state = isElsewhere
-	case redis.HasErrorPrefix(err, "WRONGTYPE"):
+	case redisclient.IsWrongType(err):
 		v.state = isOtherType
 	case err != nil:
 		return err

@@ -2,6 +2,8 @@ package redisclient
 
 import (
 	"context"
+	"errors"
+	"strings"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -46,4 +48,11 @@ func (c *Call) Queue(ctx context.Context, to Sender) (check func() error) {
 		c.isUnknown = c.isUnknown || redis.HasErrorPrefix(err, "NOSCRIPT")
 		return err
 	}
+}
+
+// IsWrongType reports whether a server has refused a command because its key has another type
+// of value. Before Redis 7, a script's error has the word within its text.
+func IsWrongType(err error) bool {
+	var refusal redis.Error
+	return errors.As(err, &refusal) && strings.Contains(refusal.Error(), "WRONGTYPE")
 }

@@ -185,7 +185,7 @@ func (s *Store[V, R]) checkError(err error) error {
 	switch {
 	case err == nil, fault.KindOf(err) != fault.Internal:
 		return err
-	case redis.HasErrorPrefix(err, "WRONGTYPE"):
+	case redisclient.IsWrongType(err):
 		return s.codec.Unreadable(errors.New("the key holds another type of value"))
 	}
 	return s.unavailable("read", err)

@@ -32,7 +32,7 @@ func (q *Queue) Append(ctx context.Context, additions []module.Addition) []modul
 	for i, one := range calls {
 		if results[i].Err = cmp.Or(one.err, one.unconfirmed); one.err != nil {
 			results[i].Value = module.Appended{}
-			if isWrongType(one.err) {
+			if redisclient.IsWrongType(one.err) {
 				results[i].Err = unreadable(one.err)
 			}
 		} else if isUnconfirmed := one.unconfirmed != nil; isUnconfirmed != kept[i] {

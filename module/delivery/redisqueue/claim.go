@@ -44,7 +44,7 @@ func (q *Queue) Claim(ctx context.Context, requests []module.ClaimRequest) []mod
 		if err == nil {
 			results[i].Value, s, err = q.readClaimed(ctx, requests[i], nonces[i], reply)
 		}
-		if results[i].Err = err; isWrongType(err) {
+		if results[i].Err = err; redisclient.IsWrongType(err) {
 			results[i].Err, s = unreadable(err), unlisting(requests[i])
 		}
 		if s != nil {

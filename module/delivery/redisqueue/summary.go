@@ -14,7 +14,6 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/pushfx/pushfx/module"
-	"github.com/pushfx/pushfx/module/fault"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/redisclient"
 	"github.com/pushfx/pushfx/module/stored"
@@ -244,21 +243,17 @@ func (w *waiting) oldest(isAlone func(module.Trouble) bool) map[string]time.Dura
 
 // waitsOf reads logs; see waits. It skips logs whose key has another type.
 func (q *Queue) waitsOf(ctx context.Context, users []mxid.UserID) (logs []*waiting, err error) {
-	if logs, err = q.waits(ctx, users); !isWrongType(err) {
+	if logs, err = q.waits(ctx, users); !redisclient.IsWrongType(err) {
 		return logs, err
 	}
 	logs, err = nil, nil
 	for _, user := range users {
 		one, failed := q.waits(ctx, []mxid.UserID{user})
-		if logs = append(logs, one...); failed != nil && !isWrongType(failed) {
+		if logs = append(logs, one...); failed != nil && !redisclient.IsWrongType(failed) {
 			err = failed
 		}
 	}
 	return logs, err
-}
-
-func isWrongType(err error) bool {
-	return err != nil && strings.Contains(fault.Details(err), "WRONGTYPE")
 }
 
 // waits reads logs, without texts, in three round trips: fields, states, and times.

@@ -12,7 +12,6 @@ import (
 	"io"
 	"slices"
 	"strconv"
-	"strings"
 
 	"github.com/redis/go-redis/v9"
 
@@ -273,7 +272,7 @@ func sendAll[T any](
 		errs := send(ctx, places, writes)
 		for n, err := range errs {
 			switch {
-			case isWrongType(err):
+			case redisclient.IsWrongType(err):
 				err = unreadable(errors.New("the key holds another type of value"))
 			case errors.Is(err, redisclient.ErrOtherMaster):
 				err = unreadable(err)
@@ -285,11 +284,4 @@ func sendAll[T any](
 			down = errs[0]
 		}
 	}
-}
-
-// isWrongType also recognizes the error of a script, which has the word within its text
-// before Redis 7.
-func isWrongType(err error) bool {
-	var refusal redis.Error
-	return errors.As(err, &refusal) && strings.Contains(refusal.Error(), "WRONGTYPE")
 }
