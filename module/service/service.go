@@ -51,6 +51,8 @@ func New(stores module.Stores, changes Changes, o Options) *Service {
 	pushers := pusherService{
 		store: stores.Pushers, pushkeys: pushkeys{stores, changes, observer, new(atomic.Int64)}, policy: o.Policy, accounts: o.Accounts,
 	}
+	// The importer gets copies of both services: theirs use the stores themselves, and the stores
+	// below call the importer.
 	imports := newImporter(rules, pushers, o)
 	if o.ImportSource != nil {
 		rules.store, pushers.store = importingRules{stores.Rules, imports}, importingPushers{stores.Pushers, imports}

@@ -271,8 +271,8 @@ func (q *Queue) Sent(ctx context.Context, user mxid.UserID, pusher string) (stri
 	return sent.Val(), nil
 }
 
-// Postpone implements [module.DeliveryQueue]. Before it, the user may be listed at
-// the end of the claim, so it lists the user again.
+// Postpone implements [module.DeliveryQueue]. The listing may say the end of the claim, which
+// is later than the delay, so Postpone lists the user again.
 func (q *Queue) Postpone(ctx context.Context, c *module.Claim, delay time.Duration, trouble module.Trouble, fails bool) error {
 	digest, marked, l := stored.GateDigest(c.Gate), "", q.listingOf(c)
 	e := newEntry(c.User, c.Gate, delay, nil)

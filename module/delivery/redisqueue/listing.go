@@ -31,8 +31,8 @@ type listing struct {
 	open  int   // claims that the host has
 }
 
-// known returns the score, if any. Only a score that was known before a completion may be
-// removed after it.
+// known returns the shard and the score of the listing, or a score of 0. A caller reads it before
+// a completion and removes it afterwards: an append between the two has changed the score.
 func (l *listing) known() (shard int, score int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
