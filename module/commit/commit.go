@@ -190,7 +190,9 @@ func (c *Committer[V, R]) commit(ctx context.Context, ch *change[V, R]) error {
 }
 
 // writeCached tries to replace the cached snapshot without a read. It keeps a refusal by
-// the edit and an unchanged value as a guess, because the cached value may be stale.
+// the edit and an unchanged value as a guess, because the cached value may be stale. After a
+// lost race or an unknown outcome it is not done: the pending write is noted by then, so the
+// attempt that follows recognizes it in what it reads.
 func (c *Committer[V, R]) writeCached(ctx context.Context, ch *change[V, R]) (done bool, err error) {
 	if c.access.Cached == nil {
 		return false, nil

@@ -48,6 +48,7 @@ func (c *coalescer) send(ctx context.Context, node *redis.Client, commands []*se
 		}
 		return
 	}
+	// From begin on, another call may send the commands: what is set here must be set before.
 	for _, s := range commands {
 		s.err = errPanicked
 	}
@@ -58,6 +59,7 @@ func (c *coalescer) send(ctx context.Context, node *redis.Client, commands []*se
 			return
 		}
 	}
+	// Here the commands are this call's again: either they are done, or it sends them.
 	for _, s := range commands {
 		s.shared = own.isDone || len(own.others) > 0
 	}
