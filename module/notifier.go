@@ -242,7 +242,8 @@ type DeliveryQueue interface {
 	// them no notifications.
 	HeldGateways(ctx context.Context) ([]string, error)
 
-	// Summary describes what waits, claimed or not, for metrics. Its cost is bounded: with
+	// Summary describes what waits, claimed or not, for metrics. Of several hosts that call it
+	// every 15 s, it may do so for one; see [QueueSummary.Elsewhere]. Its cost is bounded: with
 	// more than 1,000 users, or hundreds of gates, it is an estimate. It leaves out a part of
 	// the queue that cannot be read; see [QueueSummary.Refused].
 	// IsAlone reports whether a pusher's trouble concerns this pusher only, not the whole
@@ -452,6 +453,9 @@ type QueueSummary struct {
 	// Gates has the number of users that are listed by gate, of at least the 32 gates with the
 	// most. Among hundreds of gates, a large one may be missing for some summaries.
 	Gates map[string]int
+
+	// Elsewhere says that another host summarizes. All but Refused is zero.
+	Elsewhere bool
 
 	// Refused is the error of a part of the queue that could not be read, or that has refused
 	// writes for 15 seconds, otherwise nil.

@@ -67,7 +67,7 @@ func (s *scanner) examineDelivery(ctx context.Context, node *redis.Client, x *ex
 		}
 		var err error
 		switch key.Kind {
-		case stored.DeliveryFormatKey:
+		case stored.DeliveryFormatKey, stored.DeliverySummaryKey:
 			err = node.Get(ctx, name).Err()
 		case stored.DeliveryGatewaysKey:
 			err = x.examineGateways(ctx, node, name)

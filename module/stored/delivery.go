@@ -21,6 +21,7 @@ const (
 	sentMark         = "}:sent:"
 	deliveryGateways = "delivery:gateways"
 	deliveryFormat   = "delivery:format"
+	deliverySummary  = "delivery:summary"
 )
 
 // UserLog is the key of the hash with what a user has to send. The field [LogField] has a
@@ -59,6 +60,10 @@ func (k Keys) DeliveryGateways() string { return k.Prefix + deliveryGateways }
 
 // DeliveryFormat is the key of the string with a [DeliveryFormatText].
 func (k Keys) DeliveryFormat() string { return k.Prefix + deliveryFormat }
+
+// DeliverySummary is the key of the string with the nonce of the host that summarizes the
+// queue for all hosts. It expires.
+func (k Keys) DeliverySummary() string { return k.Prefix + deliverySummary }
 
 // All keys of a shard share a slot.
 func (k Keys) shard(shard int, suffix string) string {
@@ -304,6 +309,8 @@ func parseDelivery(name string) (Key, bool) {
 		return Key{Kind: DeliveryGatewaysKey}, true
 	case deliveryFormat:
 		return Key{Kind: DeliveryFormatKey}, true
+	case deliverySummary:
+		return Key{Kind: DeliverySummaryKey}, true
 	}
 	if user, found := cutUser(name, deliveryPrefix, tagSuffix); found {
 		return Key{Kind: UserLogKey, User: user}, true

@@ -105,6 +105,7 @@ const (
 	ShardDueKey         // see [Keys.ShardDue]
 	ShardAfterKey       // see [Keys.ShardAfter]
 	DeliveryGatewaysKey // see [Keys.DeliveryGateways]
+	DeliverySummaryKey  // see [Keys.DeliverySummary]
 	DeliveryFormatKey   // see [Keys.DeliveryFormat]
 )
 

@@ -34,6 +34,7 @@ func TestKeysHaveFixedNames(t *testing.T) {
 			{k.ShardAfter(1000, "x"), "delivery:{1000}:after:x", Key{Kind: ShardAfterKey, Shard: 1000, Name: "x"}},
 			{k.DeliveryGateways(), "delivery:gateways", Key{Kind: DeliveryGatewaysKey}},
 			{k.DeliveryFormat(), "delivery:format", Key{Kind: DeliveryFormatKey}},
+			{k.DeliverySummary(), "delivery:summary", Key{Kind: DeliverySummaryKey}},
 		} {
 			if test.name != prefix+test.want {
 				t.Errorf("got %s, want %s", test.name, prefix+test.want)

@@ -51,6 +51,7 @@ type Queue struct {
 	completions completions
 	behind      behind
 	summed      summed
+	nonce       string // of this host, as the one that summarizes
 }
 
 // connection is what a queue and its index share.
@@ -69,7 +70,7 @@ func New(client redis.UniversalClient, shared rediscommit.Config, o rediscommit.
 		return nil, err
 	}
 	c := connection{writer, o.Pipelines, stored.Keys{Prefix: shared.KeyPrefix}}
-	return &Queue{connection: c, Index: Index{connection: c, Shards: DefaultShards}}, nil
+	return &Queue{connection: c, Index: Index{connection: c, Shards: DefaultShards}, nonce: newNonce()}, nil
 }
 
 // Open implements [module.DeliveryQueue]. It succeeds if a master is away, even the one with

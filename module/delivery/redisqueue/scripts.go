@@ -17,6 +17,9 @@ var (
 	confirm  = redisclient.NewScript(confirmScript)
 )
 
+// A script on a key of its own.
+var lead = redisclient.NewScript(leadScript)
+
 // Scripts on a shard of the index. KEYS: gates, then due and after of each gate. ARGV: the
 // number of gates, their names, and the script's own arguments.
 var (
@@ -346,3 +349,11 @@ for g = 1, gates do
 	end
 end
 return reply`
+
+// leadScript returns 1 if the caller is the one host, which it stays for a time. ARGV: the
+// caller's nonce, the time in milliseconds.
+const leadScript = `
+local by = redis.call('GET', KEYS[1])
+if by and by ~= ARGV[1] then return 0 end
+redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
+return 1`

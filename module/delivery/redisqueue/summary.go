@@ -36,6 +36,9 @@ const (
 // Summary implements [module.DeliveryQueue]. Names of gates are free, so its cost does not
 // grow with them.
 func (q *Queue) Summary(ctx context.Context, isAlone func(module.Trouble) bool) (s module.QueueSummary, err error) {
+	if !q.leads(ctx) {
+		return module.QueueSummary{Elsewhere: true, Refused: q.Index.tryWrites(ctx)}, nil
+	}
 	sets, total, isAll, err := q.gateSets(ctx)
 	if len(sets) == 0 && err != nil {
 		return s, err
@@ -73,6 +76,20 @@ func (q *Queue) Summary(ctx context.Context, isAlone func(module.Trouble) bool) 
 		}
 	}
 	return s, nil
+}
+
+// leadsFor is how long a host alone summarizes after its last summary.
+const leadsFor = 35 * time.Second
+
+// leads reports whether this host summarizes, which it does as long as it does so in time. If
+// the key's master is away, each host does.
+func (q *Queue) leads(ctx context.Context) bool {
+	call := lead.Call([]string{q.keys.DeliverySummary()}, q.nonce, leadsFor.Milliseconds())
+	if err := q.writer.Do(ctx, call.Command())[0]; err != nil {
+		return true
+	}
+	taken, err := call.Reply.Int()
+	return err != nil || taken == 1
 }
 
 // gateSet is a set of users of a gate in a shard.

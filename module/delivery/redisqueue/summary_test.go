@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -65,6 +66,7 @@ func TestASummaryBesideManyGates(t *testing.T) {
 		t.Errorf("%d at the gate, %d gates, %d notifications", s.Gates[gate], len(s.Gates), s.Notifications)
 	}
 	fresh := newHost(t, client)
+	client.Del(t.Context(), stored.Keys{}.DeliverySummary())
 	for range 1000 {
 		if s, _ := fresh.Summary(t.Context(), func(module.Trouble) bool { return false }); s.Gates[gate] == 200 {
 			return
@@ -113,5 +115,39 @@ func TestASummaryWhoseContextEnds(t *testing.T) {
 		if err == nil && s.Refused == nil || !seen {
 			t.Errorf("%s: got %+v, %v, seen is %t", at, s, err, seen)
 		}
+	}
+}
+
+// One host summarizes for all. If it stops, another one does.
+func TestOneHostSummarizes(t *testing.T) {
+	t.Parallel()
+	client := redistest.Single(t).Client(t)
+	one, other := newHost(t, client), newHost(t, client)
+	one.mustAdd(alice, 1, "p")
+	summarizes := func(h *host) bool {
+		t.Helper()
+		s, err := h.Summary(t.Context(), func(module.Trouble) bool { return false })
+		if err != nil || s.Refused != nil || s.Elsewhere == (s.Notifications == 1) {
+			t.Errorf("got %+v, %v", s, err)
+		}
+		return !s.Elsewhere
+	}
+	for range 2 {
+		if !summarizes(one) || summarizes(other) {
+			t.Error("want the first host alone")
+		}
+	}
+	key := stored.Keys{}.DeliverySummary()
+	if left := client.PTTL(t.Context(), key).Val(); left <= 0 || left > time.Minute {
+		t.Errorf("the key expires in %v", left)
+	}
+	client.Del(t.Context(), key) // as when it has expired
+	if !summarizes(other) || summarizes(one) {
+		t.Error("want the second host alone")
+	}
+	client.Del(t.Context(), key)
+	client.RPush(t.Context(), key, "x")
+	if !summarizes(one) || !summarizes(other) {
+		t.Error("a host waits for a key that cannot be used")
 	}
 }
