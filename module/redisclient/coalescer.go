@@ -10,16 +10,16 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// coalescer sends concurrent calls of one kind to a node in batches, because most of a
-// command's cost is the system calls around it. A call that finds one of the node's slots
-// free sends its commands at once, alone. Other calls wait; a freed slot sends up to
-// maxBatch of them as one batch, the oldest first. A call never waits to fill a batch, for
+// coalescer sends concurrent requests of one kind to a node in batches, because most of a
+// command's cost is the system calls around it. A request that finds one of the node's slots
+// free sends its commands at once, alone. Other requests wait; a freed slot sends up to
+// maxBatch of them as one batch, the oldest first. A request never waits to fill a batch, for
 // another node, or longer than its context.
 //
 // A batch without replies after lateAfter gives up its slot, so that silent connections
-// delay only the calls that they carry.
+// delay only the requests that they carry.
 //
-// The call that has waited longest sends the batch, so no goroutine is needed.
+// The request that has waited longest sends the batch, so no goroutine is needed.
 type coalescer struct {
 	pipelines *Pipelines
 	kind      Kind
@@ -29,7 +29,7 @@ type coalescer struct {
 	queues map[string]*queue // by address
 }
 
-// maxBatch bounds the calls in one pipeline, because replies come one after the other.
+// maxBatch bounds the requests in one pipeline, because replies come one after the other.
 const maxBatch = 32
 
 // maxPipeline bounds the commands of one pipeline, so that a long reply does not delay
@@ -39,8 +39,8 @@ const maxPipeline = 500
 // lateAfter is much longer than a batch usually takes.
 const lateAfter = 20 * time.Millisecond
 
-// send sends commands to a node, together with those of other calls unless they are many
-// or large, and perhaps by another call. It returns when they are done, or ctx has ended.
+// send sends commands to a node, together with those of other requests unless they are many
+// or large, and perhaps by another request. It returns when they are done, or ctx has ended.
 func (c *coalescer) send(ctx context.Context, node *redis.Client, commands []*sent) {
 	if node == nil || len(commands) > maxBatch || slices.ContainsFunc(commands, (*sent).goesAlone) {
 		for some := range slices.Chunk(commands, maxPipeline) {
@@ -48,18 +48,18 @@ func (c *coalescer) send(ctx context.Context, node *redis.Client, commands []*se
 		}
 		return
 	}
-	// From begin on, another call may send the commands: what is set here must be set before.
+	// From begin on, another request may send the commands: what is set here must be set before.
 	for _, s := range commands {
 		s.err = errPanicked
 	}
-	q, own := c.queueOf(node), &call{commands: commands}
+	q, own := c.queueOf(node), &request{commands: commands}
 	if !q.begin(own) {
 		if err := q.wait(ctx, own); err != nil {
 			c.leave(commands, err)
 			return
 		}
 	}
-	// Here the commands are this call's again: either they are done, or it sends them.
+	// Here the commands are this request's again: either they are done, or it sends them.
 	for _, s := range commands {
 		s.shared = own.isDone || len(own.others) > 0
 	}
@@ -74,7 +74,7 @@ func (c *coalescer) send(ctx context.Context, node *redis.Client, commands []*se
 	c.pipelines.send(ctx, c.kind, node, batch)
 }
 
-// leave sets the error of commands whose caller no longer waits. Another call may still
+// leave sets the error of commands whose caller no longer waits. Another request may still
 // send them.
 func (c *coalescer) leave(commands []*sent, err error) {
 	if c.kind.isDurable() {
@@ -110,8 +110,8 @@ type queue struct {
 	recall func()
 
 	mu       sync.Mutex
-	sending  []*call // the calls whose batches are on their way, the oldest first
-	waiting  []*call
+	sending  []*request // the requests whose batches are on their way, the oldest first
+	waiting  []*request
 	recalled bool // recall will be called
 }
 
@@ -128,25 +128,25 @@ func newQueue(slots, connections int) *queue {
 	return q
 }
 
-type call struct {
+type request struct {
 	commands []*sent
 
-	woken  chan struct{} // closed when the call must go on; nil if it found a free slot
-	isDone bool          // another call has sent the commands
-	others []*call       // the other calls of the batch that this call sends
+	woken  chan struct{} // closed when the request must go on; nil if it found a free slot
+	isDone bool          // another request has sent the commands
+	others []*request    // the other requests of the batch that this request sends
 	began  time.Time     // to send the batch
 }
 
-// begin takes a slot. Without a free one, the call joins the waiting calls.
-func (q *queue) begin(c *call) (taken bool) {
+// begin takes a slot. Without a free one, the request joins the waiting requests.
+func (q *queue) begin(r *request) (taken bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if len(q.waiting) == 0 && q.hasSlot() {
-		q.send(c)
+		q.send(r)
 		return true
 	}
-	c.woken = make(chan struct{})
-	q.waiting = append(q.waiting, c)
+	r.woken = make(chan struct{})
+	q.waiting = append(q.waiting, r)
 	q.sendWaiting()
 	return false
 }
@@ -157,12 +157,12 @@ func (q *queue) hasSlot() bool {
 	return n < q.slots || n < q.limit && time.Since(q.sending[n-q.slots].began) >= lateAfter
 }
 
-func (q *queue) send(c *call) {
-	c.began = time.Now()
-	q.sending = append(q.sending, c)
+func (q *queue) send(r *request) {
+	r.began = time.Now()
+	q.sending = append(q.sending, r)
 }
 
-// sendWaiting gives free slots to the calls that have waited longest. While calls wait,
+// sendWaiting gives free slots to the requests that have waited longest. While requests wait,
 // it runs again after lateAfter.
 func (q *queue) sendWaiting() {
 	for len(q.waiting) > 0 && q.hasSlot() {
@@ -179,35 +179,35 @@ func (q *queue) sendWaiting() {
 	}
 }
 
-func (q *queue) wait(ctx context.Context, c *call) error {
+func (q *queue) wait(ctx context.Context, r *request) error {
 	select {
-	case <-c.woken:
+	case <-r.woken:
 		return nil
 	case <-ctx.Done():
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if i := slices.Index(q.waiting, c); i >= 0 {
+	if i := slices.Index(q.waiting, r); i >= 0 {
 		q.waiting = slices.Delete(q.waiting, i, i+1)
 		return ctx.Err()
 	}
 	select {
-	case <-c.woken: // other calls may wait for this call's batch
+	case <-r.woken: // other requests may wait for this request's batch
 		return nil
 	default:
 		return ctx.Err()
 	}
 }
 
-// finish wakes the other calls of a batch and frees its slot.
-func (q *queue) finish(c *call) {
-	for _, other := range c.others {
+// finish wakes the other requests of a batch and frees its slot.
+func (q *queue) finish(r *request) {
+	for _, other := range r.others {
 		other.isDone = true
 		close(other.woken)
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	i := slices.Index(q.sending, c)
+	i := slices.Index(q.sending, r)
 	q.sending = slices.Delete(q.sending, i, i+1)
 	q.sendWaiting()
 }
