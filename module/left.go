@@ -35,7 +35,7 @@ func (e *LeftError) Unwrap() []error { return e.Reasons }
 
 // Left returns the users for whom the host repeats a call, in order. Err is the error of one
 // call, or several ones by [errors.Join]. All says that err does not name the users, so that
-// the call is repeated for everybody. After success and after a permanent error, nobody is
+// the call is repeated for all users. After success and after a permanent error, no user is
 // left.
 func Left(err error) (users []mxid.UserID, all bool) {
 	users, all = leftBy(err)

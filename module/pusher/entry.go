@@ -55,9 +55,9 @@ type Holder struct {
 }
 
 // Entry decides whose pushers of one key are visible. A set with [RemoveOthers] takes the
-// key: other holders become losers, whose stored pushers nobody sees. The zero value is
-// the entry of a key that nobody has set. Methods that change it are not safe for
-// concurrent use.
+// key: other holders become losers, whose stored pushers are hidden. The zero value is
+// the entry of a key without users. Methods that change it are not safe for concurrent
+// use.
 type Entry struct {
 	Taken   int64    // number of the last claim that took the key, 0 if none did
 	Holders []Holder // at most one for each user, in no particular order; do not change the slice
@@ -81,7 +81,7 @@ func (e *Entry) Knows(user mxid.UserID) bool {
 }
 
 // Shows reports whether a user's stored pusher of the key with the claim is visible: the
-// user holds the key, or nobody has taken it since.
+// user holds the key, or the key was not taken since.
 func (e *Entry) Shows(user mxid.UserID, claim int64) bool {
 	return claim >= e.Taken || e.Number(user) > 0
 }
@@ -162,8 +162,8 @@ func (e *Entry) Forget(losers []Holder) {
 	e.Losers = slices.DeleteFunc(slices.Clone(e.Losers), func(h Holder) bool { return slices.Contains(losers, h) })
 }
 
-// IsOver reports whether the entry may expire: nobody holds the key, and at most the user
-// who released it last has a pusher left, for a moment.
+// IsOver reports whether the entry may expire: the key has no holder, and at most one user,
+// the last holder, has a pusher left for a moment.
 func (e *Entry) IsOver() bool { return len(e.Holders) == 0 && len(e.Losers) <= 1 }
 
 // Equal reports whether both entries are equal.

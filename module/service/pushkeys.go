@@ -58,7 +58,7 @@ func (k pushkeys) claim(
 }
 
 // release changes the entry of a pusher that its user is about to remove: leave makes the
-// user no longer a holder. If nobody else holds the pushkey, the pushers that other losers
+// user no longer a holder. If the pushkey has no other holder, the pushers that other losers
 // have left go, and the caller forgets the losers when the user's pusher is gone, too.
 // Otherwise left is empty.
 func (k pushkeys) release(ctx context.Context, user mxid.UserID, p pusher.Pusher, leave func(*pusher.Entry)) (left []pusher.Holder, err error) {
