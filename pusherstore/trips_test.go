@@ -96,16 +96,13 @@ func sideBySide(sent []string) string {
 	if one, other, both := strings.Cut(sent[0], "+"); both && isOf(list, one) && isOf(entry, other) {
 		sent[0] = other + "+" + one
 	}
-	for i := range min(len(sent), 3) {
-		if !isOf(entry, sent[i]) {
-			continue
-		}
-		rest := slices.Delete(slices.Clone(sent), i, i+1)
-		if len(rest) > 0 && isOf(list, rest[0]) {
-			rest[0] = sent[i] + "+" + rest[0]
-			sent = rest
-		}
-		break
+	first := func(of string) int {
+		return slices.IndexFunc(sent[:min(len(sent), 3)], func(command string) bool { return isOf(of, command) })
+	}
+	if e, l := first(entry), first(list); e >= 0 && l >= 0 {
+		both := sent[e] + "+" + sent[l]
+		sent = slices.Delete(slices.Clone(sent), max(e, l), max(e, l)+1)
+		sent = slices.Insert(slices.Delete(sent, min(e, l), min(e, l)+1), 0, both)
 	}
 	return strings.Join(sent, " ")
 }

@@ -91,7 +91,7 @@ func TestPushersOfAUserShareTheText(t *testing.T) {
 		}
 		time.Sleep(time.Minute)
 		w.answer("gw", slow(20*time.Millisecond, 200))
-		w.wait(20*time.Second, func() bool { return w.queue.Waiting() == 0 }) // each waits up to 16 s
+		w.wait(40*time.Second, func() bool { return w.queue.Waiting() == 0 }) // each waits up to 16 s, and 16 are claimed in 2.5 s
 		for p := range 100 {
 			if all := w.delivered(key(p)); len(all) != 10 || all[0].event != "$0" || all[9].event != "$9" {
 				t.Errorf("%s got %v", key(p), w.got(key(p)))

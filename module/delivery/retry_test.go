@@ -183,15 +183,14 @@ func TestAPusherThatIsNotFoundIsAskedForRarely(t *testing.T) {
 // A wait that the queue did not store would end with the claim.
 func TestAPostponementIsRepeated(t *testing.T) {
 	inBubble(t, func(w *world) {
-		asked := 0
+		var asked, lost atomic.Int64
 		w.answer("gw", func(context.Context, sent) (module.GatewayAnswer, error) {
-			asked++
+			asked.Add(1)
 			return module.GatewayAnswer{Status: 429, RetryAfter: 10 * time.Minute}, nil
 		})
-		lost := 0
 		w.queue.Fail = func(operation string) error {
-			if operation == "postpone" && lost < 3 {
-				lost++
+			if operation == "postpone" && lost.Load() < 3 {
+				lost.Add(1)
 				return errors.New("away")
 			}
 			return nil
@@ -199,8 +198,8 @@ func TestAPostponementIsRepeated(t *testing.T) {
 		w.set(name1, "key", "gw")
 		w.notify(w.host(), 1, "!r:h", name1)
 		time.Sleep(9 * time.Minute)
-		if asked != 1 || lost != 3 {
-			t.Errorf("asked %d times, after %d lost postponements", asked, lost)
+		if asked.Load() != 1 || lost.Load() != 3 {
+			t.Errorf("asked %d times, after %d lost postponements", asked.Load(), lost.Load())
 		}
 	})
 }

@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -127,10 +128,15 @@ func TestUnreadableListsAreNeverOverwritten(t *testing.T) {
 // counting counts what an observer gets.
 type counting struct {
 	observe.Observer
+	mu     sync.Mutex
 	counts map[observe.Event]int
 }
 
-func (c counting) Count(event observe.Event, _ string, n int) { c.counts[event] += n }
+func (c *counting) Count(event observe.Event, _ string, n int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.counts[event] += n
+}
 
 // refusing fails the texts of a user with an error of kind Database.
 type refusing struct{ module.UnreadStore }
@@ -146,7 +152,7 @@ func (r refusing) Append(ctx context.Context, texts []module.UserText) []module.
 }
 
 func TestAnEventSkipsUsersWithAnUnreadableKey(t *testing.T) {
-	memory, counts := storetest.NewMemory(), counting{observe.None, map[observe.Event]int{}}
+	memory, counts := storetest.NewMemory(), &counting{Observer: observe.None, counts: map[observe.Event]int{}}
 	s := New(refusing{memory.Unread()}, Config{}, 24*time.Hour, 0, nil, counts)
 	add(t, s, 1, "event", alice, bob)
 	if err := s.Forget(t.Context(), room, 1, []mxid.UserID{alice, bob}); err != nil {
@@ -161,7 +167,7 @@ func TestAnEventSkipsUsersWithAnUnreadableKey(t *testing.T) {
 }
 
 func TestListsStayShort(t *testing.T) {
-	memory, counts := storetest.NewMemory(), counting{observe.None, map[observe.Event]int{}}
+	memory, counts := storetest.NewMemory(), &counting{Observer: observe.None, counts: map[observe.Event]int{}}
 	s := New(memory.Unread(), Config{}, 24*time.Hour, 0, newClock().tick, counts)
 	longest := 0
 	for i := range int64(2000) {
@@ -195,7 +201,7 @@ func TestListsStayShort(t *testing.T) {
 
 // Members of a room get their operations together. They must not compact together.
 func TestMembersOfARoomDoNotCompactTogether(t *testing.T) {
-	memory, counts := storetest.NewMemory(), counting{observe.None, map[observe.Event]int{}}
+	memory, counts := storetest.NewMemory(), &counting{Observer: observe.None, counts: map[observe.Event]int{}}
 	s := New(memory.Unread(), Config{}, 24*time.Hour, 0, newClock().tick, counts)
 	users := make([]mxid.UserID, 1000)
 	for i := range users {
@@ -215,7 +221,7 @@ func TestMembersOfARoomDoNotCompactTogether(t *testing.T) {
 	}
 }
 
-func shareOfLong(c counting) float64 {
+func shareOfLong(c *counting) float64 {
 	return float64(c.counts[observe.UnreadLong]) / float64(c.counts[observe.UnreadAppended])
 }
 
@@ -228,7 +234,7 @@ func (neverReplacing) Replace(_ context.Context, all []module.UnreadReplacement)
 
 // The alert on lists that are not compacted is for a share above 0.05.
 func TestListsThatAreNotCompactedAreCounted(t *testing.T) {
-	counts := counting{observe.None, map[observe.Event]int{}}
+	counts := &counting{Observer: observe.None, counts: map[observe.Event]int{}}
 	s := New(neverReplacing{storetest.NewMemory().Unread()}, Config{}, 24*time.Hour, 0, newClock().tick, counts)
 	for i := range int64(100) {
 		add(t, s, i+1, "event", alice)
@@ -240,7 +246,7 @@ func TestListsThatAreNotCompactedAreCounted(t *testing.T) {
 
 // A damaged list is counted even if its user never reads it.
 func TestDamagedListsAreCountedWhenTheyGrow(t *testing.T) {
-	memory, counts := storetest.NewMemory(), counting{observe.None, map[observe.Event]int{}}
+	memory, counts := storetest.NewMemory(), &counting{Observer: observe.None, counts: map[observe.Event]int{}}
 	memory.Texts[alice] = []string{"damaged"}
 	s := New(memory.Unread(), Config{}, 24*time.Hour, 0, newClock().tick, counts)
 	for i := range int64(MaxOps) {
@@ -612,7 +618,7 @@ func TestAClockThatIsAheadForAMinute(t *testing.T) {
 
 // A list that has no place for all unread notifications is counted when it is compacted.
 func TestShortenedListsAreCounted(t *testing.T) {
-	memory, counts := storetest.NewMemory(), counting{observe.None, map[observe.Event]int{}}
+	memory, counts := storetest.NewMemory(), &counting{Observer: observe.None, counts: map[observe.Event]int{}}
 	s := New(memory.Unread(), Config{}, 24*time.Hour, 0, nil, counts)
 	invited := func(n int) module.Place {
 		return module.Place{Room: fmt.Sprintf("!%0254d", n), Position: 1, Thread: module.MainThread}
