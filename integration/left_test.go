@@ -34,6 +34,7 @@ type awayMaster struct {
 	pushers  module.PusherService
 	gateway  *testGateway
 	members  []mxid.UserID
+	left     map[string]bool // "USER $EVENT", of errors that named the user
 }
 
 // handOver makes the calls of an event, and returns the row if somebody is left.
@@ -60,6 +61,9 @@ func (a *awayMaster) handOver(r leftRow) (rest []leftRow) {
 	if len(left.count)+len(left.notified) == 0 {
 		return nil
 	}
+	for _, user := range left.notified {
+		a.left[fmt.Sprint(user, " $", r.event)] = true
+	}
 	return []leftRow{left}
 }
 
@@ -73,7 +77,8 @@ func (a *awayMaster) got() map[string][]string {
 	return got
 }
 
-// wantEach waits until each user has each event, and checks that they came once and in order.
+// wantEach waits until each user has each event, and checks that they came once and in order, but for events of which
+// an error named the user: on a busy machine, a reply may be lost.
 func (a *awayMaster) wantEach(what string, users []mxid.UserID, events int) {
 	a.t.Helper()
 	var want []string
@@ -86,8 +91,15 @@ func (a *awayMaster) wantEach(what string, users []mxid.UserID, events int) {
 	})
 	got := a.got()
 	for _, user := range users {
-		if !slices.Equal(got[string(user)], want) {
+		wasLeft := func(event string) bool { return a.left[string(user)+" "+event] }
+		once := slices.DeleteFunc(slices.Clone(got[string(user)]), wasLeft)
+		if !slices.Equal(once, slices.DeleteFunc(slices.Clone(want), wasLeft)) || len(once) < events*9/10 {
 			a.t.Errorf("%s: %s got %v", what, user, got[string(user)])
+		}
+		for _, event := range want {
+			if !slices.Contains(got[string(user)], event) {
+				a.t.Errorf("%s: %s did not get %s", what, user, event)
+			}
 		}
 	}
 }
@@ -106,7 +118,7 @@ func TestAnOutboxBesideAMasterThatIsAway(t *testing.T) {
 				Addrs: cluster.Addrs(), ContextTimeoutEnabled: true, ClusterStateReloadInterval: time.Second, DialTimeout: 1200 * time.Millisecond, DialerRetries: 2,
 			})
 			t.Cleanup(func() { client.Close() })
-			a := &awayMaster{t: t, gateway: newTestGateway(t)}
+			a := &awayMaster{t: t, gateway: newTestGateway(t), left: map[string]bool{}}
 			startHost(t, client, pushfx.Delivery, pushfx.Unread, fx.Decorate(allowLoopback), fx.Populate(&a.notifier, &a.unread, &a.pushers),
 				fx.Provide(func() module.NotifiedEvents { return roomEvents{} }))
 			lost := cluster.Masters()[0]
@@ -164,10 +176,11 @@ func TestAnOutboxBesideAMasterThatIsAway(t *testing.T) {
 					return len(left) == 0
 				})
 			}
-			if name == "killed" {
-				a.wantEach("members on the master that was away", affected, events)
-			} // after a lost reply, an event may come twice
 			a.wantEach("the others again", others, events)
+			if name == "killed" { // after a hang, each event may come twice: its reply is lost
+				a.left = map[string]bool{}
+				a.wantEach("members on the master that was away", affected, events)
+			}
 		})
 	}
 }
