@@ -106,7 +106,11 @@ func (a *awayMaster) wantEach(what string, users []mxid.UserID, events int) {
 
 func TestAnOutboxBesideAMasterThatIsAway(t *testing.T) {
 	t.Parallel()
-	const events, rounds, users = 300, 10, 9
+	const rounds, users = 10, 9
+	events := 300
+	if testing.Short() {
+		events = 60
+	}
 	for name, test := range map[string]struct{ lose, restore func(*redistest.Server) }{
 		"killed":  {(*redistest.Server).Stop, (*redistest.Server).Start},
 		"hanging": {(*redistest.Server).Pause, (*redistest.Server).Resume},
