@@ -155,11 +155,14 @@ func (d *Delivery) claimSome(life context.Context, due []module.DueUser) {
 	requests := make([]module.ClaimRequest, 0, len(due))
 	for _, u := range due {
 		of, known := targets[u.User]
-		if !known || !d.gates.mayProbe(u) { // the user is due again after the lease
+		if !known { // the user is due again after the lease
 			continue
 		}
 		r := module.ClaimRequest{DueUser: u, Lease: lease, Rest: claimRest, Limit: claimPushers, Read: read}
-		if u.Fails || !d.gates.isOpen(u.Gate) {
+		switch {
+		case !d.gates.mayProbe(u): // the user is due again at once
+			r.Limit = 0
+		case u.Fails || !d.gates.isOpen(u.Gate):
 			r.Limit = 1
 		}
 		for _, target := range of {
@@ -178,7 +181,7 @@ func (d *Delivery) claimSome(life context.Context, due []module.DueUser) {
 			d.failures.add("claim what is due", result.Err)
 			continue
 		}
-		if len(claimed.Pushers) == 0 && claimed.Unknown {
+		if len(claimed.Pushers) == 0 && claimed.Unknown && r.Limit > 0 {
 			all = append(all, d.claimStrays(life, r)...)
 		}
 		if len(claimed.Pushers) == claimPushers { // the user may have more

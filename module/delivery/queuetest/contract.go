@@ -613,6 +613,23 @@ func (c *contract) rests() {
 	}
 }
 
+// givesBack claims nothing of a user whom a look has returned: the next look returns the user again, whatever the lease.
+func (c *contract) givesBack() {
+	c.add(note(1), "a")
+	var found []module.DueUser
+	for len(found) == 0 {
+		found = c.look(c.q, 1000, long, all).Users
+	}
+	r := c.request(found[0], "a")
+	r.Limit = 0
+	if claimed := c.claimAll(c.q, r).Pushers; len(claimed) > 0 {
+		c.Errorf("claimed %+v", claimed)
+	}
+	if c.find(c.q, patience) == nil {
+		c.Error("no look returns the user")
+	}
+}
+
 func (c *contract) drops() {
 	one := c.begin(note(1), long, "a")[0]
 	c.add(note(2), "a")

@@ -403,7 +403,7 @@ func (m *Memory) claim(r module.ClaimRequest) (claimed module.Claimed) {
 	m.nonce++
 	known, fails := 0, log.fails[r.Gate]
 	if fails {
-		r.Limit = 1
+		r.Limit = min(r.Limit, 1)
 	}
 	for _, of := range r.Pushers {
 		p := log.pushers[of.Pusher]

@@ -67,6 +67,7 @@ func Queue(t *testing.T, newQueue func(*testing.T) module.DeliveryQueue) {
 		{"a pusher that the user has no more is claimed", (*contract).findsUnknown},
 		{"a claim is limited", (*contract).limits},
 		{"a user rests after a claim, and one who fails has one", (*contract).rests},
+		{"a claim of none gives a user back to the looks", (*contract).givesBack},
 		{"what waits is dropped", (*contract).drops},
 		{"a pusher is cut", (*contract).cuts},
 		{"a pusher is cut alone", (*contract).cutsAlone},

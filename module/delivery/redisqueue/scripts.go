@@ -140,7 +140,7 @@ local got = redis.call('HMGET', key, unpack(names))
 if not got[1] then return {0, 0, -1, ''} end
 local _, after, _, _, states, _, gates = string.match(got[1], ` + stored.LogHeadPattern + `)
 local known, left, reply = 0, -1, {after + 0, 0, 0, gates}
-if string.find(gates, ',' .. gate, 1, true) then limit = 1 end
+if string.find(gates, ',' .. gate, 1, true) then limit = math.min(limit, 1) end
 for i = 2, #names do
 	if got[i] then
 		local til, by, n, at, rest = string.match(got[i], ` + stored.PusherStatePattern + `)
