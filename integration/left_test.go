@@ -85,6 +85,13 @@ func (a *awayMaster) wantEach(what string, users []mxid.UserID, events int) {
 	for e := range events {
 		want = append(want, fmt.Sprint("$", e))
 	}
+	a.t.Cleanup(func() {
+		for _, user := range users {
+			if got := a.got()[string(user)]; a.t.Failed() && len(got) < events {
+				a.t.Logf("%s: %s got %v", what, user, got)
+			}
+		}
+	})
 	eventually(a.t, what, func() bool {
 		got := a.got()
 		return !slices.ContainsFunc(users, func(user mxid.UserID) bool { return len(got[string(user)]) < events })
@@ -117,7 +124,7 @@ func TestAnOutboxBesideAMasterThatIsAway(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			cluster := redistest.Cluster(t, 3, 0, "--cluster-require-full-coverage", "no", "--appendonly", "yes")
+			cluster := redistest.Cluster(t, 3, 0, "--cluster-require-full-coverage", "no", "--appendonly", "yes", "--appendfsync", "always")
 			client := redis.NewClusterClient(&redis.ClusterOptions{
 				Addrs: cluster.Addrs(), ContextTimeoutEnabled: true, ClusterStateReloadInterval: time.Second, DialTimeout: 1200 * time.Millisecond, DialerRetries: 2,
 			})
