@@ -246,9 +246,9 @@ type DeliveryQueue interface {
 	// every 15 s, it may do so for one; see [QueueSummary.Elsewhere]. Its cost is bounded: with
 	// more than 1,000 users, or hundreds of gates, it is an estimate. It leaves out a part of
 	// the queue that cannot be read; see [QueueSummary.Refused].
-	// IsAlone reports whether a pusher's trouble concerns this pusher only, not the whole
-	// gateway.
-	Summary(ctx context.Context, isAlone func(Trouble) bool) (QueueSummary, error)
+	// IsAlone reports whether a pusher at a gate waits for a reason of its own, which is not the
+	// gateway's. A pusher at a gate without a name is left out.
+	Summary(ctx context.Context, isAlone func(gate string, t Trouble) bool) (QueueSummary, error)
 }
 
 // A repetition of [Notifier.Notify] after a lost reply has no effect for a user for

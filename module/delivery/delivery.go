@@ -33,6 +33,7 @@ type Delivery struct {
 	observer  observe.Observer
 	hasUnread bool
 	hasDelays bool
+	mail      *MailSeams
 
 	pushers *gather[mxid.UserID, module.Result[pusher.List]] // not cached
 	states  *gather[module.UserEvent, module.Result[module.UnreadState]]
@@ -62,6 +63,7 @@ type Seams struct {
 	Feed      *feed.Feed       // caches the compiled rules of users while it runs
 	Unread    module.Unread    // nil if the host has none
 	Attention module.Attention // nil if the host has none
+	Mail      *MailSeams       // nil if the host sends no mail: pushers of kind email get nothing
 
 	// Slow is how long an answer of the queue may take that waits for replicas or a disk.
 	Slow time.Duration
@@ -79,6 +81,9 @@ func New(seams Seams, cfg Config) (*Delivery, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("delivery: %w", err)
 	}
+	if seams.Mail != nil && cfg.Mail.Delay+cfg.Mail.Repeat > cfg.MaxAge {
+		return nil, fmt.Errorf("delivery: %w", errMailAge)
+	}
 	if seams.Now == nil {
 		seams.Now = time.Now
 	}
@@ -87,11 +92,12 @@ func New(seams Seams, cfg Config) (*Delivery, error) {
 		cfg: cfg, limits: cfg.limits(), queue: seams.Queue, gateway: seams.Gateway, host: seams.Host,
 		parts: parts.New(seams.Queue.Parts, seams.Slow),
 		clock: seams.Now, observer: seams.Observer,
-		hasUnread: seams.Unread != nil, hasDelays: seams.Attention != nil,
+		hasUnread: seams.Unread != nil, hasDelays: seams.Attention != nil, mail: seams.Mail,
 		stopping: make(chan struct{}),
 		gates:    newGates(turns.Config{MaxInFlight: cfg.MaxInFlight, MaxPerGate: cfg.MaxPerGateway, Random: rand.Float64}),
 		failures: &failures{observer: seams.Observer, reported: map[string]time.Time{}},
 	}
+	d.limits.Mail = seams.Mail != nil
 	d.audience = &audience{seams.Feed, seams.Host, d.parts, seams.Observer}
 	d.summaries = &summaries{queue: seams.Queue, failures: d.failures}
 	d.claims = &claims{queue: seams.Queue, failures: d.failures, own: map[pusherName]*claimed{}}

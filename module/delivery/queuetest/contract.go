@@ -811,7 +811,7 @@ func (c *contract) summarizes() {
 	summary := func() (s module.QueueSummary) {
 		c.Helper()
 		c.persist(func() (err error) {
-			s, err = c.q.Summary(c.Context(), func(t module.Trouble) bool { return t.Text == "alone" })
+			s, err = c.q.Summary(c.Context(), func(gate string, t module.Trouble) bool { return gate == c.gate && t.Text == "alone" })
 			return err
 		})
 		if s.Refused != nil {
