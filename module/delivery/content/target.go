@@ -72,7 +72,7 @@ func ReadTarget(user mxid.UserID, p pusher.Pusher, l Limits) (d *Target, ok bool
 	case !p.Enabled():
 		return nil, false
 	case p.Kind == pusher.Email && l.Mail:
-		d.IsMail, d.NoCounts = true, true
+		d.IsMail, d.NoCounts, d.Name = true, true, "" // it is the user's, not a device's
 		at := strings.LastIndexByte(p.Pushkey, '@')
 		d.Gateway, ok = GatewayName(mailScheme + "://" + p.Pushkey[at+1:])
 		return d, ok && at > 0
