@@ -207,7 +207,8 @@ type DeliveryQueue interface {
 	// end of the log: the number of the next notification to be appended.
 	Read(ctx context.Context, c *Claim, limit int) (all []Notification, end int64, err error)
 
-	// Complete moves a claimed pusher to a later place, and replaces its trouble. It returns
+	// Complete moves a claimed pusher to a later place, and replaces its trouble; in its present
+	// place, where something waits, it only replaces the trouble. It returns
 	// how many numbers are left up to the end of the log; Cut may have taken some of them. At
 	// the end, the pusher has nothing to send any more, and its claim ends. To drop what a
 	// pusher has to send, complete it up to an end that was read before.
