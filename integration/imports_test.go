@@ -71,6 +71,7 @@ func importTable() []importRow {
 		{"module/unread/fold", []string{"module/fault"}, noIO},
 		{"module/unread/redisunread", with("module/stored", redis, redisClient, redisCommit), nil},
 		{"module", registry, []string{"net", "net/http", "os", "crypto/rand"}},
+		{"module/mail", []string{"module", "module/mxid", "module/strictjson"}, []string{"net", "net/http", "os", "crypto/rand"}},
 		{"module/service", with(bounded, group), []string{"net", "net/http", "os", "crypto/rand"}},
 		{"module/feed", with("module/match", bounded), []string{"net", "net/http", "os", "crypto/rand"}},
 		{"module/storetest", inner, nil},
