@@ -27,8 +27,8 @@ func NewTokens(key string) *Tokens { return &Tokens{[]byte(key)} }
 
 // Grant is what a valid token allows: to remove a pusher of a user.
 type Grant struct {
-	User   mxid.UserID
-	Issued time.Time // in whole seconds, rounded down
+	User  mxid.UserID
+	Until time.Time // the end of the day (UTC) of the mail
 
 	tokens *Tokens
 	digest string
@@ -39,13 +39,15 @@ func (g Grant) IsFor(address string) bool {
 	return hmac.Equal([]byte(g.digest), g.tokens.sum("address", address)[:digestSize])
 }
 
-// A token is a code of macSize bytes and a head: the time in seconds and the digest of the
+// A token is a code of macSize bytes and a head: the end of the day and the digest of the
 // address. In links the user id follows. The token of a bounce is without it, since the name of
-// an address has at most 64 bytes (RFC 5321, 4.5.3.1.1), and without capital letters.
+// an address has at most 64 bytes (RFC 5321, 4.5.3.1.1), and without capital letters. It does
+// not change within a day, since servers that greylist know a repeated mail by its sender.
 const (
 	macSize    = 16
 	timeSize   = 4
 	digestSize = 8
+	day        = 24 * time.Hour
 	fixedSize  = macSize + timeSize + digestSize
 )
 
@@ -80,7 +82,7 @@ func (t *Tokens) ReadBounce(user mxid.UserID, token string) (Grant, bool) {
 }
 
 func (t *Tokens) issue(purpose string, user mxid.UserID, address string) []byte {
-	head := binary.BigEndian.AppendUint32(nil, uint32(time.Now().Unix()))
+	head := binary.BigEndian.AppendUint32(nil, uint32(time.Now().Truncate(day).Add(day).Unix()))
 	head = append(head, t.sum("address", address)[:digestSize]...)
 	return append(t.sum(purpose, string(head)+string(user))[:macSize:macSize], head...)
 }
@@ -88,8 +90,8 @@ func (t *Tokens) issue(purpose string, user mxid.UserID, address string) []byte 
 func (t *Tokens) check(purpose string, user mxid.UserID, read []byte, valid time.Duration) (Grant, bool) {
 	mac, head := read[:macSize], read[macSize:fixedSize]
 	isOurs := hmac.Equal(mac, t.sum(purpose, string(head)+string(user))[:macSize])
-	issued := time.Unix(int64(binary.BigEndian.Uint32(head)), 0)
-	return Grant{user, issued, t, string(head[timeSize:])}, isOurs && time.Since(issued) <= valid
+	until := time.Unix(int64(binary.BigEndian.Uint32(head)), 0)
+	return Grant{user, until, t, string(head[timeSize:])}, isOurs && time.Since(until) <= valid
 }
 
 func (t *Tokens) sum(purpose, text string) []byte {
