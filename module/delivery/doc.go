@@ -55,20 +55,20 @@
 //	due      the pusher is set again, and more   due      at once
 //	         is added
 //
-// A pusher of kind email differs:
+// A pusher of kind email has these states instead, before its mail is sent:
 //
-//   - added                               due      after Mail.Delay
-//     claimed  a mail was sent in Mail.Repeat, of  due      after Mail.Delay
-//     which the user has read nothing
-//     claimed  nothing is left unread              -        drops all
-//     claimed  what is unread is young             due      when the oldest is Mail.Delay old
-//     claimed  the host cannot say what is read,   due      within a minute
-//     or whose the address is
-//     claimed  the address is not the user's       -        removes the pusher, drops all
-//     claimed  all of this is well                 claimed  notes the mail's end, then sends it
-//     claimed  the mail is accepted                due      after Mail.Delay, if more was added
-//     claimed  another host has noted the end, and claimed  sends what is before the end as the same
-//     died                                         mail
+//	state    event                               next     action
+//	-        added                               due      after Mail.Delay
+//	claimed  a mail was sent in Mail.Repeat, of  due      after Mail.Delay
+//	         which the user has read nothing
+//	claimed  nothing is left unread              -        drops all
+//	claimed  what is unread is young             due      when the oldest is Mail.Delay old
+//	claimed  the host cannot say what is read,   due      within a minute
+//	         or whose the address is
+//	claimed  the address is not the user's       -        removes the pusher, drops all
+//	claimed  the address is the user's           claimed  notes the mail's end, then sends it
+//	claimed  another host has noted the end, and claimed  sends what is before the end as the same
+//	         died                                         mail
 //
 // A log with more than 120 notifications is cut by the host that adds one.
 //
