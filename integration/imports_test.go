@@ -21,6 +21,7 @@ func importTable() []importRow {
 	const (
 		echo      = "github.com/labstack/echo/v4"
 		fx        = "go.uber.org/fx"
+		gomail    = "github.com/wneessen/go-mail"
 		json      = "github.com/go-json-experiment/json/jsontext"
 		idna      = "golang.org/x/net/idna"
 		otel      = "go.opentelemetry.io/otel"
@@ -71,14 +72,16 @@ func importTable() []importRow {
 		{"module/unread/fold", []string{"module/fault"}, noIO},
 		{"module/unread/redisunread", with("module/stored", redis, redisClient, redisCommit), nil},
 		{"module", registry, []string{"net", "net/http", "os", "crypto/rand"}},
-		{"module/service", with(bounded, group), []string{"net", "net/http", "os", "crypto/rand"}},
+		{"module/mail", []string{"module", "module/mxid", "module/pusher", "module/strictjson"}, []string{"net", "net/http", "os", "crypto/rand"}},
+		{"module/mail/smtp", []string{"module", gomail, gomail + "/smtp"}, []string{"net/http", "os"}},
+		{"module/service", with(bounded, group, "module/mail"), []string{"net", "net/http", "os", "crypto/rand"}},
 		{"module/feed", with("module/match", bounded), []string{"net", "net/http", "os", "crypto/rand"}},
 		{"module/storetest", inner, nil},
 		{"module/redistest", []string{retry, redis, redis + "/maintnotifications"}, nil},
 		{"rulestore", with("module/stored", redis, redisClient, redisCommit), nil},
 		{"pusherstore", with("module/stored", redis, redisClient, redisCommit), nil},
 		{"handlers", with(echo, zap), nil},
-		{"", with("module/match", "module/feed", "module/service", "module/delivery", "module/delivery/dialguard", "module/delivery/redisqueue", "handlers", "rulestore", "pusherstore", "module/unread", "module/unread/redisunread", redisClient, redisCommit, logging, "module/telemetry/metrics", "module/telemetry/tracing",
+		{"", with("module/match", "module/feed", "module/service", "module/delivery", "module/delivery/dialguard", "module/delivery/redisqueue", "module/mail", "module/mail/smtp", "handlers", "rulestore", "pusherstore", "module/unread", "module/unread/redisunread", redisClient, redisCommit, logging, "module/telemetry/metrics", "module/telemetry/tracing",
 			redis, fx, zap, prom, otel+"/trace"), nil},
 	}
 }
