@@ -12,15 +12,18 @@ import (
 func asOthers(t *testing.T, chosen, others func()) {
 	t.Helper()
 	took := func(f func()) time.Duration {
-		return leastOf(5, func() time.Duration {
-			start := time.Now()
-			f()
-			return time.Since(start)
-		})
+		start := time.Now()
+		f()
+		return time.Since(start)
 	}
-	if slow, usual := took(chosen), took(others); slow > 8*usual {
-		t.Errorf("chosen ones take %v, others %v", slow, usual)
+	slow, usual := took(chosen), took(others)
+	for range 100 { // on a busy machine, most times are too long
+		if slow <= 8*usual {
+			return
+		}
+		slow, usual = min(slow, took(chosen)), min(usual, took(others))
 	}
+	t.Errorf("chosen ones take %v, others %v", slow, usual)
 }
 
 // The names collide under a hash that does not mix high bits into low bits.
