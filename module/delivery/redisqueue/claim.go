@@ -28,24 +28,31 @@ const sentLasts = 24 * time.Hour
 // listed in two shards may be in two requests, and the second one must not claim again.
 func (q *Queue) Claim(ctx context.Context, requests []module.ClaimRequest) []module.Result[module.Claimed] {
 	results, nonces := make([]module.Result[module.Claimed], len(requests)), make([]string, len(requests))
-	calls, commands := make([]*redisclient.Call, len(requests)), make([]*redisclient.Command, len(requests))
-	for i, r := range requests {
-		nonces[i] = newNonce()
-		calls[i] = q.claimCall(r, nonces[i])
-		commands[i] = calls[i].Command()
-	}
+	calls, numbers, commands := []*redisclient.Call{}, []int{}, []*redisclient.Command{}
 	var settlements []settlement
-	for i, err := range q.writer.Do(ctx, commands...) {
+	for i, r := range requests {
+		if r.Limit == 0 {
+			if s := settlementOf(r, 0); s != nil {
+				settlements = append(settlements, *s)
+			}
+			continue
+		}
+		nonces[i] = newNonce()
+		call := q.claimCall(r, nonces[i])
+		calls, numbers, commands = append(calls, call), append(numbers, i), append(commands, call.Command())
+	}
+	for n, err := range q.writer.Do(ctx, commands...) {
+		i := numbers[n]
 		var reply []any
 		if err == nil {
-			reply, err = sliceOf(calls[i])
+			reply, err = sliceOf(calls[n])
 		}
 		var s *settlement
 		if err == nil {
 			results[i].Value, s, err = q.readClaimed(ctx, requests[i], nonces[i], reply)
 		}
 		if results[i].Err = err; redisclient.IsWrongType(err) {
-			results[i].Err, s = unreadable(err), unlisting(requests[i])
+			results[i].Err, s = unreadable(err), settlementOf(requests[i], -1)
 		}
 		if s != nil {
 			settlements = append(settlements, *s)
@@ -60,14 +67,14 @@ func unreadable(err error) error {
 	return fault.Wrap(fault.Database, "The stored notifications cannot be read.", err)
 }
 
-// unlisting removes the listing that a look took.
-func unlisting(r module.ClaimRequest) *settlement {
+// settlementOf settles the listing that a look took, for a user whose log is not read.
+func settlementOf(r module.ClaimRequest, delay time.Duration) *settlement {
 	l, found := r.Listed.(*listing)
 	if !found {
 		return nil
 	}
 	shard, score := l.known()
-	return &settlement{listing: l, shard: shard, score: score, delay: -1}
+	return &settlement{listing: l, shard: shard, score: score, delay: delay, fails: r.Fails}
 }
 
 func (q *Queue) claimCall(r module.ClaimRequest, nonce string) *redisclient.Call {

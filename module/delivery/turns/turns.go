@@ -372,7 +372,8 @@ lines:
 }
 
 // MayProbe reports whether a user whom a look has returned may have a request at a gate. At a
-// closed gate that is the next probe, or waits for it. Fails is as for [Scheduler.Admit].
+// closed gate that is the next probe: of each class, one user. A user whom the gate has answered
+// lately is found so among many others. Fails is as for [Scheduler.Admit].
 func (s *Scheduler) MayProbe(now time.Time, userName, gateName string, fails bool) bool {
 	g, u := s.gates[gateName], s.users[userName]
 	if g == nil || !g.isClosed() {
@@ -385,7 +386,12 @@ func (s *Scheduler) MayProbe(now time.Time, userName, gateName string, fails boo
 	if fails {
 		c = classFailing
 	}
-	return g.mayWaitForProbe(c, now)
+	if g.isProbeDue(c, now) && now.Sub(g.chosenAt[c]) >= tryEvery/2 {
+		g.chosenAt[c] = now
+		return true
+	}
+	g.noLookUntil = now.Add(tryEvery)
+	return false
 }
 
 // classOf returns the class of a request, by its user's experience at the gate.
