@@ -231,20 +231,19 @@ func (q *Queue) Complete(ctx context.Context, c *module.Claim, d module.Done) (l
 	if open := l.addOpen(-1); open <= 0 && score > 0 { // the host's last claim at the gate
 		args = append(args, l.others(c.Pusher)...)
 	}
-	call := complete.Call([]string{q.keys.UserLog(c.User)}, args...)
-	commands := []*redisclient.Command{call.Command()}
+	one := &listedCall{call: complete.Call([]string{q.keys.UserLog(c.User)}, args...)}
 	if d.Sent != "" {
 		var set *redis.StatusCmd
 		key := q.keys.Sent(c.User, c.Pusher)
-		commands = []*redisclient.Command{command(key, &set, func(ctx context.Context, to redisclient.Sender) *redis.StatusCmd {
+		one.before = command(key, &set, func(ctx context.Context, to redisclient.Sender) *redis.StatusCmd {
 			return to.Set(ctx, key, d.Sent, sentLasts)
-		}), commands[0]}
+		})
 	}
-	if err := q.completions.do(ctx, q, commands); err != nil {
+	if err := q.ends.do(ctx, q, one); err != nil {
 		l.addOpen(1)
 		return 0, err
 	}
-	reply, err := sliceOf(call)
+	reply, err := sliceOf(one.call)
 	switch {
 	case err != nil || len(reply) != 2:
 		return 0, unavailable("complete", fmt.Errorf("%d replies: %w", len(reply), err))
@@ -289,14 +288,15 @@ func (q *Queue) Postpone(ctx context.Context, c *module.Claim, delay time.Durati
 	one := &listedCall{replied: fencedUnlessOne, entries: []*entry{e}}
 	one.call = postpone.Call([]string{q.keys.UserLog(c.User)}, c.Pusher, c.Nonce, c.Number, microseconds(delay), digest,
 		stored.TroubleText(trouble.Generation, trouble.Text), marked)
-	q.Index.sendListed(ctx, q.writer.Do, []*listedCall{one})
-	if one.err == nil || errors.Is(one.err, module.ErrFenced) {
-		l.addOpen(-1)
+	err := q.ends.do(ctx, q, one)
+	if err != nil && !errors.Is(err, module.ErrFenced) {
+		return err
 	}
+	l.addOpen(-1)
 	if e.isListed && l.gate == c.Gate {
 		l.set(e.known())
 	}
-	return one.err
+	return err
 }
 
 // Renew implements [module.DeliveryQueue].
