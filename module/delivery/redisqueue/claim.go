@@ -239,7 +239,7 @@ func (q *Queue) Complete(ctx context.Context, c *module.Claim, d module.Done) (l
 			return to.Set(ctx, key, d.Sent, sentLasts)
 		})
 	}
-	if err := q.ends.do(ctx, q, one); err != nil {
+	if err := q.end(ctx, one); err != nil {
 		l.addOpen(1)
 		return 0, err
 	}
@@ -252,7 +252,7 @@ func (q *Queue) Complete(ctx context.Context, c *module.Claim, d module.Done) (l
 	case number(reply[0]) > 0:
 		l.addOpen(1)
 	case number(reply[1]) == 1 && score > 0:
-		q.Index.remove(settlement{listing: l, shard: shard, score: score, delay: -1})
+		q.Index.removals.add(nil, settlement{listing: l, shard: shard, score: score, delay: -1}, removeAfter, q.Index.settle)
 	}
 	c.Number = d.To
 	return int(number(reply[0])), nil
@@ -288,7 +288,7 @@ func (q *Queue) Postpone(ctx context.Context, c *module.Claim, delay time.Durati
 	one := &listedCall{replied: fencedUnlessOne, entries: []*entry{e}}
 	one.call = postpone.Call([]string{q.keys.UserLog(c.User)}, c.Pusher, c.Nonce, c.Number, microseconds(delay), digest,
 		stored.TroubleText(trouble.Generation, trouble.Text), marked)
-	err := q.ends.do(ctx, q, one)
+	err := q.end(ctx, one)
 	if err != nil && !errors.Is(err, module.ErrFenced) {
 		return err
 	}

@@ -29,7 +29,7 @@ type Index struct {
 
 	places   places
 	looks    looks
-	removals removals
+	removals batch[settlement]
 }
 
 // places has the master of each shard.

@@ -356,30 +356,3 @@ func (x *Index) settle(ctx context.Context, all []settlement) {
 		}
 	}
 }
-
-// removals are sent together, removeDelay after the first. If the host crashes in this time,
-// a look finds nothing to send.
-type removals struct {
-	mu      sync.Mutex
-	waiting []settlement
-}
-
-const removeDelay = 150 * time.Millisecond
-
-func (x *Index) remove(s settlement) {
-	x.removals.mu.Lock()
-	defer x.removals.mu.Unlock()
-	x.removals.waiting = append(x.removals.waiting, s)
-	if len(x.removals.waiting) == 1 {
-		time.AfterFunc(removeDelay, x.removeAll)
-	}
-}
-
-// removeAll has no caller's context, since it is for all callers.
-func (x *Index) removeAll() {
-	x.removals.mu.Lock()
-	all := x.removals.waiting
-	x.removals.waiting = nil
-	x.removals.mu.Unlock()
-	x.settle(context.Background(), all)
-}

@@ -48,7 +48,7 @@ type Queue struct {
 	connection
 	Index Index
 
-	ends   ends
+	ends   batch[end]
 	behind behind
 	summed summed
 	nonce  string // of this host, as the one that summarizes
