@@ -642,10 +642,12 @@ func (s *Scheduler) IsOpen(gate string) bool {
 	return !s.isHeld(gate) && (g == nil || !g.isClosed())
 }
 
-// IsWell reports whether a gate is open, and has not failed for several users since its last
-// success. If it has, their failures are the gateway's.
-func (s *Scheduler) IsWell(gate string) bool {
-	return s.IsOpen(gate) && (s.gates[gate] == nil || s.gates[gate].failed.len() < closeUsers)
+// IsWell reports whether a failure at a gate is the pusher's: the gate is open, and has not failed
+// for several users since its last success, or has accepted something since the pusher failed
+// before. Last is the time since then, 0 for none.
+func (s *Scheduler) IsWell(now time.Time, gate string, last time.Duration) bool {
+	g := s.gates[gate]
+	return s.IsOpen(gate) && (g == nil || g.failed.len() < closeUsers || g.answered.After(now.Add(-last)))
 }
 
 // ClosedFor returns for how long a gate was closed since a time.
