@@ -397,7 +397,7 @@ type ClaimRequest struct {
 	Pushers []PusherGate
 
 	Lease time.Duration
-	Limit int           // pushers to claim, 0 to 16; at most 1 of a user who fails at the gate; with 0, looks return the user again
+	Limit int           // pushers to claim, up to 16; at most 1 of a user who fails at the gate; with 0, only looks return the user again
 	Rest  time.Duration // for so long looks do not return the user again for what the claim leaves
 	Read  int           // notifications to return for each; the queue returns 1 for a pusher with Trouble
 }

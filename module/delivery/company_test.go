@@ -457,28 +457,30 @@ func TestAccountsThatBeginToHangDelayNoQuietUser(t *testing.T) {
 	}
 }
 
-// A gateway answers nobody for a while, and everybody has something waiting. Then the hosts start again, the gateway is
-// back, and 200 accounts of ten pushers hang there. Quiet users are answered soon.
+// A gateway answers nobody for a while, and everybody has something waiting. Then it is back, and 200 accounts of ten
+// pushers hang there. Quiet users are answered soon, whether the hosts start again or not.
 func TestAfterAnOutageQuietUsersAreAnsweredSoon(t *testing.T) {
 	refused, silent := always(502), slow(time.Hour, 200)
 	for label, test := range map[string]struct {
-		attackers int
-		outage    func(context.Context, sent) (module.GatewayAnswer, error)
-		restart   bool
+		attackers       int
+		outage          func(context.Context, sent) (module.GatewayAnswer, error)
+		restart, before bool // whether hosts start again, and whether the accounts were answered before
 	}{
-		"control, without a restart": {0, refused, false}, "control": {0, refused, true}, "refused": {200, refused, true},
-		"control, silent": {0, silent, true}, "silent": {200, silent, true},
+		"control, without a restart": {0, refused, false, false}, "control": {0, refused, true, false}, "refused": {200, refused, true, false},
+		"control, silent": {0, silent, true, false}, "silent": {200, silent, true, false},
+		"without a restart": {200, refused, false, false}, "without a restart, answered before": {200, refused, false, true},
 	} {
 		t.Run(label, func(t *testing.T) {
 			inBubble(t, func(w *world) {
 				users := append(w.attackers(test.attackers, 10, atGW), w.innocents(20)...)
-				isAway := atomic.Bool{}
+				isAway, hangs := atomic.Bool{}, atomic.Bool{}
+				hangs.Store(!test.before)
 				w.answer("gw", func(ctx context.Context, s sent) (module.GatewayAnswer, error) {
 					time.Sleep(20 * time.Millisecond)
 					switch {
 					case isAway.Load():
 						return test.outage(ctx, s)
-					case !isInnocent(s.pushkey):
+					case hangs.Load() && !isInnocent(s.pushkey):
 						return slow(time.Hour, 200)(ctx, s)
 					}
 					return module.GatewayAnswer{Status: 200}, nil
@@ -493,9 +495,14 @@ func TestAfterAnOutageQuietUsersAreAnsweredSoon(t *testing.T) {
 					}
 				}
 				start()
-				w.notify(hosts[0], 0, "!r:h", w.innocents(20)...)
+				if test.before {
+					w.notify(hosts[0], 0, "!r:h", users...)
+				} else {
+					w.notify(hosts[0], 0, "!r:h", w.innocents(20)...)
+				}
 				time.Sleep(10 * time.Second)
 				isAway.Store(true)
+				hangs.Store(true)
 				for n := range 8 {
 					w.notify(hosts[n%3], 1+n, "!r:h", users...)
 					time.Sleep(time.Second)
@@ -510,7 +517,16 @@ func TestAfterAnOutageQuietUsersAreAnsweredSoon(t *testing.T) {
 				}
 				isAway.Store(false)
 				began := time.Now()
-				time.Sleep(time.Minute)
+				sentAt := map[string]time.Time{}
+				for n := range 120 {
+					if n >= 20 { // all quiet users have had an answer
+						sentAt[fmt.Sprintf("$%d", 100+n)] = time.Now()
+					}
+					w.notify(hosts[n%3], 100+n, "!r:h", name(n%20))
+					time.Sleep(500 * time.Millisecond)
+				}
+				time.Sleep(10 * time.Second)
+				w.checkAges(sentAt, 100, 2*time.Second)
 				all := map[string]bool{}
 				var last time.Duration
 				for _, s := range w.all() {

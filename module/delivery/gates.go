@@ -113,10 +113,11 @@ func (g *gates) isOpen(gate string) bool {
 }
 
 // state is [turns.Scheduler.IsWell] and [turns.Scheduler.IsCutOff].
-func (g *gates) state(gate string) (isWell, isCutOff bool) {
+func (g *gates) state(gate string, last time.Duration) (isWell, isCutOff bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.turns.IsWell(gate), g.turns.IsCutOff(time.Now())
+	now := time.Now()
+	return g.turns.IsWell(now, gate, last), g.turns.IsCutOff(now)
 }
 
 // closedFor returns how long a gate was closed at this host in a period that ends now. Last

@@ -40,7 +40,7 @@ func TestClosedGatesCostTheirProbes(t *testing.T) {
 				if most := gates * 60 / 5 * 2; posts > most || posts < gates*60/10 {
 					t.Errorf("%d requests in a minute", posts)
 				}
-				if calls > 8*gates { // a look claims, or gives back, up to four users of a gate
+				if calls > 8*gates {
 					t.Errorf("%d calls of the queue in a second", calls)
 				}
 				if late := d.Stats().Late; late > time.Second {

@@ -151,18 +151,22 @@ func (d *Delivery) claimSome(life context.Context, due []module.DueUser) {
 	if d.hasDelays { // before it delays a notification, a host needs to know whether a call follows
 		read = maxRead
 	}
-	targets := d.targetsOf(life, due)
 	requests := make([]module.ClaimRequest, 0, len(due))
+	due = slices.DeleteFunc(due, func(u module.DueUser) bool {
+		mayProbe := d.gates.mayProbe(u)
+		if !mayProbe { // the user is due again at once
+			requests = append(requests, module.ClaimRequest{DueUser: u})
+		}
+		return !mayProbe
+	})
+	targets := d.targetsOf(life, due)
 	for _, u := range due {
 		of, known := targets[u.User]
 		if !known { // the user is due again after the lease
 			continue
 		}
 		r := module.ClaimRequest{DueUser: u, Lease: lease, Rest: claimRest, Limit: claimPushers, Read: read}
-		switch {
-		case !d.gates.mayProbe(u): // the user is due again at once
-			r.Limit = 0
-		case u.Fails || !d.gates.isOpen(u.Gate):
+		if u.Fails || !d.gates.isOpen(u.Gate) {
 			r.Limit = 1
 		}
 		for _, target := range of {
@@ -181,7 +185,7 @@ func (d *Delivery) claimSome(life context.Context, due []module.DueUser) {
 			d.failures.add("claim what is due", result.Err)
 			continue
 		}
-		if len(claimed.Pushers) == 0 && claimed.Unknown && r.Limit > 0 {
+		if len(claimed.Pushers) == 0 && claimed.Unknown {
 			all = append(all, d.claimStrays(life, r)...)
 		}
 		if len(claimed.Pushers) == claimPushers { // the user may have more

@@ -181,6 +181,35 @@ func TestAPusherThatIsNotFoundIsAskedForRarely(t *testing.T) {
 }
 
 // A wait that the queue did not store would end with the claim.
+// At a gateway that answers some users, those who fail are tried less and less, however many they are.
+func TestWaitsGrowWhileOthersAreAnswered(t *testing.T) {
+	inBubble(t, func(w *world) {
+		const users, answered = 300, 3
+		w.answer("gw", func(_ context.Context, s sent) (module.GatewayAnswer, error) {
+			for n := range answered {
+				if s.pushkey == key(n) {
+					return module.GatewayAnswer{Status: 200}, nil
+				}
+			}
+			return module.GatewayAnswer{Status: 502}, nil
+		})
+		d := w.host()
+		w.notify(d, 0, "!r:h", w.innocents(users)...)
+		minute := func(first int) (requests int) {
+			before := len(w.all())
+			for n := range 30 {
+				w.notify(d, first+n, "!r:h", name(n%answered))
+				time.Sleep(2 * time.Second)
+			}
+			return len(w.all()) - before
+		}
+		minute(1)
+		if got := minute(100) / (users - answered); got < 2 || got > 15 {
+			t.Errorf("%d requests in a minute for each user who fails", got)
+		}
+	})
+}
+
 func TestAPostponementIsRepeated(t *testing.T) {
 	inBubble(t, func(w *world) {
 		var asked, lost atomic.Int64

@@ -384,8 +384,11 @@ func (s *sending) delivered(life context.Context, m content.Meta, counts *module
 // notDelivered decides what follows a failure of the first notification: another attempt, a
 // drop, or a wait. It reports whether to go on sending.
 func (s *sending) notDelivered(life context.Context, p posted, number int64) bool {
-	now := s.d.clock()
-	isWell, isCutOff := s.d.gates.state(s.target.Gate())
+	now, last := s.d.clock(), time.Duration(0)
+	if s.trouble.Last > 0 {
+		last = now.Sub(time.UnixMilli(s.trouble.Last))
+	}
+	isWell, isCutOff := s.d.gates.state(s.target.Gate(), last)
 	trouble, step := s.trouble.After(content.Failure{
 		Of: number, Verdict: p.verdict, Status: p.answer.Status, Class: p.class, Gate: s.target.Gate(), IsWell: isWell && !isCutOff, Now: now,
 	})

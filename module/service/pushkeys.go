@@ -21,6 +21,7 @@ type pushkeys struct {
 	observer observe.Observer
 
 	reported *atomic.Int64 // when an entry that cannot be read was last reported, in Unix seconds
+	silent   *atomic.Int64 // when judge last waited in vain, in Unix microseconds
 }
 
 // now returns the time by the stores' clock.
@@ -117,8 +118,28 @@ func (k pushkeys) forget(ctx context.Context, key pusher.Digest, losers []pusher
 	return err
 }
 
-// judgeWait bounds the wait for entries: a lost master must not delay the users of others.
-const judgeWait = time.Second
+// A lost master must not delay the users of others: after a wait for entries in vain, waits are
+// short, until there was none in vain for silentFor.
+const (
+	judgeWait = time.Second
+	judgeSoon = 100 * time.Millisecond
+	silentFor = 10 * time.Second
+)
+
+// loadEntries loads entries, those that are read in time.
+func (k pushkeys) loadEntries(ctx context.Context, keys []pusher.Digest) map[pusher.Digest]module.Result[pusher.Entry] {
+	wait := judgeWait
+	if time.Since(time.UnixMicro(k.silent.Load())) < silentFor {
+		wait = judgeSoon
+	}
+	waiting, cancel := context.WithTimeout(ctx, wait)
+	defer cancel()
+	entries := k.Pushkeys.LoadMany(waiting, keys)
+	if ctx.Err() == nil && waiting.Err() != nil {
+		k.silent.Store(time.Now().UnixMicro())
+	}
+	return entries
+}
 
 // judge removes pushers that are not visible from lists, see [pusher.Entry.Shows]. A pusher
 // whose entry cannot be read stays: two faults have to meet before it is another user's.
@@ -133,9 +154,7 @@ func (k pushkeys) judge(ctx context.Context, all map[mxid.UserID]module.Result[p
 	if len(keys) == 0 || k.Pushkeys == nil {
 		return
 	}
-	waiting, cancel := context.WithTimeout(ctx, judgeWait)
-	defer cancel()
-	entries := k.Pushkeys.LoadMany(waiting, keys)
+	entries := k.loadEntries(ctx, keys)
 	var unread error
 	for _, user := range users {
 		list := all[user].Value

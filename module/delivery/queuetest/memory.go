@@ -386,12 +386,23 @@ func (m *Memory) due(now time.Time) (all []memoryDue) {
 func (m *Memory) Claim(ctx context.Context, requests []module.ClaimRequest) []module.Result[module.Claimed] {
 	results := make([]module.Result[module.Claimed], len(requests))
 	for i, r := range requests {
+		if r.Limit == 0 {
+			m.giveBack(r.DueUser)
+			continue
+		}
 		if results[i].Err = m.begin(ctx, "claim"); results[i].Err == nil {
 			results[i].Value = m.claim(r)
 			m.mu.Unlock()
 		}
 	}
 	return results
+}
+
+// giveBack lets looks return a user again, behind others.
+func (m *Memory) giveBack(u module.DueUser) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.taken[memoryPlace{u.User, u.Gate}] = time.Now()
 }
 
 func (m *Memory) claim(r module.ClaimRequest) (claimed module.Claimed) {

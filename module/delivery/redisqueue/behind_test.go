@@ -1,12 +1,16 @@
 package redisqueue_test
 
 import (
+	"fmt"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
 	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/redistest"
 )
 
@@ -58,5 +62,56 @@ func TestAnAppendToAPusherThatWaitsListsOnce(t *testing.T) {
 	time.Sleep(2 * lease)
 	if n := look(); n > 0 {
 		t.Error("a look finds a pusher that waits")
+	}
+}
+
+// A user has one entry at a gate, however the calls that list it are put together: each further one makes a look claim
+// in vain. Failed requests that end at once share the scripts that list their users.
+func TestAUserIsListedOnceAtAGate(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, redistest.Single(t).Client(t))
+	users := make([]mxid.UserID, 40)
+	for i := range users {
+		users[i] = mxid.UserID(fmt.Sprintf("@user%d:example.org", i))
+	}
+	add := func(n int, users []mxid.UserID) (claims []*module.Claim) {
+		var all []module.Addition
+		for _, user := range users {
+			all = append(all, module.Addition{
+				User: user, Notification: note(n), Lease: time.Hour, MaxUserBytes: 1 << 18, Pushers: []module.Recipient{{Pusher: "p", Gate: gate, Claim: true}},
+			})
+		}
+		for _, r := range h.Append(t.Context(), all) {
+			if r.Err != nil {
+				t.Fatal(r.Err)
+			}
+			claims = append(claims, r.Value.Claims...)
+		}
+		return claims
+	}
+	claims := add(1, users)
+	var listings atomic.Int32
+	h.after = func(cmd redis.Cmder) error {
+		if isOfIndex(cmd) {
+			listings.Add(1)
+		}
+		return nil
+	}
+	var failing sync.WaitGroup
+	for _, c := range claims {
+		failing.Go(func() {
+			if err := h.Postpone(t.Context(), c, time.Minute, module.Trouble{Text: "x"}, false); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	failing.Wait()
+	if n := listings.Load(); n >= int32(len(users)) {
+		t.Errorf("%d scripts list %d users", n, len(users))
+	}
+	add(2, users[1:])
+	add(3, users[:20])
+	if at, entries, err := h.Index.Listed(t.Context(), gate, users); err != nil || len(at) != len(users) || entries != len(users) {
+		t.Errorf("%d users have %d entries, %v", len(at), entries, err)
 	}
 }

@@ -28,24 +28,31 @@ const sentLasts = 24 * time.Hour
 // listed in two shards may be in two requests, and the second one must not claim again.
 func (q *Queue) Claim(ctx context.Context, requests []module.ClaimRequest) []module.Result[module.Claimed] {
 	results, nonces := make([]module.Result[module.Claimed], len(requests)), make([]string, len(requests))
-	calls, commands := make([]*redisclient.Call, len(requests)), make([]*redisclient.Command, len(requests))
-	for i, r := range requests {
-		nonces[i] = newNonce()
-		calls[i] = q.claimCall(r, nonces[i])
-		commands[i] = calls[i].Command()
-	}
+	calls, numbers, commands := []*redisclient.Call{}, []int{}, []*redisclient.Command{}
 	var settlements []settlement
-	for i, err := range q.writer.Do(ctx, commands...) {
+	for i, r := range requests {
+		if r.Limit == 0 {
+			if s := settlementOf(r, 0); s != nil {
+				settlements = append(settlements, *s)
+			}
+			continue
+		}
+		nonces[i] = newNonce()
+		call := q.claimCall(r, nonces[i])
+		calls, numbers, commands = append(calls, call), append(numbers, i), append(commands, call.Command())
+	}
+	for n, err := range q.writer.Do(ctx, commands...) {
+		i := numbers[n]
 		var reply []any
 		if err == nil {
-			reply, err = sliceOf(calls[i])
+			reply, err = sliceOf(calls[n])
 		}
 		var s *settlement
 		if err == nil {
 			results[i].Value, s, err = q.readClaimed(ctx, requests[i], nonces[i], reply)
 		}
 		if results[i].Err = err; redisclient.IsWrongType(err) {
-			results[i].Err, s = unreadable(err), unlisting(requests[i])
+			results[i].Err, s = unreadable(err), settlementOf(requests[i], -1)
 		}
 		if s != nil {
 			settlements = append(settlements, *s)
@@ -60,14 +67,14 @@ func unreadable(err error) error {
 	return fault.Wrap(fault.Database, "The stored notifications cannot be read.", err)
 }
 
-// unlisting removes the listing that a look took.
-func unlisting(r module.ClaimRequest) *settlement {
+// settlementOf settles the listing that a look took, for a user whose log is not read.
+func settlementOf(r module.ClaimRequest, delay time.Duration) *settlement {
 	l, found := r.Listed.(*listing)
 	if !found {
 		return nil
 	}
 	shard, score := l.known()
-	return &settlement{listing: l, shard: shard, score: score, delay: -1}
+	return &settlement{listing: l, shard: shard, score: score, delay: delay, fails: r.Fails}
 }
 
 func (q *Queue) claimCall(r module.ClaimRequest, nonce string) *redisclient.Call {
@@ -224,20 +231,19 @@ func (q *Queue) Complete(ctx context.Context, c *module.Claim, d module.Done) (l
 	if open := l.addOpen(-1); open <= 0 && score > 0 { // the host's last claim at the gate
 		args = append(args, l.others(c.Pusher)...)
 	}
-	call := complete.Call([]string{q.keys.UserLog(c.User)}, args...)
-	commands := []*redisclient.Command{call.Command()}
+	one := &listedCall{call: complete.Call([]string{q.keys.UserLog(c.User)}, args...)}
 	if d.Sent != "" {
 		var set *redis.StatusCmd
 		key := q.keys.Sent(c.User, c.Pusher)
-		commands = []*redisclient.Command{command(key, &set, func(ctx context.Context, to redisclient.Sender) *redis.StatusCmd {
+		one.before = command(key, &set, func(ctx context.Context, to redisclient.Sender) *redis.StatusCmd {
 			return to.Set(ctx, key, d.Sent, sentLasts)
-		}), commands[0]}
+		})
 	}
-	if err := q.completions.do(ctx, q, commands); err != nil {
+	if err := q.end(ctx, one); err != nil {
 		l.addOpen(1)
 		return 0, err
 	}
-	reply, err := sliceOf(call)
+	reply, err := sliceOf(one.call)
 	switch {
 	case err != nil || len(reply) != 2:
 		return 0, unavailable("complete", fmt.Errorf("%d replies: %w", len(reply), err))
@@ -246,7 +252,7 @@ func (q *Queue) Complete(ctx context.Context, c *module.Claim, d module.Done) (l
 	case number(reply[0]) > 0:
 		l.addOpen(1)
 	case number(reply[1]) == 1 && score > 0:
-		q.Index.remove(settlement{listing: l, shard: shard, score: score, delay: -1})
+		q.Index.removals.add(nil, settlement{listing: l, shard: shard, score: score, delay: -1}, removeAfter, q.Index.settle)
 	}
 	c.Number = d.To
 	return int(number(reply[0])), nil
@@ -282,14 +288,15 @@ func (q *Queue) Postpone(ctx context.Context, c *module.Claim, delay time.Durati
 	one := &listedCall{replied: fencedUnlessOne, entries: []*entry{e}}
 	one.call = postpone.Call([]string{q.keys.UserLog(c.User)}, c.Pusher, c.Nonce, c.Number, microseconds(delay), digest,
 		stored.TroubleText(trouble.Generation, trouble.Text), marked)
-	q.Index.sendListed(ctx, q.writer.Do, []*listedCall{one})
-	if one.err == nil || errors.Is(one.err, module.ErrFenced) {
-		l.addOpen(-1)
+	err := q.end(ctx, one)
+	if err != nil && !errors.Is(err, module.ErrFenced) {
+		return err
 	}
+	l.addOpen(-1)
 	if e.isListed && l.gate == c.Gate {
 		l.set(e.known())
 	}
-	return one.err
+	return err
 }
 
 // Renew implements [module.DeliveryQueue].

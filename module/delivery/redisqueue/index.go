@@ -29,7 +29,7 @@ type Index struct {
 
 	places   places
 	looks    looks
-	removals removals
+	removals batch[settlement]
 }
 
 // places has the master of each shard.
@@ -55,6 +55,11 @@ func (x *Index) masters(ctx context.Context) []*redis.Client {
 	return x.places.masters
 }
 
+// spread is how many shards of a master list its users, about: so few scripts list those of a
+// call. A user has one shard as long as the masters stay, since each further entry of a user makes
+// a look claim in vain.
+const spread = 4
+
 // shardOf returns a shard for a user: on the user's own master if there is one.
 func (x *Index) shardOf(ctx context.Context, user mxid.UserID, own *redis.Client) (shard int, isNear bool) {
 	return findShard(x.masters(ctx), user, func(master *redis.Client) bool { return master == own })
@@ -63,7 +68,8 @@ func (x *Index) shardOf(ctx context.Context, user mxid.UserID, own *redis.Client
 func findShard(masters []*redis.Client, user mxid.UserID, isGood func(*redis.Client) bool) (shard int, isFound bool) {
 	sum := fnv.New32a()
 	_, _ = sum.Write([]byte(user))
-	start := int(sum.Sum32() % uint32(len(masters)))
+	spread := min(spread, len(masters))
+	start := int(sum.Sum32()%uint32(spread)) * len(masters) / spread
 	for n := range masters {
 		if shard := (start + n) % len(masters); isGood(masters[shard]) {
 			return shard, true

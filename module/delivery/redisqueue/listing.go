@@ -102,6 +102,7 @@ type sender func(context.Context, ...*redisclient.Command) []error
 
 // listedCall is a call on a user's log, after which the user is listed.
 type listedCall struct {
+	before  *redisclient.Command // in the slot of the user, nil for none
 	call    *redisclient.Call
 	entries []*entry
 	replied func(reply []any) error // may change entries
@@ -111,25 +112,23 @@ type listedCall struct {
 }
 
 // sendListed makes calls, and lists their users after that. Listings travel in the same
-// pipeline if they are on the same master, which executes it in order: one script for all
-// users of the master. A call that was sent again may have come after its listing, which is
+// pipeline if they are on the same master, which executes it in order: a script for all users
+// of a shard. A call that was sent again may have come after its listing, which is
 // then repeated.
 func (x *Index) sendListed(ctx context.Context, do sender, all []*listedCall) {
 	commands, times := make([]*redisclient.Command, len(all)), make([]*atomic.Int32, len(all))
-	near, shards := map[int][]*entry{}, map[*redis.Client]int{}
+	near := map[int][]*entry{}
+	var before []*redisclient.Command
 	for i, one := range all {
 		commands[i], times[i] = counted(one.call)
+		if one.before != nil {
+			before = append(before, one.before)
+		}
 		for _, e := range one.entries {
 			if e.afterReply {
 				continue
 			}
-			own := x.pipelines.Master(ctx, x.keys.UserLog(e.user))
-			shard, isNear := shards[own]
-			if !isNear {
-				shard, isNear = x.shardOf(ctx, e.user, own)
-			}
-			if isNear {
-				shards[own] = shard
+			if shard, isNear := x.shardOf(ctx, e.user, x.pipelines.Master(ctx, x.keys.UserLog(e.user))); isNear {
 				near[shard] = append(near[shard], e)
 			}
 		}
@@ -139,13 +138,18 @@ func (x *Index) sendListed(ctx context.Context, do sender, all []*listedCall) {
 		lists = append(lists, x.listCall(shard, entries))
 		commands = append(commands, lists[len(lists)-1].command)
 	}
-	errs := do(ctx, commands...)
+	errs := do(ctx, append(before, commands...)...)
+	failed, errs := errs[:len(before)], errs[len(before):]
 	for i, l := range lists {
 		_ = l.finish(errs[len(all)+i]) // repeated below
 	}
 	var again []*entry
 	for i, one := range all {
-		if one.err, one.unconfirmed = apart(errs[i]); one.err == nil {
+		one.err, one.unconfirmed = apart(errs[i])
+		if one.before != nil {
+			one.err, failed = cmp.Or(failed[0], one.err), failed[1:]
+		}
+		if one.err == nil {
 			one.err = one.readReply()
 		}
 		for _, e := range one.entries {
@@ -351,31 +355,4 @@ func (x *Index) settle(ctx context.Context, all []settlement) {
 			s.set(s.shard, scores[n])
 		}
 	}
-}
-
-// removals are sent together, removeDelay after the first. If the host crashes in this time,
-// a look finds nothing to send.
-type removals struct {
-	mu      sync.Mutex
-	waiting []settlement
-}
-
-const removeDelay = 150 * time.Millisecond
-
-func (x *Index) remove(s settlement) {
-	x.removals.mu.Lock()
-	defer x.removals.mu.Unlock()
-	x.removals.waiting = append(x.removals.waiting, s)
-	if len(x.removals.waiting) == 1 {
-		time.AfterFunc(removeDelay, x.removeAll)
-	}
-}
-
-// removeAll has no caller's context, since it is for all callers.
-func (x *Index) removeAll() {
-	x.removals.mu.Lock()
-	all := x.removals.waiting
-	x.removals.waiting = nil
-	x.removals.mu.Unlock()
-	x.settle(context.Background(), all)
 }

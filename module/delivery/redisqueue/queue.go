@@ -48,10 +48,10 @@ type Queue struct {
 	connection
 	Index Index
 
-	completions completions
-	behind      behind
-	summed      summed
-	nonce       string // of this host, as the one that summarizes
+	ends   batch[end]
+	behind behind
+	summed summed
+	nonce  string // of this host, as the one that summarizes
 }
 
 // connection is what a queue and its index share.

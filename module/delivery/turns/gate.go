@@ -32,7 +32,7 @@ const (
 	maxProbeDelay = 5 * time.Second
 	tryEvery      = time.Second // interval of probes by users without failures
 	maxClosedLine = 64          // requests of a class that may wait at a closed gate
-	probeClaims   = 4           // users that a look returns for one probe
+	probeClaims   = 64          // users that a look returns for one probe
 	rampFirst     = 64          // requests in the first second after an outage; doubles each second
 	rampSeconds   = 6
 	blockedLasts  = time.Hour
@@ -76,11 +76,12 @@ type gate struct {
 	closures    []closure
 	closedAt    time.Time // zero if it is open
 	isBlocked   bool
-	failures    int       // of probes
-	tryAt       time.Time // the next probe, by a user without failures
-	probeAt     time.Time // the next probe, by any user
-	noLookUntil time.Time // the last look found no user for a probe
-	ramp        int       // requests in the second that began at rampAt
+	failures    int                // of probes
+	tryAt       time.Time          // the next probe, by a user without failures
+	probeAt     time.Time          // the next probe, by any user
+	noLookUntil time.Time          // the last look found no user for a probe
+	chosenAt    [classes]time.Time // when MayProbe chose a user
+	ramp        int                // requests in the second that began at rampAt
 	rampAt      time.Time
 }
 

@@ -179,6 +179,40 @@ func TestAClosedGateIsLookedForAProbe(t *testing.T) {
 	}
 }
 
+// A look returns many users of a closed gate. One whom the gate has answered is the next probe; a user who fails is one
+// later. The others have to wait.
+func TestOneUserOfEachClassProbesAClosedGate(t *testing.T) {
+	w := newWorld(t)
+	w.prove("g")
+	const known = "p0"
+	w.close("g")
+	g := w.gates["g"]
+	w.pass(tryEvery)
+	g.probeAt = w.now.Add(maxProbeDelay)
+	chosen := func() (users []string) {
+		for _, user := range []string{"u0", "u1", "new", "newer", known, "newest"} {
+			if w.MayProbe(w.now, user, "g", false) {
+				users = append(users, user)
+			}
+		}
+		return users
+	}
+	for n, want := range []string{fmt.Sprint("[new ", known, "]"), "[]", fmt.Sprint("[new ", known, "]"), fmt.Sprint("[u0 new ", known, "]")} {
+		if got := fmt.Sprint(chosen()); got != want {
+			t.Errorf("look %d: %s, want %s", n, got, want)
+		}
+		switch n {
+		case 1:
+			w.pass(tryEvery)
+		case 2:
+			w.pass(maxProbeDelay)
+		}
+	}
+	if m, _, _ := w.Claimable(w.now, "g"); m != 0 {
+		t.Errorf("a look returns %d, although there is nobody for a probe", m)
+	}
+}
+
 func TestRefusedRequestsArePutOffForLonger(t *testing.T) {
 	w := newWorld(t)
 	refused := func(users int) (last time.Duration) {

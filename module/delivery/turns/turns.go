@@ -372,7 +372,8 @@ lines:
 }
 
 // MayProbe reports whether a user whom a look has returned may have a request at a gate. At a
-// closed gate that is the next probe, or waits for it. Fails is as for [Scheduler.Admit].
+// closed gate that is the next probe: of each class, one user. A user whom the gate has answered
+// lately is found so among many others. Fails is as for [Scheduler.Admit].
 func (s *Scheduler) MayProbe(now time.Time, userName, gateName string, fails bool) bool {
 	g, u := s.gates[gateName], s.users[userName]
 	if g == nil || !g.isClosed() {
@@ -385,7 +386,12 @@ func (s *Scheduler) MayProbe(now time.Time, userName, gateName string, fails boo
 	if fails {
 		c = classFailing
 	}
-	return g.mayWaitForProbe(c, now)
+	if g.isProbeDue(c, now) && now.Sub(g.chosenAt[c]) >= tryEvery/2 {
+		g.chosenAt[c] = now
+		return true
+	}
+	g.noLookUntil = now.Add(tryEvery)
+	return false
 }
 
 // classOf returns the class of a request, by its user's experience at the gate.
@@ -636,10 +642,12 @@ func (s *Scheduler) IsOpen(gate string) bool {
 	return !s.isHeld(gate) && (g == nil || !g.isClosed())
 }
 
-// IsWell reports whether a gate is open, and has not failed for several users since its last
-// success. If it has, their failures are the gateway's.
-func (s *Scheduler) IsWell(gate string) bool {
-	return s.IsOpen(gate) && (s.gates[gate] == nil || s.gates[gate].failed.len() < closeUsers)
+// IsWell reports whether a failure at a gate is the pusher's: the gate is open, and has not failed
+// for several users since its last success, or has accepted something since the pusher failed
+// before. Last is the time since then, 0 for none.
+func (s *Scheduler) IsWell(now time.Time, gate string, last time.Duration) bool {
+	g := s.gates[gate]
+	return s.IsOpen(gate) && (g == nil || g.failed.len() < closeUsers || g.answered.After(now.Add(-last)))
 }
 
 // ClosedFor returns for how long a gate was closed since a time.
