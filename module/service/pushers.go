@@ -23,14 +23,20 @@ type pusherService struct {
 	accounts module.Accounts
 }
 
+// List reads the pushers again after their entries if these have changed since: if the pushers
+// have not changed, the result is what was visible at one moment.
 func (s *pusherService) List(ctx context.Context, user mxid.UserID) (pusher.List, error) {
 	list, err := s.store.Load(ctx, user)
-	if err != nil {
-		return list, err
+	for err == nil {
+		one, read := map[mxid.UserID]module.Result[pusher.List]{user: {Value: list}}, list
+		if s.pushkeys.judge(ctx, one) {
+			return one[user].Value, nil
+		}
+		if list, err = s.store.Load(ctx, user); err == nil && list.Equal(read) {
+			return one[user].Value, nil
+		}
 	}
-	one := map[mxid.UserID]module.Result[pusher.List]{user: {Value: list}}
-	s.pushkeys.judge(ctx, one)
-	return one[user].Value, nil
+	return pusher.List{}, err
 }
 
 func (s *pusherService) Set(ctx context.Context, user mxid.UserID, p pusher.Pusher, others pusher.Others) error {

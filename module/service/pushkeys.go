@@ -143,7 +143,8 @@ func (k pushkeys) loadEntries(ctx context.Context, keys []pusher.Digest) map[pus
 
 // judge removes pushers that are not visible from lists, see [pusher.Entry.Shows]. A pusher
 // whose entry cannot be read stays: two faults have to meet before it is another user's.
-func (k pushkeys) judge(ctx context.Context, all map[mxid.UserID]module.Result[pusher.List]) {
+// Settled is false if a user has changed an entry since the pusher was stored.
+func (k pushkeys) judge(ctx context.Context, all map[mxid.UserID]module.Result[pusher.List]) (settled bool) {
 	users, keys := slices.Collect(maps.Keys(all)), make([]pusher.Digest, 0, len(all))
 	for _, user := range users {
 		list := all[user].Value
@@ -152,10 +153,11 @@ func (k pushkeys) judge(ctx context.Context, all map[mxid.UserID]module.Result[p
 		}
 	}
 	if len(keys) == 0 || k.Pushkeys == nil {
-		return
+		return true
 	}
 	entries := k.loadEntries(ctx, keys)
 	var unread error
+	settled = true
 	for _, user := range users {
 		list := all[user].Value
 		hidden := list.Remove(func(p pusher.Pusher) bool {
@@ -163,8 +165,10 @@ func (k pushkeys) judge(ctx context.Context, all map[mxid.UserID]module.Result[p
 			keys = keys[1:]
 			if entry.Err != nil {
 				unread = entry.Err
+				return false
 			}
-			return entry.Err == nil && !entry.Value.Shows(user, p.Claim)
+			settled = settled && entry.Value.Number(user) == p.Claim
+			return !entry.Value.Shows(user, p.Claim)
 		})
 		if len(hidden) > 0 {
 			all[user] = module.Result[pusher.List]{Value: list, Err: all[user].Err}
@@ -173,6 +177,7 @@ func (k pushkeys) judge(ctx context.Context, all map[mxid.UserID]module.Result[p
 	if unread != nil && ctx.Err() == nil {
 		k.reportUnread(unread)
 	}
+	return settled
 }
 
 // reportUnread reports an entry that could not be read, once in half a minute.

@@ -914,6 +914,63 @@ func TestEntriesThatHangDelayReadersShortly(t *testing.T) {
 	})
 }
 
+// lateIndex calls late before it reads entries, once.
+type lateIndex struct {
+	module.PushkeyIndex
+	late func()
+}
+
+func (l *lateIndex) LoadMany(ctx context.Context, keys []pusher.Digest) map[pusher.Digest]module.Result[pusher.Entry] {
+	if late := l.late; late != nil {
+		l.late = nil
+		late()
+	}
+	return l.PushkeyIndex.LoadMany(ctx, keys)
+}
+
+// A list is as it was at one moment, although its entries are read after it. Here a pusher is set again, another one
+// is added, and the first one is removed or taken, between both reads.
+func TestAListIsOfOneMoment(t *testing.T) {
+	t.Parallel()
+	for name, lose := range map[string]func(context.Context, module.PusherService) error{
+		"removed": func(ctx context.Context, s module.PusherService) error { return s.Delete(ctx, alice, thePushkey) },
+		"taken": func(ctx context.Context, s module.PusherService) error {
+			return s.Set(ctx, bob, pusherOf("en"), pusher.RemoveOthers)
+		},
+	} {
+		m := newMemory()
+		index := &lateIndex{PushkeyIndex: m.index()}
+		pushers := service.New(module.Stores{Pushers: m, Pushkeys: index}, nil, usual()).Pushers()
+		set := func(key, lang string) {
+			p := pusherOf(lang)
+			p.Pushkey = key
+			if err := pushers.Set(t.Context(), alice, p, pusher.RemoveOthers); err != nil {
+				t.Fatal(err)
+			}
+		}
+		set(thePushkey.Pushkey, "en")
+		set("second", "en")
+		index.late = func() {
+			if err := pushers.Delete(t.Context(), alice, thePushkey); err != nil {
+				t.Fatal(err)
+			}
+			set(thePushkey.Pushkey, "de")
+			set("third", "en")
+			if err := lose(t.Context(), pushers); err != nil {
+				t.Fatal(err)
+			}
+		}
+		list, err := pushers.List(t.Context(), alice)
+		var got []string
+		for _, p := range list.All() {
+			got = append(got, p.Pushkey)
+		}
+		if err != nil || !slices.Equal(got, []string{"second", "third"}) {
+			t.Errorf("%s: got %v, %v", name, got, err)
+		}
+	}
+}
+
 func TestClaimsHaveTheTimeOfTheStores(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2001, 2, 3, 4, 5, 6, 7000, time.UTC)

@@ -631,7 +631,7 @@ func (c *contract) givesBack() {
 }
 
 func (c *contract) staysInPlace() {
-	one := c.begin(note(1), 4*short, "a")[0]
+	one := c.begin(note(1), long, "a")[0]
 	c.add(note(2), "a", "b")
 	trouble := module.Trouble{Generation: 7, Text: "begun"}
 	for range 2 { // a repetition changes nothing
@@ -640,6 +640,7 @@ func (c *contract) staysInPlace() {
 		}
 	}
 	c.wantBusy("a")
+	c.postpone(c.q, one, 0, trouble, false)
 	taken := c.claim(c.other, "a")
 	if taken.Trouble != trouble || metas(taken.Notifications) != "1" {
 		c.Errorf("claimed %+v", taken)
