@@ -78,7 +78,9 @@ func (n notifications) start(w *world) func(context.Context, *strike) (history, 
 		w.t.Fatal(err)
 	}
 	for user := range chaosPushers + chaosHosts {
-		if err := push.Pushers.Set(w.t.Context(), chaosMember(user), pusherAt(gateway.url, string(chaosMember(user))), pusher.KeepOthers); err != nil {
+		if err := persist(func() error {
+			return push.Pushers.Set(w.t.Context(), chaosMember(user), pusherAt(gateway.url, string(chaosMember(user))), pusher.KeepOthers)
+		}); err != nil {
 			w.t.Fatal(err)
 		}
 	}

@@ -43,6 +43,9 @@ func TestStandalone(t *testing.T) {
 	t.Logf("two answers without Redis took %v", time.Since(start))
 	d.expect("GET", "/healthz", "", "", 200, "ok")
 	server.Start()
+	for deadline := time.Now().Add(time.Minute); d.do("GET", rulesPath, "demo-alice", "").status == 503 && time.Now().Before(deadline); {
+		time.Sleep(10 * time.Millisecond) // the client dials once a second
+	}
 	d.useAsNewUser("demo-bob")
 
 	if status := d.stop(); status != exitOK {
