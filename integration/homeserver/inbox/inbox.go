@@ -25,22 +25,21 @@ const (
 type Inbox struct {
 	server   *smtp.Server
 	listener net.Listener
-	arrived  func()
 
-	mu    sync.Mutex
-	mails []Mail // the oldest first
-	size  int    // bytes of mails
-	count int    // of all mails so far
+	mu      sync.Mutex
+	mails   []Mail // the oldest first
+	size    int    // bytes of mails
+	count   int    // of all mails so far
+	changed chan struct{}
 }
 
-// Start starts a server on a free port of this machine. It calls arrived after each mail,
-// from several goroutines.
-func Start(arrived func()) (*Inbox, error) {
+// Start starts a server on a free port of this machine.
+func Start() (*Inbox, error) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, fmt.Errorf("inbox: %w", err)
 	}
-	i := &Inbox{listener: listener, arrived: arrived}
+	i := &Inbox{listener: listener, changed: make(chan struct{})}
 	i.server = smtp.NewServer(smtp.BackendFunc(func(*smtp.Conn) (smtp.Session, error) { return &session{inbox: i}, nil }))
 	i.server.Domain = "localhost"
 	i.server.MaxMessageBytes = maxMailBytes
@@ -57,12 +56,16 @@ func (i *Inbox) Address() string { return i.listener.Addr().String() }
 // Close stops the server and ends its connections.
 func (i *Inbox) Close() error { return i.server.Close() }
 
-// Since returns the mails after the first n that are still there, and the number of all mails.
-func (i *Inbox) Since(n int) (mails []Mail, count int) {
+// Since returns the mails after the first n that are still there, and the number of all mails. The inbox closes changed
+// at the next mail. Without an inbox there are no mails.
+func (i *Inbox) Since(n int) (mails []Mail, count int, changed <-chan struct{}) {
+	if i == nil {
+		return nil, 0, nil
+	}
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	missed := max(0, min(i.count-n, len(i.mails)))
-	return append(mails, i.mails[len(i.mails)-missed:]...), i.count
+	return append(mails, i.mails[len(i.mails)-missed:]...), i.count, i.changed
 }
 
 // Find returns the mail with this id.
@@ -79,6 +82,7 @@ func (i *Inbox) Find(id string) (Mail, bool) {
 
 func (i *Inbox) add(m Mail) {
 	i.mu.Lock()
+	defer i.mu.Unlock()
 	i.mails = append(i.mails, m)
 	i.size += m.size()
 	for len(i.mails) > maxMails || i.size > maxBytes {
@@ -86,8 +90,8 @@ func (i *Inbox) add(m Mail) {
 		i.mails = i.mails[1:]
 	}
 	i.count++
-	i.mu.Unlock()
-	i.arrived()
+	close(i.changed)
+	i.changed = make(chan struct{})
 }
 
 // session is a connection. The server calls its methods one at a time.

@@ -15,20 +15,14 @@ const example = "From: Demo <no-reply@example.org>\r\nTo: <alice@example.org>\r\
 	"--b\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Transfer-Encoding: quoted-printable\r\n\r\nTea =E2=98=95=\r\n!\r\n" +
 	"--b\r\nContent-Type: text/html; charset=utf-8\r\nContent-Transfer-Encoding: base64\r\n\r\nPHA+VGVh\r\nPC9wPg==\r\n--b--\r\n"
 
-func start(t *testing.T) (i *Inbox, arrived chan bool) {
+func start(t *testing.T) *Inbox {
 	t.Helper()
-	arrived = make(chan bool, 1)
-	i, err := Start(func() {
-		select {
-		case arrived <- true:
-		default:
-		}
-	})
+	i, err := Start()
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { i.Close() })
-	return i, arrived
+	return i
 }
 
 func (i *Inbox) send(text string) error {
@@ -37,12 +31,13 @@ func (i *Inbox) send(text string) error {
 
 func TestAMailArrives(t *testing.T) {
 	t.Parallel()
-	i, arrived := start(t)
+	i := start(t)
+	_, _, changed := i.Since(0)
 	if err := i.send(example); err != nil {
 		t.Fatal(err)
 	}
-	<-arrived
-	mails, count := i.Since(0)
+	<-changed
+	mails, count, _ := i.Since(0)
 	if len(mails) != 1 || count != 1 {
 		t.Fatalf("got %d of %d mails", len(mails), count)
 	}
@@ -58,14 +53,14 @@ func TestAMailArrives(t *testing.T) {
 	if _, ok := i.Find(""); ok {
 		t.Error("a mail without an id is found")
 	}
-	if news, _ := i.Since(count); len(news) != 0 {
+	if news, _, _ := i.Since(count); len(news) != 0 {
 		t.Errorf("got %d mails again", len(news))
 	}
 }
 
 func TestMailsThatCannotBeReadAreRefused(t *testing.T) {
 	t.Parallel()
-	i, _ := start(t)
+	i := start(t)
 	nested := "Subject: x\r\n"
 	for n := range maxDepth + 1 {
 		nested += fmt.Sprintf("Content-Type: multipart/mixed; boundary=b%d\r\n\r\n--b%[1]d\r\n", n)
@@ -82,20 +77,20 @@ func TestMailsThatCannotBeReadAreRefused(t *testing.T) {
 			t.Errorf("%s: got %v", name, err)
 		}
 	}
-	if _, count := i.Since(0); count != 0 {
+	if _, count, _ := i.Since(0); count != 0 {
 		t.Errorf("%d mails arrived", count)
 	}
 }
 
 func TestTheLastMailsStay(t *testing.T) {
 	t.Parallel()
-	i, _ := start(t)
+	i := start(t)
 	for n := range maxMails + 3 {
 		if err := i.send(fmt.Sprintf("Subject: %d\r\n\r\nx\r\n", n)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if mails, count := i.Since(0); len(mails) != maxMails || count != maxMails+3 || mails[0].Subject != "3" {
+	if mails, count, _ := i.Since(0); len(mails) != maxMails || count != maxMails+3 || mails[0].Subject != "3" {
 		t.Errorf("got %d of %d, from %q on", len(mails), count, mails[0].Subject)
 	}
 	large := "Subject: large\r\n\r\n" + strings.Repeat(strings.Repeat("x", 98)+"\r\n", 250_000/100)
@@ -104,7 +99,7 @@ func TestTheLastMailsStay(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if mails, _ := i.Since(0); len(mails) != maxBytes/250_000 || i.size > maxBytes {
+	if mails, _, _ := i.Since(0); len(mails) != maxBytes/250_000 || i.size > maxBytes {
 		t.Errorf("%d large mails with %d bytes stay", len(mails), i.size)
 	}
 }
