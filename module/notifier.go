@@ -207,7 +207,8 @@ type DeliveryQueue interface {
 	// end of the log: the number of the next notification to be appended.
 	Read(ctx context.Context, c *Claim, limit int) (all []Notification, end int64, err error)
 
-	// Complete moves a claimed pusher to a later place, and replaces its trouble. It returns
+	// Complete moves a claimed pusher to a later place, and replaces its trouble; in its present
+	// place, where something waits, it only replaces the trouble. It returns
 	// how many numbers are left up to the end of the log; Cut may have taken some of them. At
 	// the end, the pusher has nothing to send any more, and its claim ends. To drop what a
 	// pusher has to send, complete it up to an end that was read before.
@@ -246,9 +247,9 @@ type DeliveryQueue interface {
 	// every 15 s, it may do so for one; see [QueueSummary.Elsewhere]. Its cost is bounded: with
 	// more than 1,000 users, or hundreds of gates, it is an estimate. It leaves out a part of
 	// the queue that cannot be read; see [QueueSummary.Refused].
-	// IsAlone reports whether a pusher's trouble concerns this pusher only, not the whole
-	// gateway.
-	Summary(ctx context.Context, isAlone func(Trouble) bool) (QueueSummary, error)
+	// IsAlone reports whether a pusher at a gate waits for a reason of its own, which is not the
+	// gateway's. A pusher at a gate without a name is left out.
+	Summary(ctx context.Context, isAlone func(gate string, t Trouble) bool) (QueueSummary, error)
 }
 
 // A repetition of [Notifier.Notify] after a lost reply has no effect for a user for

@@ -75,6 +75,9 @@ type Config struct {
 
 	// BadgeDelay is how long UpdateBadges waits for further changes. Default 3 s.
 	BadgeDelay time.Duration
+
+	// Mail is for hosts with [Seams.Mail].
+	Mail MailConfig
 }
 
 // DefaultConfig returns the defaults.
@@ -86,6 +89,7 @@ func DefaultConfig() Config {
 		MaxBacklog: 100, MaxUserBytes: 256 << 10,
 		MaxNotificationBytes: 8 << 10, MaxEventBytes: 64 << 10,
 		Content: FullContent, BadgeDelay: 3 * time.Second,
+		Mail: MailConfig{Delay: 10 * time.Minute, Repeat: 23 * time.Hour, MaxEvents: 20, Content: FullContent},
 	}
 }
 
@@ -103,6 +107,7 @@ func (c Config) Validate() error {
 		{"MaxUserBytes", c.MaxUserBytes, 1 << 10, 1 << 30},
 		{"MaxNotificationBytes", c.MaxNotificationBytes, 1 << 10, 512 << 10},
 		{"MaxEventBytes", c.MaxEventBytes, 1 << 10, 512 << 10},
+		{"Mail.MaxEvents", c.Mail.MaxEvents, 1, 200},
 	} {
 		if f.value < f.least || f.value > f.most {
 			faults = append(faults, fmt.Errorf("%s is %d, want %d to %d", f.name, f.value, f.least, f.most))
@@ -117,6 +122,8 @@ func (c Config) Validate() error {
 		{"MaxAge", c.MaxAge, time.Second, 30 * 24 * time.Hour},
 		{"CallAge", c.CallAge, time.Second, content.MaxCallAge},
 		{"BadgeDelay", c.BadgeDelay, 0, time.Minute},
+		{"Mail.Delay", c.Mail.Delay, time.Second, 12 * time.Hour},
+		{"Mail.Repeat", c.Mail.Repeat, 0, maxRepeat},
 	} {
 		if f.value < f.least || f.value > f.most {
 			faults = append(faults, fmt.Errorf("%s is %v, want %v to %v", f.name, f.value, f.least, f.most))
@@ -124,6 +131,9 @@ func (c Config) Validate() error {
 	}
 	if c.Content != FullContent && c.Content != NamesOnly && c.Content != NoNames {
 		faults = append(faults, fmt.Errorf("%s is %q, want %q, %q or %q", "Content", c.Content, FullContent, NamesOnly, NoNames))
+	}
+	if c.Mail.Content != FullContent && c.Mail.Content != NamesOnly {
+		faults = append(faults, fmt.Errorf("%s is %q, want %q or %q", "Mail.Content", c.Mail.Content, FullContent, NamesOnly))
 	}
 	return errors.Join(faults...)
 }

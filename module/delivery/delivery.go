@@ -33,6 +33,9 @@ type Delivery struct {
 	observer  observe.Observer
 	hasUnread bool
 	hasDelays bool
+	mailer    module.Mailer
+	composer  module.MailComposer
+	confirm   func(context.Context, mxid.UserID, string) (bool, error)
 
 	pushers *gather[mxid.UserID, module.Result[pusher.List]] // not cached
 	states  *gather[module.UserEvent, module.Result[module.UnreadState]]
@@ -63,6 +66,16 @@ type Seams struct {
 	Unread    module.Unread    // nil if the host has none
 	Attention module.Attention // nil if the host has none
 
+	// Mailer sends mails to pushers of kind email, MailComposer writes them. Without a Mailer
+	// they get nothing.
+	Mailer       module.Mailer
+	MailComposer module.MailComposer
+
+	// ConfirmAddress reports whether an address is the user's, as [pusher.Policy.Email]. It is
+	// called before each mail. If the address is not the user's, the pusher is removed; after an
+	// error, the mail waits. Nil confirms all addresses.
+	ConfirmAddress func(ctx context.Context, user mxid.UserID, address string) (bool, error)
+
 	// Slow is how long an answer of the queue may take that waits for replicas or a disk.
 	Slow time.Duration
 
@@ -79,6 +92,9 @@ func New(seams Seams, cfg Config) (*Delivery, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("delivery: %w", err)
 	}
+	if seams.Mailer != nil && cfg.Mail.Delay+cfg.Mail.Repeat > cfg.MaxAge {
+		return nil, fmt.Errorf("delivery: %w", errMailAge)
+	}
 	if seams.Now == nil {
 		seams.Now = time.Now
 	}
@@ -88,10 +104,12 @@ func New(seams Seams, cfg Config) (*Delivery, error) {
 		parts: parts.New(seams.Queue.Parts, seams.Slow),
 		clock: seams.Now, observer: seams.Observer,
 		hasUnread: seams.Unread != nil, hasDelays: seams.Attention != nil,
+		mailer: seams.Mailer, composer: seams.MailComposer, confirm: seams.ConfirmAddress,
 		stopping: make(chan struct{}),
 		gates:    newGates(turns.Config{MaxInFlight: cfg.MaxInFlight, MaxPerGate: cfg.MaxPerGateway, Random: rand.Float64}),
 		failures: &failures{observer: seams.Observer, reported: map[string]time.Time{}},
 	}
+	d.limits.Mail = seams.Mailer != nil
 	d.audience = &audience{seams.Feed, seams.Host, d.parts, seams.Observer}
 	d.summaries = &summaries{queue: seams.Queue, failures: d.failures}
 	d.claims = &claims{queue: seams.Queue, failures: d.failures, own: map[pusherName]*claimed{}}

@@ -40,6 +40,8 @@ type world struct {
 	overlaps  int
 	unread    module.Unread
 	attention module.Attention
+	mailbox   *mailbox      // nil without mail
+	mailer    module.Mailer // of the next host, nil for the mailbox
 	dropped   map[DropReason]int
 	counts    map[string]int // by event and label
 	reports   []observe.Problem
@@ -85,10 +87,17 @@ func (w *world) host() *Delivery {
 // stopped returns a host that does not send.
 func (w *world) stopped(queue module.DeliveryQueue, gateway module.Gateway) *Delivery {
 	w.t.Helper()
-	d, err := New(Seams{
+	seams := Seams{
 		Queue: queue, Gateway: gateway, Host: &worldHost{w: w}, Feed: newFeed(w.t, worldRules{}), Unread: w.unread, Attention: w.attention,
 		Observer: worldObserver{observe.None, w},
-	}, w.cfg)
+	}
+	if w.mailbox != nil {
+		seams.Mailer, seams.MailComposer, seams.ConfirmAddress = w.mailbox, w.mailbox, w.mailbox.confirm
+		if w.mailer != nil {
+			seams.Mailer = w.mailer
+		}
+	}
+	d, err := New(seams, w.cfg)
 	if err != nil {
 		w.t.Fatal(err)
 	}

@@ -70,9 +70,10 @@ func SplitGate(gate string) (gateway, app string) {
 }
 
 // GatewayOf returns the [GatewayName] of a pusher. Ok is false for a pusher without
-// notifications: its kind is not http, it is disabled, or its URL is invalid.
+// notifications: its kind is unknown, it is disabled, or its URL or address is invalid. A
+// pusher of kind email has the gateway "mail://" and the domain of its address.
 func GatewayOf(user mxid.UserID, p pusher.Pusher) (name string, ok bool) {
-	d, ok := content.ReadTarget(user, p, content.Limits{})
+	d, ok := content.ReadTarget(user, p, content.Limits{Mail: true})
 	if !ok {
 		return "", false
 	}

@@ -83,7 +83,11 @@ func (h *handover) additionFor(user mxid.UserID, list pusher.List) *addition {
 	for _, p := range list.All() {
 		if target, ok := content.ReadTarget(user, p, h.d.limits); ok {
 			isIDOnly = isIDOnly && target.IsIDOnly()
-			a.addTarget(target, 0)
+			delay := time.Duration(0)
+			if target.IsMail {
+				delay = h.d.cfg.Mail.Delay
+			}
+			a.addTarget(target, delay)
 		}
 	}
 	if len(a.targets) == 0 {

@@ -24,19 +24,28 @@ type posted struct {
 	took    time.Duration
 }
 
-// post sends a request, and renews the claim while it is in flight. It cancels the
+// post sends a notification.
+func (s *sending) post(life context.Context, body []byte, trace string) posted {
+	return s.request(life, trace, func(ctx context.Context) (p posted) {
+		answer, err := s.d.gateway.Post(ctx, s.target.URL, body)
+		p.answer, p.class = answer, classOf(err)
+		p.verdict = content.Judge(answer, p.class, s.target.Key.Pushkey)
+		return p
+	})
+}
+
+// request makes a request, and renews the claim while it is in flight. It cancels the
 // request when the claim lapses, because then another host may send it.
-func (s *sending) post(life context.Context, body []byte, trace string) (p posted) {
+func (s *sending) request(life context.Context, trace string, do func(context.Context) posted) (p posted) {
 	traced, end := s.d.observer.BeginPost(life, s.target.Gateway, trace)
 	ctx, cancel := context.WithTimeout(traced, s.d.cfg.RequestTimeout)
 	defer cancel()
 	began := time.Now()
 	r := &renewal{s: s, turn: s.turn, life: life, cutOff: cancel, began: began}
 	r.begin()
-	answer, err := s.d.gateway.Post(ctx, s.target.URL, body)
-	p = posted{answer: answer, class: classOf(err), took: time.Since(began), isLost: r.end()}
-	p.verdict = content.Judge(answer, p.class, s.target.Key.Pushkey)
-	end(string(outcomeOf(p.verdict, p.class)), answer.Status)
+	p = do(ctx)
+	p.took, p.isLost = time.Since(began), r.end()
+	end(string(outcomeOf(p.verdict, p.class)), p.answer.Status)
 	return p
 }
 

@@ -120,7 +120,7 @@ func TestABlockedGatewayIsSeenAsBlocked(t *testing.T) {
 // fullQueue refuses writes.
 type fullQueue struct{ module.DeliveryQueue }
 
-func (q fullQueue) Summary(ctx context.Context, isAlone func(module.Trouble) bool) (module.QueueSummary, error) {
+func (q fullQueue) Summary(ctx context.Context, isAlone func(string, module.Trouble) bool) (module.QueueSummary, error) {
 	s, err := q.DeliveryQueue.Summary(ctx, isAlone)
 	s.Refused = refusal("OOM command not allowed when used memory > 'maxmemory'.")
 	return s, err

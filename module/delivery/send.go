@@ -69,11 +69,16 @@ func (s *sending) run(life context.Context) {
 		return
 	}
 	for life.Err() == nil && !s.d.isStopping() {
-		if len(s.known) == 0 {
-			if !s.readMore(life) {
-				return
-			}
-		} else if !s.sendFirst(life) {
+		goOn := false
+		switch {
+		case s.target != nil && s.target.IsMail:
+			goOn = s.sendMail(life)
+		case len(s.known) == 0:
+			goOn = s.readMore(life)
+		default:
+			goOn = s.sendFirst(life)
+		}
+		if !goOn {
 			return
 		}
 	}
@@ -118,6 +123,8 @@ func (s *sending) sendFirst(life context.Context) bool {
 		return goOn
 	}
 	switch {
+	case s.target.IsMail:
+		return true
 	case !s.takeTurn(life):
 		return false
 	case n.Priority == module.CountsOnly:
@@ -244,8 +251,8 @@ func (s *sending) endTurnAfter(v content.Verdict, class content.Class, wait time
 		result = turns.Throttled
 	case v == content.Blocked:
 		result = turns.Blocked
-	case v == content.Failed && (class == content.ClassDNS || class == content.ClassRefused):
-		result = turns.Unreached
+	case v == content.Failed && (class == content.ClassDNS || class == content.ClassRefused) && !content.IsMailGate(s.turn.Gate):
+		result = turns.Unreached // a mail server is no sign that this host is cut off
 	case v == content.Failed:
 		result = turns.Failed
 	}
@@ -402,7 +409,11 @@ func (s *sending) notDelivered(life context.Context, p posted, number int64) boo
 		return false
 	}
 	failing := now.Sub(time.UnixMilli(trouble.Since))
-	s.postpone(content.RetryIn(p.verdict, p.answer, trouble.Attempts, failing, rand.Float64()))
+	wait := content.RetryIn(p.verdict, p.answer, trouble.Attempts, failing, rand.Float64())
+	if s.target.IsMail && p.verdict != content.Throttled {
+		wait = min(wait*mailPatience, maxMailWait)
+	}
+	s.postpone(wait)
 	return false
 }
 

@@ -44,7 +44,9 @@ func (s *summaries) read(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, queueTimeout)
 	defer cancel()
 	began := time.Now()
-	summary, err := s.queue.Summary(ctx, func(t module.Trouble) bool { return content.ReadTrouble(t).IsAlone() })
+	summary, err := s.queue.Summary(ctx, func(gate string, t module.Trouble) bool {
+		return content.IsMailGate(gate) || content.ReadTrouble(t).IsAlone() // a mail waits by itself
+	})
 	if failed := cmp.Or(err, summary.Refused); failed != nil && ctx.Err() != context.Canceled {
 		s.failures.add("read what waits", failed)
 	}

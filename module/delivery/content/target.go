@@ -41,6 +41,8 @@ type Target struct {
 	URL      string
 	Gateway  string // see [GatewayName]
 	NoCounts bool   // the app counts itself (MSC4076)
+	IsMail   bool   // its pushkey is an address; it gets mails instead of notifications
+	Lang     string
 	data     string // JSON object without url
 	idOnly   bool
 }
@@ -60,14 +62,22 @@ func (d *Target) Gate() string {
 	return name
 }
 
-// ReadTarget returns false for a pusher without notifications: its kind is not http, it
-// is disabled, or its URL is invalid.
+// ReadTarget returns false for a pusher without notifications: its kind is unknown, or email
+// without mail, it is disabled, or its URL or address is invalid.
 func ReadTarget(user mxid.UserID, p pusher.Pusher, l Limits) (d *Target, ok bool) {
-	if p.Kind != pusher.HTTP || !p.Enabled() {
-		return nil, false
-	}
 	d = &Target{
-		ID: PusherID(user, p.Key), Key: p.Key, Name: p.Device, SetAt: p.SetAt, NoCounts: slices.Contains(l.NoCounts, p.Key.AppID),
+		ID: PusherID(user, p.Key), Key: p.Key, Name: p.Device, SetAt: p.SetAt, NoCounts: slices.Contains(l.NoCounts, p.Key.AppID), Lang: p.Lang,
+	}
+	switch {
+	case !p.Enabled():
+		return nil, false
+	case p.Kind == pusher.Email && l.Mail:
+		d.IsMail, d.NoCounts, d.Name = true, true, "" // it is the user's, not a device's
+		at := strings.LastIndexByte(p.Pushkey, '@')
+		d.Gateway, ok = GatewayName(mailScheme + "://" + p.Pushkey[at+1:])
+		return d, ok && at > 0
+	case p.Kind != pusher.HTTP:
+		return nil, false
 	}
 	d.readData(p.Data)
 	for _, m := range p.Extra {
@@ -77,8 +87,14 @@ func ReadTarget(user mxid.UserID, p pusher.Pusher, l Limits) (d *Target, ok bool
 	return d, ok
 }
 
-// GatewayName returns scheme, host and port of a URL in canonical form. Ok is false for
-// an invalid URL.
+// mailScheme begins the names of gateways of mail, one for each domain of addresses.
+const mailScheme = "mail"
+
+// IsMailGate reports whether a gate is of pushers that get mails.
+func IsMailGate(gate string) bool { return strings.HasPrefix(gate, mailScheme+"://") }
+
+// GatewayName returns scheme, host and port of a URL in canonical form, or "mail://" and a
+// domain. Ok is false for an invalid URL.
 func GatewayName(of string) (name string, ok bool) {
 	u, err := url.Parse(of)
 	if err != nil {
@@ -91,6 +107,8 @@ func GatewayName(of string) (name string, ok bool) {
 	switch {
 	case host == "":
 		return "", false
+	case scheme == mailScheme && port == "":
+		return mailScheme + "://" + strings.ToLower(host), true
 	case port == "" && scheme == "http":
 		port = "80"
 	case port == "":

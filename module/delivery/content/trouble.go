@@ -25,7 +25,13 @@ type Trouble struct {
 	Fails   int   `json:"f,omitempty"` // its failures while its gateway was well
 	IDOnly  bool  `json:"o,omitempty"` // send it as event_id_only
 	Delayed int64 `json:"d,omitempty"` // the number of the notification that module.Attention delayed
+
+	// Mail is the end of the notifications of a mail that is being sent, MailFailed after a failure.
+	Mail int64 `json:"m,omitempty"`
 }
+
+// MailFailed says that no server has accepted the mail. The next try has all that waits.
+const MailFailed = -1
 
 // Stored returns the stored form.
 func (t Trouble) Stored() module.Trouble {

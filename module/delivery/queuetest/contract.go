@@ -630,6 +630,31 @@ func (c *contract) givesBack() {
 	}
 }
 
+func (c *contract) staysInPlace() {
+	one := c.begin(note(1), 4*short, "a")[0]
+	c.add(note(2), "a", "b")
+	trouble := module.Trouble{Generation: 7, Text: "begun"}
+	for range 2 { // a repetition changes nothing
+		if left := c.complete(c.q, one, module.Done{To: one.Number, Trouble: trouble}); left != 2 {
+			c.Errorf("%d are left", left)
+		}
+	}
+	c.wantBusy("a")
+	taken := c.claim(c.other, "a")
+	if taken.Trouble != trouble || metas(taken.Notifications) != "1" {
+		c.Errorf("claimed %+v", taken)
+	}
+	c.wantFenced("another host has it", func() error {
+		_, err := c.q.Complete(c.Context(), one, module.Done{To: one.Number})
+		return err
+	})
+	c.complete(c.other, taken.Claim, module.Done{To: taken.Claim.Number, Trouble: trouble})
+	c.wantNext(c.other, taken.Claim, "1 2")
+	c.next(c.other, taken.Claim)
+	c.next(c.other, taken.Claim)
+	c.claim(c.q, "b")
+}
+
 func (c *contract) drops() {
 	one := c.begin(note(1), long, "a")[0]
 	c.add(note(2), "a")
@@ -811,7 +836,7 @@ func (c *contract) summarizes() {
 	summary := func() (s module.QueueSummary) {
 		c.Helper()
 		c.persist(func() (err error) {
-			s, err = c.q.Summary(c.Context(), func(t module.Trouble) bool { return t.Text == "alone" })
+			s, err = c.q.Summary(c.Context(), func(gate string, t module.Trouble) bool { return gate == c.gate && t.Text == "alone" })
 			return err
 		})
 		if s.Refused != nil {

@@ -625,7 +625,7 @@ func (m *Memory) HeldGateways(ctx context.Context) (names []string, err error) {
 }
 
 // Summary implements [module.DeliveryQueue].
-func (m *Memory) Summary(ctx context.Context, isAlone func(module.Trouble) bool) (s module.QueueSummary, err error) {
+func (m *Memory) Summary(ctx context.Context, isAlone func(gate string, t module.Trouble) bool) (s module.QueueSummary, err error) {
 	if err := m.begin(ctx, "summary"); err != nil {
 		return s, err
 	}
@@ -639,7 +639,7 @@ func (m *Memory) Summary(ctx context.Context, isAlone func(module.Trouble) bool)
 			gates[p.gate] = true
 			waiting := log.of(p)
 			s.Notifications += len(waiting)
-			if len(waiting) > 0 && !isAlone(p.trouble) {
+			if len(waiting) > 0 && !isAlone(p.gate, p.trouble) {
 				oldest[p.gate] = max(oldest[p.gate], time.Since(waiting[0].Added))
 			}
 		}

@@ -69,6 +69,7 @@ func Queue(t *testing.T, newQueue func(*testing.T) module.DeliveryQueue) {
 		{"a user rests after a claim, and one who fails has one", (*contract).rests},
 		{"a claim of none gives a user back to the looks", (*contract).givesBack},
 		{"what waits is dropped", (*contract).drops},
+		{"a pusher stays in its place", (*contract).staysInPlace},
 		{"a pusher is cut", (*contract).cuts},
 		{"a pusher is cut alone", (*contract).cutsAlone},
 		{"a log that was cut is not cut in the same way again", (*contract).cutsOnce},

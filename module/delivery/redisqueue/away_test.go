@@ -212,7 +212,7 @@ func TestSummaryOfAQueueThatIsRefused(t *testing.T) {
 		if err := client.ConfigSet(t.Context(), test.setting, test.bad).Err(); err != nil {
 			t.Fatal(err)
 		}
-		s, err := h.Summary(context.WithoutCancel(t.Context()), func(module.Trouble) bool { return false })
+		s, err := h.Summary(context.WithoutCancel(t.Context()), func(string, module.Trouble) bool { return false })
 		client.ConfigSet(t.Context(), test.setting, test.good)
 		if err != nil || s.Gates[gate] != 1200 || s.Notifications < 2200 || s.Notifications > 2600 || s.Oldest <= 0 {
 			t.Errorf("%s: got %+v, %v", test.setting, s, err)

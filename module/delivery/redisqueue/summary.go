@@ -35,7 +35,7 @@ const (
 
 // Summary implements [module.DeliveryQueue]. Names of gates are free, so its cost does not
 // grow with them.
-func (q *Queue) Summary(ctx context.Context, isAlone func(module.Trouble) bool) (s module.QueueSummary, err error) {
+func (q *Queue) Summary(ctx context.Context, isAlone func(gate string, t module.Trouble) bool) (s module.QueueSummary, err error) {
 	if !q.leads(ctx) {
 		return module.QueueSummary{Elsewhere: true, Refused: q.Index.tryWrites(ctx)}, nil
 	}
@@ -53,6 +53,10 @@ func (q *Queue) Summary(ctx context.Context, isAlone func(module.Trouble) bool) 
 	s.Refused = cmp.Or(s.Refused, err)
 	ages := map[string][]time.Duration{} // of each user, by gate
 	perSet := 0.0                        // notifications of the sampled users, for each gate that they are at
+	names := map[string]string{}         // of gates, by digest
+	for _, set := range sets {
+		names[stored.GateDigest(set.gate)] = set.gate
+	}
 	for some := range slices.Chunk(users, 100) {
 		logs, err := q.waitsOf(ctx, some)
 		if err != nil { // these logs are left out
@@ -62,7 +66,7 @@ func (q *Queue) Summary(ctx context.Context, isAlone func(module.Trouble) bool) 
 		for _, log := range logs {
 			s.Notifications += log.notifications
 			perSet += float64(log.notifications) / float64(max(1, log.gates()))
-			for gate, age := range log.oldest(isAlone) {
+			for gate, age := range log.oldest(names, isAlone) {
 				ages[gate] = append(ages[gate], age)
 			}
 		}
@@ -248,10 +252,11 @@ func (w *waiting) first(i int) (number int64, left int) {
 }
 
 // oldest returns how long the user has waited, by the digest of the gate.
-func (w *waiting) oldest(isAlone func(module.Trouble) bool) map[string]time.Duration {
+func (w *waiting) oldest(names map[string]string, isAlone func(gate string, t module.Trouble) bool) map[string]time.Duration {
 	oldest := map[string]time.Duration{}
 	for i, s := range w.states {
-		if !w.added[i].IsZero() && !isAlone(module.Trouble{Generation: s.Generation, Text: s.Trouble}) {
+		gate, found := names[s.Gate]
+		if found && !w.added[i].IsZero() && !isAlone(gate, module.Trouble{Generation: s.Generation, Text: s.Trouble}) {
 			oldest[s.Gate] = max(oldest[s.Gate], w.now.Sub(w.added[i]))
 		}
 	}

@@ -36,7 +36,7 @@ func TestASummaryBesideManyGates(t *testing.T) {
 	h := newHost(t, client)
 	summary := func() module.QueueSummary {
 		t.Helper()
-		s, err := h.Summary(t.Context(), func(module.Trouble) bool { return false })
+		s, err := h.Summary(t.Context(), func(string, module.Trouble) bool { return false })
 		if err != nil || s.Refused != nil {
 			t.Fatal(err, s.Refused)
 		}
@@ -68,7 +68,7 @@ func TestASummaryBesideManyGates(t *testing.T) {
 	fresh := newHost(t, client)
 	client.Del(t.Context(), stored.Keys{}.DeliverySummary())
 	for range 1000 {
-		if s, _ := fresh.Summary(t.Context(), func(module.Trouble) bool { return false }); s.Gates[gate] == 200 {
+		if s, _ := fresh.Summary(t.Context(), func(string, module.Trouble) bool { return false }); s.Gates[gate] == 200 {
 			return
 		}
 	}
@@ -89,7 +89,7 @@ func TestASummaryWithoutAShard(t *testing.T) {
 		}
 		return nil
 	}
-	s, err := h.Summary(context.WithoutCancel(t.Context()), func(module.Trouble) bool { return false })
+	s, err := h.Summary(context.WithoutCancel(t.Context()), func(string, module.Trouble) bool { return false })
 	if err != nil || s.Refused == nil || s.Gates[gate] == 0 || s.Gates[gate] >= 100 {
 		t.Errorf("got %+v, %v", s, err)
 	}
@@ -111,7 +111,7 @@ func TestASummaryWhoseContextEnds(t *testing.T) {
 			}
 			return nil
 		}
-		s, err := h.Summary(ctx, func(module.Trouble) bool { return false })
+		s, err := h.Summary(ctx, func(string, module.Trouble) bool { return false })
 		if err == nil && s.Refused == nil || !seen {
 			t.Errorf("%s: got %+v, %v, seen is %t", at, s, err, seen)
 		}
@@ -126,7 +126,7 @@ func TestOneHostSummarizes(t *testing.T) {
 	one.mustAdd(alice, 1, "p")
 	summarizes := func(h *host) bool {
 		t.Helper()
-		s, err := h.Summary(t.Context(), func(module.Trouble) bool { return false })
+		s, err := h.Summary(t.Context(), func(string, module.Trouble) bool { return false })
 		if err != nil || s.Refused != nil || s.Elsewhere == (s.Notifications == 1) {
 			t.Errorf("got %+v, %v", s, err)
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -16,8 +17,9 @@ import (
 // DeliveryConfig configures the metrics of delivery.
 type DeliveryConfig struct {
 	// NamedGateways are the push gateways with their own label, each as scheme, host and
-	// port, for example "https://push.example.org". All others have the label "other",
-	// since users choose them. At most 100; default none.
+	// port, for example "https://push.example.org"; "mail://example.org" is mail to a domain.
+	// All others have the label "mail" or "other", since users choose them. At most 100;
+	// default none.
 	NamedGateways []string
 }
 
@@ -35,7 +37,13 @@ func (c DeliveryConfig) Validate() error {
 	return nil
 }
 
-const otherGateways = "other"
+// The labels of gateways without a name.
+const (
+	mailGateways  = "mail"
+	otherGateways = "other"
+)
+
+func isMail(gateway string) bool { return strings.HasPrefix(gateway, "mail://") }
 
 // The outcomes of Notify.
 const (
@@ -44,7 +52,7 @@ const (
 )
 
 const (
-	gatewayLabel = "gateway" // one of NamedGateways, or other
+	gatewayLabel = "gateway" // one of NamedGateways, mail or other
 	reasonLabel  = "reason"
 	causeLabel   = "cause"
 	stateLabel   = "state"
@@ -119,6 +127,7 @@ func newForDelivery(cfg DeliveryConfig) *forDelivery {
 	for _, label := range m.named {
 		m.begin(label)
 	}
+	m.begin(mailGateways)
 	m.begin(otherGateways)
 	return m
 }
@@ -132,6 +141,9 @@ func (m *forDelivery) begin(gateway string) {
 func (m *forDelivery) gateway(name string) string {
 	if label, found := m.named[name]; found {
 		return label
+	}
+	if isMail(name) {
+		return mailGateways
 	}
 	return otherGateways
 }
@@ -179,7 +191,7 @@ func (m *Metrics) Delivery(stats func() delivery.Stats) []prometheus.Collector {
 		func(s delivery.Stats) float64 { return float64(s.Waiting) })
 	gauge("oldest_seconds", "For how long notifications of three users have waited at a gateway. It grows while this host cannot read the queue.",
 		func(s delivery.Stats) float64 { return s.Oldest.Seconds() })
-	gauge("worst_gateway_waiting", "Users for whom something waits at the gateway with most.",
+	gauge("worst_gateway_waiting", "Users for whom something waits at the push gateway with most, without mail.",
 		func(s delivery.Stats) float64 { return float64(most(s.WaitingAt)) })
 	for name, label := range d.named {
 		all = append(all, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
@@ -204,9 +216,12 @@ func (m *Metrics) Delivery(stats func() delivery.Stats) []prometheus.Collector {
 	return all
 }
 
+// most leaves out mail, which waits for hours by itself.
 func most(waiting map[string]int) (n int) {
-	for _, at := range waiting {
-		n = max(n, at)
+	for gateway, at := range waiting {
+		if !isMail(gateway) {
+			n = max(n, at)
+		}
 	}
 	return n
 }

@@ -52,16 +52,16 @@ func TestHandoversAreCountedFromZero(t *testing.T) {
 // A gateway has its own label in whatever form it is named, and no other gateway has one.
 func TestNamedGatewaysHaveALabel(t *testing.T) {
 	t.Parallel()
-	cfg := metrics.DeliveryConfig{NamedGateways: []string{"https://Push.example.org", "http://[2001:db8::1]:8080"}}
+	cfg := metrics.DeliveryConfig{NamedGateways: []string{"https://Push.example.org", "http://[2001:db8::1]:8080", "mail://Example.org"}}
 	if err := cfg.Validate(); err != nil {
 		t.Fatal(err)
 	}
 	m, registry := metrics.New(cfg), prometheus.NewRegistry()
-	stats := delivery.Stats{WaitingAt: map[string]int{"https://push.example.org:443": 3, "https://other.example.org:443": 5}}
+	stats := delivery.Stats{WaitingAt: map[string]int{"https://push.example.org:443": 3, "https://other.example.org:443": 5, "mail://example.org": 9}}
 	for _, c := range m.Delivery(func() delivery.Stats { return stats }) {
 		registry.MustRegister(c)
 	}
-	for _, gateway := range []string{"https://push.example.org:443", "http://[2001:db8::1]:8080", "https://other.example.org:443", "https://other.example.org:444"} {
+	for _, gateway := range []string{"https://push.example.org:443", "http://[2001:db8::1]:8080", "https://other.example.org:443", "https://other.example.org:444", "mail://example.org", "mail://other.example.org"} {
 		_, end := m.BeginPost(t.Context(), gateway, "")
 		end("delivered", 200)
 	}
@@ -83,7 +83,7 @@ func TestNamedGatewaysHaveALabel(t *testing.T) {
 		}
 	}
 	want := map[string]float64{
-		"posts https://Push.example.org": 1, "posts http://[2001:db8::1]:8080": 1, "posts other": 2,
+		"posts https://Push.example.org": 1, "posts http://[2001:db8::1]:8080": 1, "posts other": 2, "posts mail": 1, "posts mail://Example.org": 1, "waiting mail://Example.org": 9,
 		"waiting https://Push.example.org": 3, "waiting http://[2001:db8::1]:8080": 0, "worst": 5,
 	}
 	if !maps.Equal(got, want) {

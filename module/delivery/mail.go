@@ -1,0 +1,339 @@
+package delivery
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/delivery/content"
+	"github.com/pushfx/pushfx/module/fault"
+	"github.com/pushfx/pushfx/module/mxid"
+)
+
+// MailConfig configures mails to pushers of kind email.
+type MailConfig struct {
+	// Delay is how old an unread notification is before it is mailed. 1 s to 12 h; default
+	// 10 min.
+	Delay time.Duration
+
+	// Repeat is the least time between two mails to a user who has read nothing of the first
+	// one. At most 24 h, and together with Delay at most MaxAge. Default 23 h.
+	Repeat time.Duration
+
+	// MaxEvents bounds the events that a mail shows: the newest ones. It counts the others. 1 to
+	// 200; default 20.
+	MaxEvents int
+
+	// Content is FullContent, or NamesOnly for mails without the content of events. A mail has
+	// no more than [Config.Content] allows. Default FullContent.
+	Content ContentPolicy
+}
+
+const maxRepeat = 24 * time.Hour // [module.DeliveryQueue.Sent] has what was mailed last for a day
+
+var errMailAge = errors.New("the sum of Mail.Delay and Mail.Repeat is above MaxAge")
+
+const (
+	maxMailed    = 1000 // notifications of a mail; further ones wait for the next one
+	maxMailRooms = 20   // that a mail is remembered by
+
+	// A mail waits longer for its next try than a notification does: nobody waits for it.
+	mailPatience = 20
+	maxMailWait  = 10 * time.Minute
+
+	// retryMail is the longest wait after an error of the host: of module.Unread, or when it
+	// confirms an address.
+	retryMail = time.Minute
+)
+
+// lastMail is the mail that a pusher got last. The queue has its text; see
+// [module.DeliveryQueue.Sent].
+type lastMail struct {
+	At     int64          `json:"t"` // in milliseconds
+	Events []content.Meta `json:"e"` // the newest of each room
+}
+
+func readLastMail(text string) (last lastMail) {
+	if json.Unmarshal([]byte(text), &last) != nil {
+		return lastMail{}
+	}
+	return last
+}
+
+func newLastMail(now time.Time, all []content.Mailed) string {
+	last, seen := lastMail{At: now.UnixMilli()}, map[string]bool{}
+	for _, m := range slices.Backward(all) {
+		if !seen[m.Meta.Room] && len(last.Events) < maxMailRooms {
+			seen[m.Meta.Room], last.Events = true, append(last.Events, m.Meta)
+		}
+	}
+	text, _ := json.Marshal(last) // strings and numbers
+	return string(text)
+}
+
+// mailing is a mail that is being made of all that waits for a pusher.
+type mailing struct {
+	place, end int64 // of the notifications that it is about
+	all        []content.Mailed
+	dropped    map[DropReason]int
+}
+
+// sendMail sends what waits as one mail, drops it or postpones it, and reports whether to go on.
+//
+// The trouble of the pusher has the end of the mail before it is sent. So after the death of the
+// host another one sends the same mail again, with the same id, which follows from the pusher's place.
+func (s *sending) sendMail(life context.Context) bool {
+	if goOn := s.readTarget(life); s.target == nil {
+		return goOn
+	}
+	if !s.takeTurn(life) {
+		return false
+	}
+	if s.trouble.Mail == 0 && s.isTooSoon(life) {
+		return false
+	}
+	m, ok := s.readMailing(life)
+	switch {
+	case !ok:
+		return false
+	case len(m.all) == 0:
+		return s.endMailing(life, m, module.Done{})
+	}
+	if wait := s.mailWait(life, m); wait > 0 {
+		s.postpone(wait)
+		return false
+	}
+	if s.d.confirm != nil {
+		ctx, cancel := context.WithTimeout(life, maxAwait)
+		isConfirmed, err := s.d.confirm(ctx, s.claim.User, s.target.Key.Pushkey)
+		cancel()
+		switch {
+		case err != nil:
+			return s.postponeMail(life, "confirm an email address", err)
+		case !isConfirmed:
+			return s.reject(life, posted{verdict: content.Rejected, class: content.ClassStatus}, m.place)
+		}
+	}
+	return s.sendMailing(life, m)
+}
+
+// isTooSoon postpones the mail if the last one was sent within Repeat, and the user has read
+// nothing of it.
+func (s *sending) isTooSoon(life context.Context) bool {
+	text, err := s.d.queue.Sent(life, s.claim.User, s.claim.Pusher)
+	if err != nil {
+		s.releaseAfter("read what was mailed", err)
+		return true
+	}
+	last := readLastMail(text)
+	wait := time.UnixMilli(last.At).Add(s.d.cfg.Mail.Repeat).Sub(s.d.clock())
+	if wait <= 0 {
+		return false
+	}
+	read, err := s.read(life, last.Events)
+	switch {
+	case err != nil:
+		s.postponeMail(life, "read which events are read", err)
+		return true
+	case slices.Contains(read, true):
+		return false
+	case s.d.hasUnread: // the user may read it at any time
+		wait = min(wait, s.d.cfg.Mail.Delay)
+	}
+	s.postpone(wait)
+	return true
+}
+
+// postponeMail makes the pusher due within a minute, after an error of the host.
+func (s *sending) postponeMail(life context.Context, doing string, err error) bool {
+	if life.Err() != nil {
+		s.release()
+		return false
+	}
+	s.d.failures.add(doing, err)
+	s.postpone(retryMail/2 + rand.N(retryMail/2))
+	return false
+}
+
+// read returns which events are read. Events with unreadable counts are unread.
+func (s *sending) read(life context.Context, events []content.Meta) (read []bool, err error) {
+	read = make([]bool, len(events))
+	if !s.d.hasUnread {
+		return read, nil
+	}
+	var questions []*question[module.Result[module.UnreadState]]
+	for _, m := range events {
+		questions = append(questions, s.d.states.add(s.eventOf(m)))
+	}
+	ctx, cancel := context.WithTimeout(life, maxAwait)
+	defer cancel()
+	for i, q := range questions {
+		state, found := q.wait(ctx, maxAwait)
+		switch {
+		case !found:
+			return nil, module.Unavailable(errNoResult)
+		case state.Err != nil && fault.KindOf(state.Err) != fault.Database:
+			return nil, state.Err
+		}
+		read[i] = state.Err == nil && state.Value.IsRead
+	}
+	return read, nil
+}
+
+// readMailing reads what waits, and leaves out what needs no mail.
+func (s *sending) readMailing(life context.Context) (m *mailing, ok bool) {
+	m = &mailing{place: s.claim.Number, dropped: map[DropReason]int{}}
+	waiting, end, err := s.d.queue.Read(life, s.claim, maxMailed)
+	if err != nil {
+		s.releaseAfter("read a log", err)
+		return nil, false
+	}
+	if s.known, s.end, m.end = nil, end, end; len(waiting) == maxMailed {
+		m.end = waiting[maxMailed-1].Number + 1
+	}
+	if s.trouble.Mail > 0 { // the mail that a host has begun to send
+		m.end = min(m.end, s.trouble.Mail)
+	}
+	var events []content.Meta
+	for _, n := range waiting {
+		meta, err := content.ReadMeta(n.Meta)
+		switch {
+		case n.Number >= m.end:
+		case err != nil:
+			m.dropped[DropUnreadable]++
+		case n.Priority == module.CountsOnly:
+		case s.isExpired(meta):
+			m.dropped[DropExpired]++
+		default:
+			m.all, events = append(m.all, content.Mailed{Notification: n, Meta: meta}), append(events, meta)
+		}
+	}
+	read, err := s.read(life, events)
+	if err != nil {
+		return nil, s.postponeMail(life, "read which events are read", err)
+	}
+	var left []content.Mailed
+	for i, one := range m.all {
+		if !read[i] {
+			left = append(left, one)
+		}
+	}
+	m.dropped[DropRead], m.all = len(m.all)-len(left), left
+	return m, true
+}
+
+// isExpired reports whether a notification is too old for a mail. A missed call is not, when it
+// rings no more.
+func (s *sending) isExpired(m content.Meta) bool {
+	expires := time.UnixMilli(m.Expires)
+	if m.Call {
+		expires = time.UnixMilli(m.Added).Add(s.d.cfg.MaxAge)
+	}
+	return !s.d.clock().Before(expires)
+}
+
+// mailWait returns how long a mail waits until its oldest notification is old enough, or because
+// the user is active. It asks the host about that once.
+func (s *sending) mailWait(life context.Context, m *mailing) time.Duration {
+	if s.trouble.Mail > 0 {
+		return 0
+	}
+	if wait := time.UnixMilli(m.all[0].Meta.Added).Add(s.d.cfg.Mail.Delay).Sub(s.d.clock()); wait > 0 {
+		return wait
+	}
+	if !s.d.hasDelays || s.trouble.Delayed == m.place {
+		return 0
+	}
+	wait, _ := s.d.delays.get(life, module.UserDevice{User: s.claim.User}, maxAwait)
+	if wait > 0 {
+		s.trouble.Generation, s.trouble.Delayed = s.target.SetAt, m.place
+	}
+	return min(wait, maxDelay)
+}
+
+// sendMailing composes and sends a mail, and reports whether to go on.
+func (s *sending) sendMailing(life context.Context, m *mailing) bool {
+	mail, err := compose(s.d.composer, s.claim.User, s.target, s.d.cfg.Mail, m)
+	if err != nil {
+		s.d.failures.add("compose a mail", err)
+		m.dropped[DropRefused] += len(m.all)
+		return s.endMailing(life, m, module.Done{})
+	}
+	s.trouble.Generation, s.trouble.Mail = s.target.SetAt, m.end
+	if _, ok := s.complete(life, module.Done{To: m.place}); !ok || s.claim.Number != m.place {
+		return ok // another host has sent it meanwhile
+	}
+	if err := s.keep(life); err != nil || s.turn == nil {
+		s.releaseAfter("renew a claim", err)
+		return false
+	}
+	p := s.request(life, m.all[0].Meta.Trace, func(ctx context.Context) posted { return judgeMail(s.d.mailer.SendMail(ctx, mail)) })
+	if p.verdict == content.Rejected {
+		s.trouble.Mail = content.MailFailed
+		return s.reject(life, p, m.place)
+	}
+	s.endTurnAfter(p.verdict, p.class, p.answer.RetryAfter)
+	switch p.verdict {
+	case content.Refused:
+		m.dropped[DropRefused] += len(m.all)
+		fallthrough
+	case content.Delivered:
+		return s.endMailing(life, m, module.Done{Answered: true, Sent: newLastMail(s.d.clock(), m.all)})
+	case content.Unsent:
+		if !p.isLost {
+			s.release()
+		}
+		return false
+	}
+	s.trouble.Mail = content.MailFailed
+	return s.notDelivered(life, p, m.place)
+}
+
+// compose writes a mail. It goes to the address of the pusher, whatever the composer returns.
+func compose(by module.MailComposer, user mxid.UserID, to *content.Target, cfg MailConfig, m *mailing) (module.Mail, error) {
+	digest := content.MailDigest(m.all, cfg.MaxEvents, cfg.Content == FullContent)
+	digest.User, digest.To, digest.Lang, digest.ID = user, to.Key.Pushkey, to.Lang, content.MailID(to.ID, m.place)
+	mail, err := by.ComposeMail(digest)
+	mail.To, mail.ID = digest.To, digest.ID
+	return mail, err
+}
+
+// endMailing removes what a mail was about.
+func (s *sending) endMailing(life context.Context, m *mailing, d module.Done) bool {
+	for reason, n := range m.dropped {
+		s.d.dropped(reason, n)
+	}
+	d.To = max(m.end, m.place)
+	s.left = max(0, s.left-len(m.all))
+	s.trouble, s.claim.Fails = content.Trouble{}, s.claim.Fails && !d.Answered
+	left, ok := s.complete(life, d)
+	return ok && left > 0
+}
+
+// judgeMail returns what an error of a [module.Mailer] means, with a status of SMTP.
+func judgeMail(err error) posted {
+	failed := new(module.MailError)
+	answered := func(v content.Verdict, status int, retryAfter time.Duration) posted {
+		return posted{verdict: v, class: content.ClassStatus, answer: module.GatewayAnswer{Status: status, RetryAfter: retryAfter}}
+	}
+	switch {
+	case err == nil:
+		return answered(content.Delivered, 250, 0)
+	case !errors.As(err, &failed):
+	case failed.Refused:
+		return answered(content.Rejected, 550, 0)
+	case failed.Unfit:
+		return answered(content.Refused, 554, 0)
+	case failed.RetryAfter > 0:
+		return answered(content.Throttled, 451, failed.RetryAfter)
+	}
+	class := classOf(err)
+	if class == content.ClassRefused && failed.Err != nil {
+		return answered(content.Failed, 450, 0)
+	}
+	return posted{class: class, verdict: content.Judge(module.GatewayAnswer{}, class, "")}
+}

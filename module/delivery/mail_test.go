@@ -1,0 +1,675 @@
+package delivery
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/observe"
+	"github.com/pushfx/pushfx/module/pusher"
+)
+
+// mailbox is the mailer and the composer, and the account data of all users. The text of a mail has its digest.
+type mailbox struct {
+	mu           sync.Mutex
+	answer       func(ctx context.Context, mail module.Mail) error // nil accepts all mails
+	composeError error
+	confirmed    func(address string) (bool, error) // nil confirms all addresses
+	mails        []mailed                           // that were accepted
+	tries        int
+	underWay     int
+	mostUnderWay int
+}
+
+type mailed struct {
+	module.Mail
+	module.MailDigest
+	at time.Time
+}
+
+func (b *mailbox) ComposeMail(digest module.MailDigest) (module.Mail, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	text, _ := json.Marshal(digest)
+	return module.Mail{To: "another@example.org", ID: "another", Token: "token", Subject: "unread", Text: string(text)}, b.composeError
+}
+
+func (b *mailbox) SendMail(ctx context.Context, mail module.Mail) (err error) {
+	b.mu.Lock()
+	answer := b.answer
+	b.tries++
+	b.underWay++
+	b.mostUnderWay = max(b.mostUnderWay, b.underWay)
+	b.mu.Unlock()
+	if answer != nil {
+		err = answer(ctx, mail)
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.underWay--
+	if err == nil {
+		m := mailed{Mail: mail, at: time.Now()}
+		_ = json.Unmarshal([]byte(mail.Text), &m.MailDigest)
+		b.mails = append(b.mails, m)
+	}
+	return err
+}
+
+func (b *mailbox) confirm(_ context.Context, _ mxid.UserID, address string) (bool, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.confirmed == nil {
+		return true, nil
+	}
+	return b.confirmed(address)
+}
+
+func (b *mailbox) set(change func()) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	change()
+}
+
+func (b *mailbox) got() []mailed {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return slices.Clone(b.mails)
+}
+
+// events returns the events of a mail, room by room.
+func (m mailed) events() (all []string) {
+	for _, room := range m.Rooms {
+		for _, e := range room.Events {
+			all = append(all, e.ID)
+		}
+	}
+	return all
+}
+
+func withMail(t *testing.T, test func(w *world, r *reader, b *mailbox)) {
+	t.Helper()
+	withReader(t, func(w *world, r *reader) {
+		w.mailbox = &mailbox{}
+		test(w, r, w.mailbox)
+	})
+}
+
+const address = "a@Example.ORG"
+
+func (w *world) setMail(user mxid.UserID, address string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.sets++
+	list := w.pushers[user]
+	list.Set(pusher.Pusher{
+		Key: pusher.Key{AppID: pusher.EmailAppID, Pushkey: address}, Kind: pusher.Email, SetAt: 1_700_000_000_000_000 + w.sets,
+		Lang: "de", Device: "PHONE", Data: `{"format":"event_id_only"}`,
+	})
+	w.pushers[user] = list
+}
+
+// wantMails checks the times of mails since the world began, within a few seconds.
+func (w *world) wantMails(after ...time.Duration) {
+	w.t.Helper()
+	var got []time.Duration
+	for _, m := range w.mailbox.got() {
+		got = append(got, m.at.Sub(w.began).Truncate(10*time.Second))
+	}
+	if !slices.Equal(got, after) {
+		w.t.Errorf("mails came after %v, want %v", got, after)
+	}
+}
+
+func TestAMailHasWhatWaits(t *testing.T) {
+	withMail(t, func(w *world, r *reader, b *mailbox) {
+		w.setMail(name1, address)
+		w.set(name1, "key", "gw")
+		d := w.host()
+		for e := range 3 {
+			w.notify(d, e, "!r:h", name1)
+			w.badge(d, name1)
+		}
+		w.notify(d, 3, "!other:h", name1)
+		w.event(d, `{"event_id":"$call","room_id":"!call:h","type":"m.call.invite","sender":"@sender:h","content":{"lifetime":30000}}`, name1)
+		synctest.Wait()
+		if got := fmt.Sprint(w.got("key")); got != "[$0 $1 $2 $3 $call]" {
+			t.Errorf("the phone got %s", got)
+		}
+		r.do(func() { r.read["$1"] = true })
+		time.Sleep(w.cfg.Mail.Delay - time.Second)
+		w.wantMails()
+		time.Sleep(3 * time.Second)
+		w.wantMails(w.cfg.Mail.Delay)
+		m := b.got()[0]
+		if got, want := fmt.Sprint(m.events()), "[$call $3 $0 $2]"; got != want || m.Events != 4 {
+			t.Errorf("the mail has %s of %d, want %s", got, m.Events, want)
+		}
+		if m.User != name1 || m.Mail.To != address || m.Mail.ID == "another" || m.Mail.ID != m.MailDigest.ID || m.Mail.Token != "token" || m.Lang != "de" ||
+			m.Rooms[1].Events[0].Content != `{"body":"hi","msgtype":"m.text"}` {
+			t.Errorf("the mail is %+v", m)
+		}
+		if w.queue.Waiting() != 0 || w.drops(DropRead) != 1 || len(w.late) > 0 {
+			t.Errorf("%d are left, dropped %v, late %v", w.queue.Waiting(), w.dropped, w.late)
+		}
+	})
+}
+
+func TestReadEventsAreNotMailed(t *testing.T) {
+	withMail(t, func(w *world, r *reader, b *mailbox) {
+		const users = 1000
+		d := w.host()
+		var all []mxid.UserID
+		for i := range users {
+			w.setMail(name(i), fmt.Sprintf("u%d@example.org", i))
+			all = append(all, name(i))
+		}
+		w.notify(d, 1, "!r:h", all...)
+		time.Sleep(w.cfg.Mail.Delay - time.Second)
+		r.do(func() { r.read["$1"] = true })
+		time.Sleep(time.Minute)
+		if b.tries != 0 || w.queue.Waiting() != 0 || w.drops(DropRead) != users {
+			t.Errorf("%d mails, %d are left, %d were read", b.tries, w.queue.Waiting(), w.drops(DropRead))
+		}
+	})
+}
+
+// A mail waits until the oldest notification that is unread has waited for Delay.
+func TestAMailWaitsForWhatIsUnread(t *testing.T) {
+	withMail(t, func(w *world, r *reader, b *mailbox) {
+		w.setMail(name1, address)
+		d := w.host()
+		w.notify(d, 1, "!r:h", name1)
+		time.Sleep(8 * time.Minute)
+		r.do(func() { r.read["$1"] = true })
+		w.notify(d, 2, "!r:h", name1)
+		// The pusher of a phone that is called, or set again, must not hasten it.
+		w.event(d, `{"event_id":"$call","room_id":"!r:h","type":"m.call.invite","sender":"@sender:h","content":{}}`, name1)
+		w.setMail(name1, address)
+		w.notify(d, 3, "!r:h", name1)
+		time.Sleep(11 * time.Minute)
+		w.wantMails(18 * time.Minute)
+		if got := fmt.Sprint(b.got()[0].events()); got != "[$2 $call $3]" {
+			t.Errorf("the mail has %s", got)
+		}
+	})
+}
+
+// Events come all day. Only a user who reads something gets a mail before Repeat.
+func TestOneMailAnAbsence(t *testing.T) {
+	const minute, hour = time.Minute, time.Hour
+	for label, test := range map[string]struct {
+		noUnread bool
+		read     time.Duration // the time when all is read, 0 for never
+		want     []time.Duration
+	}{
+		"nothing is read":   {false, 0, []time.Duration{10 * minute, 23*hour + 10*minute, 46*hour + 10*minute}},
+		"it is not known":   {true, 0, []time.Duration{10 * minute, 23*hour + 10*minute, 46*hour + 10*minute}},
+		"read at two hours": {false, 2*hour - minute, []time.Duration{10 * minute, 2*hour + 10*minute, 25*hour + 10*minute}},
+	} {
+		t.Run(label, func(t *testing.T) {
+			withMail(t, func(w *world, r *reader, b *mailbox) {
+				if test.noUnread {
+					w.unread = nil
+				}
+				w.setMail(name1, address)
+				w.set(name1, "key", "gw")
+				d := w.host()
+				for e := range 48 * 12 {
+					w.notify(d, e, "!r:h", name1)
+					synctest.Wait()
+					if s := w.all(); len(s) != e+1 || time.Since(s[e].at) > 0 {
+						t.Fatalf("event %d did not reach the phone at once", e)
+					}
+					time.Sleep(5*minute - time.Second)
+					if now := time.Since(w.began); test.read > 0 && now > test.read-5*minute && now < test.read+5*minute {
+						r.do(func() {
+							for past := range e + 1 {
+								r.read[fmt.Sprint("$", past)] = true
+							}
+						})
+					}
+					time.Sleep(time.Second)
+				}
+				w.wantMails(test.want...)
+				for i, m := range b.got() {
+					if shown := len(m.events()); m.Events < shown || shown > w.cfg.Mail.MaxEvents || m.Rooms[0].Hidden != m.Events-shown || i > 0 && m.Mail.ID == b.got()[i-1].Mail.ID {
+						t.Errorf("mail %d has %d events, shows %d", i, m.Events, shown)
+					}
+				}
+			})
+		})
+	}
+}
+
+func TestAttentionDelaysAMailOnce(t *testing.T) {
+	withMail(t, func(w *world, r *reader, b *mailbox) {
+		w.setMail(name1, address)
+		d := w.host()
+		r.do(func() { r.delay = time.Hour })
+		w.notify(d, 1, "!r:h", name1)
+		time.Sleep(time.Hour)
+		w.wantMails(w.cfg.Mail.Delay + maxDelay)
+		if want := []module.UserDevice{{User: name1}}; !slices.Equal(r.looked, want) {
+			t.Errorf("asked for %v, want %v", r.looked, want)
+		}
+	})
+}
+
+// mortal is a host's queue and mailer. The host dies after a number of steps.
+type mortal struct {
+	module.DeliveryQueue
+	*mailbox
+	left int // steps, also below 0
+	sent bool
+}
+
+var errDead = module.Unavailable(errors.New("dead"))
+
+func step[V any](m *mortal, do func() (V, error)) (none V, err error) {
+	if m.left--; m.left < 0 {
+		return none, errDead
+	}
+	return do()
+}
+
+func (m *mortal) Claim(ctx context.Context, requests []module.ClaimRequest) (all []module.Result[module.Claimed]) {
+	all, err := step(m, func() ([]module.Result[module.Claimed], error) { return m.DeliveryQueue.Claim(ctx, requests), nil })
+	for range requests {
+		if err != nil {
+			all = append(all, module.Result[module.Claimed]{Err: err})
+		}
+	}
+	return all
+}
+
+func (m *mortal) Sent(ctx context.Context, user mxid.UserID, pusher string) (string, error) {
+	return step(m, func() (string, error) { return m.DeliveryQueue.Sent(ctx, user, pusher) })
+}
+
+func (m *mortal) Read(ctx context.Context, c *module.Claim, limit int) (all []module.Notification, end int64, err error) {
+	_, err = step(m, func() (int, error) {
+		all, end, err = m.DeliveryQueue.Read(ctx, c, limit)
+		return 0, err
+	})
+	return all, end, err
+}
+
+func (m *mortal) Complete(ctx context.Context, c *module.Claim, d module.Done) (int, error) {
+	return step(m, func() (int, error) { return m.DeliveryQueue.Complete(ctx, c, d) })
+}
+
+func (m *mortal) Postpone(ctx context.Context, c *module.Claim, delay time.Duration, trouble module.Trouble, fails bool) error {
+	_, err := step(m, func() (int, error) { return 0, m.DeliveryQueue.Postpone(ctx, c, delay, trouble, fails) })
+	return err
+}
+
+func (m *mortal) Look(ctx context.Context, look module.Look) (module.Looked, error) {
+	if m.left < 0 {
+		return module.Looked{}, errDead
+	}
+	return m.DeliveryQueue.Look(ctx, look)
+}
+
+func (m *mortal) SendMail(ctx context.Context, mail module.Mail) error {
+	_, err := step(m, func() (int, error) {
+		m.sent = true
+		return 0, m.mailbox.SendMail(ctx, mail)
+	})
+	return err
+}
+
+// A host dies after each of its steps, and an event comes while no host runs.
+func TestAHostDiesWhileItSendsAMail(t *testing.T) {
+	doubled, survived := 0, false
+	for steps := 0; !survived; steps++ {
+		withMail(t, func(w *world, _ *reader, b *mailbox) {
+			w.setMail(name1, address)
+			dying := &mortal{DeliveryQueue: w.queue, mailbox: b, left: 1 << 20}
+			w.mailer = dying
+			d, stop := w.hostOn(dying, w)
+			w.mailer = nil
+			w.notify(d, 1, "!r:h", name1)
+			dying.left = steps
+			time.Sleep(w.cfg.Mail.Delay + 2*time.Second)
+			synctest.Wait()
+			survived = dying.left >= 0
+			w.notify(d, 2, "!r:h", name1)
+			dying.left = -1
+			stop()
+			w.host()
+			time.Sleep(w.cfg.Mail.Delay + w.cfg.Mail.Repeat + time.Minute)
+			mails := b.got()
+			if !dying.sent { // one mail, or two
+				mails = append([]mailed{{Mail: mails[0].Mail}}, mails...)
+			}
+			if mails[1].Mail.ID == mails[0].Mail.ID {
+				if len(b.got()) > 1 && dying.sent {
+					doubled++
+					if mails[0].Text != mails[1].Text {
+						t.Errorf("after %d steps: %s became %s", steps, mails[0].Text, mails[1].Text)
+					}
+				}
+				mails = mails[1:]
+			}
+			events := map[string]int{}
+			for _, m := range mails {
+				for _, e := range m.events() {
+					events[e]++
+				}
+			}
+			if len(events) != 2 || events["$1"] != 1 || events["$2"] != 1 || w.queue.Waiting() != 0 {
+				t.Errorf("after %d steps: mails have %v, %d are left", steps, events, w.queue.Waiting())
+			}
+		})
+	}
+	if doubled == 0 {
+		t.Error("no mail was doubled")
+	}
+}
+
+func (w *world) mailUsers(n int, address string) (all []mxid.UserID) {
+	for i := range n {
+		w.setMail(name(i), fmt.Sprintf(address, i))
+		all = append(all, name(i))
+	}
+	return all
+}
+
+// wantEach checks that each user got one mail.
+func (w *world) wantEach(users int) {
+	w.t.Helper()
+	got := map[string]int{}
+	for _, m := range w.mailbox.got() {
+		got[m.Mail.To]++
+	}
+	if len(got) != users || len(w.mailbox.got()) != users {
+		w.t.Errorf("%d mails for %d users, want %d", len(w.mailbox.got()), len(got), users)
+	}
+}
+
+func TestManyMailsAreDueAtOnce(t *testing.T) {
+	withMail(t, func(w *world, _ *reader, b *mailbox) {
+		const users = 3000
+		w.cfg.MaxPerGateway = 16
+		b.answer = func(context.Context, module.Mail) error {
+			time.Sleep(20 * time.Millisecond)
+			return nil
+		}
+		all := w.mailUsers(users, "u%d@example.org")
+		w.set(name(0), "key", "gw")
+		d := w.host()
+		w.notify(d, 1, "!r:h", all...)
+		time.Sleep(w.cfg.Mail.Delay)
+		w.notify(d, 2, "!r:h", name(0))
+		synctest.Wait()
+		w.want("key", 1, 2)
+		took := w.wait(time.Minute, func() bool { return len(b.got()) == users })
+		w.wantEach(users)
+		if b.mostUnderWay > w.cfg.MaxPerGateway || took < users/16*20*time.Millisecond {
+			t.Errorf("%d mails were under way at once, all took %v", b.mostUnderWay, took)
+		}
+	})
+}
+
+// A server that greylists refuses the first mail to each address for five minutes.
+func TestAServerGreylists(t *testing.T) {
+	withMail(t, func(w *world, _ *reader, b *mailbox) {
+		const users = 200
+		began, first := time.Now(), map[string]time.Time{}
+		b.answer = func(_ context.Context, mail module.Mail) error {
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			if first[mail.To].IsZero() {
+				first[mail.To] = time.Now()
+			}
+			if time.Since(first[mail.To]) < 5*time.Minute {
+				return &module.MailError{RetryAfter: 5 * time.Minute, Err: errors.New("451")}
+			}
+			return nil
+		}
+		d := w.host()
+		w.notify(d, 1, "!r:h", w.mailUsers(users, "u%d@example.org")...)
+		w.wait(2*time.Hour, func() bool { return len(b.got()) == users })
+		w.wantEach(users)
+		if b.tries > 3*users {
+			t.Errorf("%d tries", b.tries)
+		}
+		if took := time.Since(began); took > 30*time.Minute {
+			t.Errorf("it took %v", took)
+		}
+	})
+}
+
+// Half of the users read their events before the server comes back, and more come to the others.
+func TestAMailServerIsAwayForAnHour(t *testing.T) {
+	refused := &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}
+	for label, answer := range map[string]func(context.Context) error{
+		"refuses": func(context.Context) error { return refused },
+		"421":     func(context.Context) error { return &module.MailError{Err: errors.New("421")} },
+		"hangs": func(ctx context.Context) error {
+			<-ctx.Done()
+			return &module.MailError{Err: ctx.Err()}
+		},
+	} {
+		t.Run(label, func(t *testing.T) {
+			withMail(t, func(w *world, r *reader, b *mailbox) {
+				const users = 300
+				b.answer = func(ctx context.Context, _ module.Mail) error { return answer(ctx) }
+				all := w.mailUsers(users, "u%d@example.org")
+				all = append(all, "@alone:h") // the only one of the domain
+				w.setMail("@alone:h", "alone@another.example.org")
+				w.set(name(0), "key", "gw")
+				d := w.host()
+				w.notify(d, 1, "!r:h", all[:users/2]...)
+				w.notify(d, 2, "!r:h", all[users/2:]...)
+				time.Sleep(40 * time.Minute)
+				w.notify(d, 3, "!r:h", all[users/2:]...)
+				time.Sleep(30 * time.Minute)
+				r.do(func() { r.read["$1"] = true })
+				w.notify(d, 4, "!r:h", name(0))
+				synctest.Wait()
+				w.want("key", 1, 4)
+				r.do(func() { r.read["$4"] = true })
+				if d.Stats().CutOff || b.tries > 4000 {
+					t.Errorf("%d tries, %+v", b.tries, d.Stats())
+				}
+				b.set(func() { b.answer = nil })
+				w.wait(20*time.Minute, func() bool { return w.queue.Waiting() == 0 })
+				w.wantEach(users/2 + 1)
+				for _, m := range b.got() {
+					if got := fmt.Sprint(m.events()); got != "[$2 $3]" {
+						t.Errorf("a mail has %s", got)
+					}
+				}
+			})
+		})
+	}
+}
+
+func TestARefusedAddressLosesItsPusher(t *testing.T) {
+	for label, set := range map[string]func(*mailbox){
+		"by the server": func(b *mailbox) {
+			b.answer = func(context.Context, module.Mail) error {
+				return &module.MailError{Refused: true, Err: errors.New("550")}
+			}
+		},
+		"by the host": func(b *mailbox) { b.confirmed = func(string) (bool, error) { return false, nil } },
+	} {
+		t.Run(label, func(t *testing.T) {
+			withMail(t, func(w *world, _ *reader, b *mailbox) {
+				set(b)
+				d := w.host()
+				w.notify(d, 1, "!r:h", w.mailUsers(100, "u%d@example.org")...)
+				time.Sleep(w.cfg.Mail.Delay + time.Minute)
+				if n := len(w.removed); n < 4 || n > 8 || w.reported(observe.TooManyRejections) != 1 || w.queue.Waiting() != 100-n {
+					t.Errorf("%d of 100 pushers were removed, %d wait", n, w.queue.Waiting())
+				}
+				for _, rejected := range w.rejected {
+					if strings.Contains(rejected.Error(), "@example.org") {
+						t.Errorf("reported %v", rejected.Error())
+					}
+				}
+				b.set(func() { b.answer, b.confirmed = nil, nil })
+				w.wait(time.Hour, func() bool { return w.queue.Waiting() == 0 })
+				w.wantEach(100 - len(w.removed))
+			})
+		})
+	}
+}
+
+// What cannot be known now delays a mail.
+func TestAMailWaitsForTheHost(t *testing.T) {
+	for label, set := range map[string]func(*world, *mailbox, bool){
+		"to confirm the address": func(_ *world, b *mailbox, fails bool) {
+			b.confirmed = func(string) (bool, error) {
+				if fails {
+					return false, errors.New("away")
+				}
+				return true, nil
+			}
+		},
+		"for what is read": func(w *world, _ *mailbox, fails bool) { w.unread.(*failingReader).fails = fails },
+	} {
+		t.Run(label, func(t *testing.T) {
+			withMail(t, func(w *world, r *reader, b *mailbox) {
+				w.unread = &failingReader{reader: r}
+				w.setMail(name1, address)
+				b.set(func() { set(w, b, true) })
+				w.notify(w.host(), 1, "!r:h", name1)
+				time.Sleep(time.Hour)
+				if len(b.got()) != 0 || w.queue.Waiting() != 1 || len(w.removed) > 0 {
+					t.Errorf("%d mails, %d wait", len(b.got()), w.queue.Waiting())
+				}
+				b.set(func() { set(w, b, false) })
+				time.Sleep(2 * time.Minute)
+				w.wantEach(1)
+			})
+		})
+	}
+}
+
+type failingReader struct {
+	*reader
+	fails bool
+}
+
+func (r *failingReader) States(ctx context.Context, events []module.UserEvent) (all []module.Result[module.UnreadState]) {
+	all = r.reader.States(ctx, events)
+	for i := range all {
+		if r.fails {
+			all[i].Err = module.Unavailable(errors.New("away"))
+		}
+	}
+	return all
+}
+
+// A mail that cannot be sent is dropped, and the next one is sent.
+func TestAnUnfitMailIsDropped(t *testing.T) {
+	for label, set := range map[string]func(*mailbox){
+		"by the server": func(b *mailbox) {
+			b.answer = func(context.Context, module.Mail) error {
+				return &module.MailError{Unfit: true, Err: errors.New("554")}
+			}
+		},
+		"by the composer": func(b *mailbox) { b.composeError = errors.New("no template") },
+	} {
+		t.Run(label, func(t *testing.T) {
+			withMail(t, func(w *world, _ *reader, b *mailbox) {
+				w.setMail(name1, address)
+				set(b)
+				d := w.host()
+				w.notify(d, 1, "!r:h", name1)
+				time.Sleep(w.cfg.Mail.Delay + time.Minute)
+				if w.queue.Waiting() != 0 || w.drops(DropRefused) != 1 || len(w.removed) > 0 {
+					t.Errorf("%d wait, dropped %v", w.queue.Waiting(), w.dropped)
+				}
+				b.set(func() { b.answer, b.composeError = nil, nil })
+				time.Sleep(w.cfg.Mail.Repeat)
+				w.notify(d, 2, "!r:h", name1)
+				time.Sleep(w.cfg.Mail.Delay + time.Minute)
+				w.wantEach(1)
+			})
+		})
+	}
+}
+
+// Only the newest notifications of a long log are kept.
+func TestAMailOfALongLog(t *testing.T) {
+	withMail(t, func(w *world, _ *reader, b *mailbox) {
+		w.setMail(name1, address)
+		w.set(name1, "key", "gw")
+		d := w.host()
+		for e := range 500 {
+			w.notify(d, e, fmt.Sprintf("!%d:h", e%30), name1)
+			time.Sleep(time.Second)
+		}
+		time.Sleep(w.cfg.Mail.Delay)
+		m := b.got()[0]
+		if m.Events < w.cfg.MaxBacklog || m.Events > w.cfg.MaxBacklog*3/2 || len(m.events()) != w.cfg.Mail.MaxEvents || m.Hidden != 10 || m.Rooms[0].Events[0].ID != "$499" {
+			t.Errorf("the mail has %d events, %d rooms are hidden, it shows %v", m.Events, m.Hidden, m.events())
+		}
+		if len(w.got("key")) != 500 || w.queue.Waiting() != 0 {
+			t.Errorf("%d reached the phone, %d wait", len(w.got("key")), w.queue.Waiting())
+		}
+	})
+}
+
+func TestSendTestMail(t *testing.T) {
+	t.Parallel()
+	const user mxid.UserID = "@alice:example.org"
+	p := pusher.Pusher{Key: pusher.Key{AppID: pusher.EmailAppID, Pushkey: address}, Kind: pusher.Email, Data: `{}`}
+	for label, test := range map[string]struct {
+		err  error
+		want TestResult
+	}{
+		"accepted":  {nil, TestResult{Status: 250, Outcome: PostDelivered, Class: "status"}},
+		"550":       {&module.MailError{Refused: true, Err: errors.New("no")}, TestResult{Status: 550, Outcome: PostRejected, Class: "status"}},
+		"554":       {&module.MailError{Unfit: true, Err: errors.New("no")}, TestResult{Status: 554, Outcome: PostRefused, Class: "status"}},
+		"451":       {&module.MailError{RetryAfter: 1, Err: errors.New("no")}, TestResult{Status: 451, Outcome: PostThrottled, Class: "status"}},
+		"421":       {&module.MailError{Err: errors.New("no")}, TestResult{Status: 450, Outcome: PostFailed, Class: "status"}},
+		"no answer": {&module.MailError{Err: context.DeadlineExceeded}, TestResult{Outcome: PostTimeout, Class: "timeout"}},
+		"no server": {&net.DNSError{}, TestResult{Outcome: PostFailed, Class: "dns"}},
+	} {
+		b := &mailbox{answer: func(context.Context, module.Mail) error { return test.err }}
+		got, err := SendTestMail(t.Context(), b, b, user, p, DefaultConfig())
+		test.want.Gateway, test.want.Err, test.want.Took = "mail://example.org", test.err, got.Took
+		if err != nil || got != test.want {
+			t.Errorf("%s: got %+v, %v, want %+v", label, got, err, test.want)
+		}
+		if mails := b.got(); test.err == nil && (mails[0].Mail.To != address || !strings.HasPrefix(mails[0].events()[0], "$pushfx_test_")) {
+			t.Errorf("sent %+v", mails)
+		}
+	}
+	p.Kind = pusher.HTTP
+	if _, err := SendTestMail(t.Context(), nil, nil, user, p, DefaultConfig()); !errors.Is(err, errNotSentTo) {
+		t.Errorf("to another kind: got %v", err)
+	}
+}
+
+func TestMailConfig(t *testing.T) {
+	t.Parallel()
+	for label, change := range map[string]func(*Config){
+		"Mail.Delay is 0s":                  func(c *Config) { c.Mail.Delay = 0 },
+		"Mail.Repeat is 25h0m0s":            func(c *Config) { c.Mail.Repeat = 25 * time.Hour },
+		"Mail.MaxEvents is 0":               func(c *Config) { c.Mail.MaxEvents = 0 },
+		"Mail.Content is \"none\"":          func(c *Config) { c.Mail.Content = NoNames },
+		"Mail.Delay and Mail.Repeat is abo": func(c *Config) { c.MaxAge = 23 * time.Hour },
+	} {
+		cfg := DefaultConfig()
+		change(&cfg)
+		if _, err := New(Seams{Mailer: &mailbox{}, MailComposer: &mailbox{}, Host: &worldHost{}}, cfg); err == nil || !strings.Contains(err.Error(), label) {
+			t.Errorf("%s: got %v", label, err)
+		}
+	}
+}
