@@ -21,6 +21,7 @@ func importTable() []importRow {
 	const (
 		echo      = "github.com/labstack/echo/v4"
 		fx        = "go.uber.org/fx"
+		gomail    = "github.com/wneessen/go-mail"
 		json      = "github.com/go-json-experiment/json/jsontext"
 		idna      = "golang.org/x/net/idna"
 		otel      = "go.opentelemetry.io/otel"
@@ -71,6 +72,8 @@ func importTable() []importRow {
 		{"module/unread/fold", []string{"module/fault"}, noIO},
 		{"module/unread/redisunread", with("module/stored", redis, redisClient, redisCommit), nil},
 		{"module", registry, []string{"net", "net/http", "os", "crypto/rand"}},
+		{"module/mail", []string{"module", "module/mxid", "module/strictjson"}, []string{"net", "net/http", "os", "crypto/rand"}},
+		{"module/mail/smtp", []string{"module", gomail, gomail + "/smtp"}, []string{"net/http", "os"}},
 		{"module/service", with(bounded, group), []string{"net", "net/http", "os", "crypto/rand"}},
 		{"module/feed", with("module/match", bounded), []string{"net", "net/http", "os", "crypto/rand"}},
 		{"module/storetest", inner, nil},

@@ -1,0 +1,260 @@
+package mail
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"testing/fstest"
+	"testing/synctest"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/strictjson"
+)
+
+var update = flag.Bool("update", false, "rewrite the golden files")
+
+func testConfig() Config {
+	return Config{AppName: "Example Chat", ClientURL: "https://app.example.org/#/room/", PublicURL: "https://matrix.example.org", Key: "sixteen bytes or more"}
+}
+
+func newComposer(t *testing.T, cfg Config) *Composer {
+	t.Helper()
+	c, err := NewComposer(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func content(msgtype, body string) string {
+	return string(strictjson.AppendString([]byte(`{"msgtype":"`+msgtype+`","formatted_body":"<a href='https://evil.example'>x</a>","body":`), body)) + "}"
+}
+
+func from(name string, id mxid.UserID, body string) module.MailEvent {
+	return module.MailEvent{
+		ID: "$e/1?" + name, Type: "m.room.message", Sender: id, SenderName: name, Content: content("m.text", body), Time: time.Date(2026, 5, 6, 7, 8, 9, 0, time.UTC),
+	}
+}
+
+func bob(body string) module.MailEvent  { return from("Bob", "@bob:example.org", body) }
+func carl(body string) module.MailEvent { return from("Carl", "@carl:example.org", body) }
+
+func with(e module.MailEvent, change func(*module.MailEvent)) module.MailEvent {
+	change(&e)
+	return e
+}
+
+func room(name string, events ...module.MailEvent) module.MailRoom {
+	return module.MailRoom{ID: "!" + name + ":example.org", Name: name, Events: events}
+}
+
+// to returns a digest of rooms that show all events.
+func to(rooms ...module.MailRoom) module.MailDigest {
+	d := module.MailDigest{User: "@alice:example.org", To: "alice@example.org", ID: "id", Lang: "en-GB", Rooms: rooms}
+	for _, r := range rooms {
+		d.Events += len(r.Events) + r.Hidden
+	}
+	return d
+}
+
+// hostile has what must not leave its place: header lines, markup, links, marks of direction.
+const hostile = "Eve\r\nBcc: all@example.org\r\n\r\n<script>alert(1)</script><img src=https://evil.example/x.png>\u202egro.live\u202c\u2066\u0000\u200b\u0085 {{.User}} "
+
+func digests() map[string]module.MailDigest {
+	encryptedBy := func(e module.MailEvent) module.MailEvent {
+		return with(e, func(e *module.MailEvent) { e.Type, e.Content = "m.room.encrypted", `{"ciphertext":"secret"}` })
+	}
+	invitation := with(bob(""), func(e *module.MailEvent) { e.Type, e.Invites, e.Content = "m.room.member", true, `{}` })
+	thread := with(carl("In a thread."), func(e *module.MailEvent) { e.Thread = "$root" })
+	mention := with(carl("Alice: look!"), func(e *module.MailEvent) { e.Highlight = true })
+	var kinds []module.MailEvent
+	for _, kind := range []string{"m.notice", "m.emote", "m.image", "m.video", "m.audio", "m.file", "m.location", "org.example.kind"} {
+		kinds = append(kinds, with(bob(""), func(e *module.MailEvent) { e.Content = content(kind, "body of "+kind) }))
+	}
+	for _, eventType := range []string{"m.sticker", "m.call.invite", "m.poll.start"} {
+		kinds = append(kinds, with(bob(""), func(e *module.MailEvent) { e.Type = eventType }))
+	}
+	onlyIDs := module.MailEvent{ID: "$1"}
+	several := to(room("Garden", bob("Tomatoes?"), carl("Ripe.\nAll of them.")), room("Choir", bob("At eight.")))
+	several.Rooms[0].Hidden, several.Hidden, several.Events = 12, 3, 40
+	hostileRoom := room(hostile, with(from(hostile, mxid.UserID("@"+hostile+":example.org"), hostile+strings.Repeat("long ", 300)), func(e *module.MailEvent) { e.Highlight = true }),
+		from(strings.Repeat("n", 300), "@eve:example.org", strings.Repeat("line\n", 300)))
+	hostileRoom.ID = `!"><script>/../x?y#z:example.org`
+	return map[string]module.MailDigest{
+		"one_message":     to(room("Garden", bob("Tomatoes?"))),
+		"one_person":      to(room("Bob", bob("Hello"), bob("https://example.org/ <b>bold</b> & more"))),
+		"one_room":        to(room("", bob("Tomatoes?"), carl("Ripe."))),
+		"several_rooms":   several,
+		"invite":          to(room("Garden", invitation)),
+		"invites":         to(room("Garden", invitation), room("", invitation)),
+		"encrypted":       to(room("Secret", encryptedBy(bob("")), encryptedBy(carl("")), encryptedBy(bob("")), encryptedBy(from("", "@dan:example.org", "")), encryptedBy(from("Eva", "@eva:example.org", "")))),
+		"threads":         to(room("Garden", bob("Not in a thread."), thread)),
+		"highlights":      to(room("Choir", bob("At eight.")), room("Garden", mention, bob("Tomatoes?"))),
+		"kinds":           to(room("Garden", kinds...)),
+		"ids_only":        to(room("", onlyIDs, onlyIDs)),
+		"without_content": to(room("Garden", with(bob(""), func(e *module.MailEvent) { e.Content = "" }))),
+		"hostile":         to(hostileRoom),
+	}
+}
+
+func TestMailsAreAsInTheGoldenFiles(t *testing.T) {
+	for name, digest := range digests() {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { // tokens have the time
+				mail, err := newComposer(t, testConfig()).ComposeMail(digest)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for ext, got := range map[string]string{
+					".txt":  fmt.Sprintf("To: %s\nID: %s\nToken: %s\nUnsubscribe: %s\nSubject: %s\n\n%s", mail.To, mail.ID, mail.Token, mail.Unsubscribe, mail.Subject, mail.Text),
+					".html": mail.HTML,
+				} {
+					file := "testdata/" + name + ext
+					if *update {
+						if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+							t.Fatal(err)
+						}
+					}
+					if want, err := os.ReadFile(file); err != nil || got != string(want) {
+						t.Errorf("%s: %v, got\n%s", file, err, got)
+					}
+				}
+			})
+		})
+	}
+}
+
+func TestNoMailHasWhatSendersMustNotPutThere(t *testing.T) {
+	t.Parallel()
+	c := newComposer(t, testConfig())
+	for name, digest := range digests() {
+		mail, err := c.ComposeMail(digest)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for part, text := range map[string]string{"subject": mail.Subject, "text": mail.Text, "html": mail.HTML} {
+			for _, r := range strings.ReplaceAll(text, "\n", "") {
+				if unicode.In(r, unicode.Cc, unicode.Cf) {
+					t.Errorf("%s: the %s has %U", name, part, r)
+				}
+			}
+			if !utf8.ValidString(text) || strings.Contains(text, "secret") {
+				t.Errorf("%s: got the %s %q", name, part, text)
+			}
+		}
+		if n := utf8.RuneCountInString(mail.Subject); n > 200 || strings.Contains(mail.Subject, "\n") || n == 0 {
+			t.Errorf("%s: got the subject %q", name, mail.Subject)
+		}
+		for _, line := range strings.Split(mail.Text, "\n") { // lines of senders are indented
+			if strings.HasPrefix(line, "Bcc:") || strings.HasPrefix(line, "line") {
+				t.Errorf("%s: got the line %q", name, line)
+			}
+		}
+		for _, tag := range []string{"<script", "<img", "<b>bold", `href="https://evil`, `href='https://evil`, `href="https://example.org`, "url("} {
+			if strings.Contains(mail.HTML, tag) {
+				t.Errorf("%s: the HTML has %q", name, tag)
+			}
+		}
+		for _, link := range strings.Split(mail.HTML, "href=")[1:] {
+			if !strings.HasPrefix(link, `"https://app.example.org/#/room/%21`) && !strings.HasPrefix(link, `"https://matrix.example.org/_matrix/`) {
+				t.Errorf("%s: got the link %.60s", name, link)
+			}
+		}
+	}
+}
+
+func TestTemplatesOfTheHostAreChosenByLanguage(t *testing.T) {
+	t.Parallel()
+	text := func(word string) *fstest.MapFile {
+		return &fstest.MapFile{Data: []byte(`{{define "subject"}}` + word + `{{end}}{{define "text"}}x{{end}}`)}
+	}
+	page := &fstest.MapFile{Data: []byte(`{{.Lang}} {{range .Rooms}}{{.Name}}{{end}}`)}
+	cfg := testConfig()
+	cfg.Templates = fstest.MapFS{
+		"de.txt": text("neu"), "de.html": page, "pt-br.txt": text("novo"), "pt-br.html": page, "README.md": page,
+	}
+	c := newComposer(t, cfg)
+	for lang, want := range map[string]string{
+		"de": "neu", "DE": "neu", "de-AT": "neu", "de_CH": "neu", "pt-BR": "novo", "pt": "New message from Bob in Garden",
+		"": "New message from Bob in Garden", "../de": "New message from Bob in Garden",
+	} {
+		digest := to(room("Garden", bob("x")))
+		digest.Lang = lang
+		if mail, err := c.ComposeMail(digest); err != nil || mail.Subject != want {
+			t.Errorf("%q: got %q, %v", lang, mail.Subject, err)
+		}
+	}
+	for name, files := range map[string]fstest.MapFS{
+		"open html":        {"de.txt": text("neu")},
+		"not a template":   {"de.txt": text("{{"), "de.html": page},
+		"an unknown field": {"de.txt": text("{{.Secret}}"), "de.html": page},
+		"no subject":       {"de.txt": &fstest.MapFile{Data: []byte("x")}, "de.html": page},
+	} {
+		cfg.Templates = files
+		if _, err := NewComposer(cfg); err == nil {
+			t.Errorf("%s: taken", name)
+		}
+	}
+}
+
+func TestAnInvalidConfigIsRefused(t *testing.T) {
+	t.Parallel()
+	const want = `AppName is empty, want the name of the app
+Key has 0 bytes, want at least 16
+PublicURL is "", want an address such as https://matrix.example.org
+ClientURL is "javascript:x", want an address such as https://app.example.org/#/room/`
+	if err := (Config{ClientURL: "javascript:x"}).Validate(); err == nil || err.Error() != want {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestATokenAllowsOnlyWhatItWasMadeFor(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const user, address = "@alice:example.org", "alice@example.org"
+		tokens, other := NewTokens("sixteen bytes or more"), NewTokens("another key of some bytes")
+		link, bounce := tokens.Unsubscribe(user, address), tokens.Bounce(user, address)
+		if len("bounces+"+bounce) > 64 || strings.Contains(link, "@") {
+			t.Errorf("got %q and %q", link, bounce)
+		}
+		grant, ok := tokens.ReadUnsubscribe(link)
+		if !ok || grant.User != user || !grant.IsFor(address) || grant.IsFor("alice2@example.org") || !grant.Until.Equal(time.Now().Add(24*time.Hour)) {
+			t.Errorf("got %+v, %v", grant, ok)
+		}
+		if grant, ok := tokens.ReadBounce(user, strings.ToUpper(bounce)); !ok || !grant.IsFor(address) {
+			t.Errorf("got %+v, %v", grant, ok)
+		}
+		if _, ok := tokens.ReadBounce("@bob:example.org", bounce); ok {
+			t.Error("a bounce is valid for another user")
+		}
+		if _, ok := other.ReadUnsubscribe(link); ok {
+			t.Error("a link is valid with another key")
+		}
+		for i := range link {
+			for _, with := range []string{"", "A", "_", "\x00"} {
+				spoiled := link[:i] + with + link[i+1:]
+				if grant, ok := tokens.ReadUnsubscribe(spoiled); ok && (spoiled != link && i < len(link)-1 || grant.User != user) {
+					t.Errorf("%q is taken for %q", spoiled, link)
+				}
+				tokens.ReadUnsubscribe(link[:i])
+				if _, ok := tokens.ReadBounce(user, spoiled); ok {
+					t.Errorf("%q is taken for a bounce", spoiled)
+				}
+			}
+		}
+		time.Sleep(BounceFor + 24*time.Hour + time.Second)
+		if _, ok := tokens.ReadBounce(user, bounce); ok {
+			t.Error("a bounce is valid too long")
+		}
+		time.Sleep(UnsubscribeFor - BounceFor)
+		if _, ok := tokens.ReadUnsubscribe(link); ok {
+			t.Error("a link is valid too long")
+		}
+	})
+}
