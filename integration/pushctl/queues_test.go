@@ -451,7 +451,7 @@ func TestGatewayNames(t *testing.T) {
 	t.Parallel()
 	all := []string{
 		"https://a.example:443", "https://a.example:8443", "http://a.example:80", "http://a.example:8443", "https://b.example:443",
-		"https://[2001:db8::1]:443", "https://xn--bcher-kva.example:443",
+		"https://[2001:db8::1]:443", "https://xn--bcher-kva.example:443", "mail://mail.example",
 	}
 	for name, want := range map[string]string{
 		"a.example":                     "https://a.example:443 https://a.example:8443 http://a.example:80 http://a.example:8443",
@@ -467,6 +467,9 @@ func TestGatewayNames(t *testing.T) {
 		"example":                       "",
 		"[2001:db8::1]":                 "https://[2001:db8::1]:443",
 		"bücher.example":                "https://xn--bcher-kva.example:443",
+		"mail://Mail.example":           "mail://mail.example",
+		"mail.example":                  "mail://mail.example",
+		"mail://a.example":              "",
 		"":                              "error",
 		"https://":                      "error",
 		"https://a.example/":            "error",
