@@ -1,4 +1,4 @@
-// Package delivery sends notifications of new events to push gateways. [Delivery.Notify]
+// Package delivery sends notifications of new events to push gateways, and mails. [Delivery.Notify]
 // stores them in the logs of users, in a [module.DeliveryQueue], and any running host sends
 // them. Each pusher with something to send has a place in the log of its user.
 //
@@ -12,6 +12,7 @@
 //	cut.go       removes the least important notifications of a long log
 //	gather.go    batches questions about users, so that a slow store delays its own users
 //	gates.go     the turns of requests, for several goroutines
+//	mail.go      sends for a claimed pusher of kind email: all that waits, as one mail
 //	reject.go    removes pushers with rejected pushkeys
 //	content/     pure: the body of a request, and the meaning of its answer
 //	turns/       pure: which requests a host may send, and in which order
@@ -53,6 +54,21 @@
 //	claimed  the host dies                       due      when the claim lapses
 //	due      the pusher is set again, and more   due      at once
 //	         is added
+//
+// A pusher of kind email differs:
+//
+//	-        added                               due      after Mail.Delay
+//	claimed  a mail was sent in Mail.Repeat, of  due      after Mail.Delay
+//	         which the user has read nothing
+//	claimed  nothing is left unread              -        drops all
+//	claimed  what is unread is young             due      when the oldest is Mail.Delay old
+//	claimed  the host cannot say what is read,   due      within a minute
+//	         or whose the address is
+//	claimed  the address is not the user's       -        removes the pusher, drops all
+//	claimed  all of this is well                 claimed  notes the mail's end, then sends it
+//	claimed  the mail is accepted                due      after Mail.Delay, if more was added
+//	claimed  another host has noted the end, and claimed  sends what is before the end as the same
+//	         died                                         mail
 //
 // A log with more than 120 notifications is cut by the host that adds one.
 //

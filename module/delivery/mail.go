@@ -41,6 +41,13 @@ const (
 	maxMailed    = 1000 // notifications of a mail; further ones wait for the next one
 	maxMailRooms = 20   // that a mail is remembered by
 
+	// maxMails bounds the mails of a pusher in a day: a redacted event counts as read, so that a
+	// sender could cause one mail after the other. Further ones come after Repeat.
+	maxMails = 12
+
+	// askMail bounds the time for each question to the host: all of them are asked within a lease.
+	askMail = time.Second
+
 	// A mail waits longer for its next try than a notification does: nobody waits for it.
 	mailPatience = 20
 	maxMailWait  = 10 * time.Minute
@@ -55,6 +62,8 @@ const (
 type lastMail struct {
 	At     int64          `json:"t"` // in milliseconds
 	Events []content.Meta `json:"e"` // the newest of each room
+	Day    int64          `json:"d"` // begin of the day in which N mails were sent
+	N      int            `json:"n"`
 }
 
 func readLastMail(text string) (last lastMail) {
@@ -64,8 +73,13 @@ func readLastMail(text string) (last lastMail) {
 	return last
 }
 
-func newLastMail(now time.Time, all []content.Mailed) string {
-	last, seen := lastMail{At: now.UnixMilli()}, map[string]bool{}
+// next returns the text of the mail after last.
+func (last lastMail) next(now time.Time, all []content.Mailed) string {
+	seen := map[string]bool{}
+	last.At, last.Events, last.N = now.UnixMilli(), nil, last.N+1
+	if now.Sub(time.UnixMilli(last.Day)) >= maxRepeat {
+		last.Day, last.N = last.At, 1
+	}
 	for _, m := range slices.Backward(all) {
 		if !seen[m.Meta.Room] && len(last.Events) < maxMailRooms {
 			seen[m.Meta.Room], last.Events = true, append(last.Events, m.Meta)
@@ -77,6 +91,7 @@ func newLastMail(now time.Time, all []content.Mailed) string {
 
 // mailing is a mail that is being made of all that waits for a pusher.
 type mailing struct {
+	last       lastMail
 	place, end int64 // of the notifications that it is about
 	all        []content.Mailed
 	dropped    map[DropReason]int
@@ -93,12 +108,14 @@ func (s *sending) sendMail(life context.Context) bool {
 	if !s.takeTurn(life) {
 		return false
 	}
-	if s.trouble.Mail == 0 && s.isTooSoon(life) {
+	text, err := s.d.queue.Sent(life, s.claim.User, s.claim.Pusher)
+	if err != nil {
+		s.releaseAfter("read what was mailed", err)
 		return false
 	}
-	m, ok := s.readMailing(life)
+	m := &mailing{last: readLastMail(text), place: s.claim.Number, dropped: map[DropReason]int{}}
 	switch {
-	case !ok:
+	case s.trouble.Mail == 0 && s.isTooSoon(life, m.last), !s.readMailing(life, m):
 		return false
 	case len(m.all) == 0:
 		return s.endMailing(life, m, module.Done{})
@@ -107,42 +124,46 @@ func (s *sending) sendMail(life context.Context) bool {
 		s.postpone(wait)
 		return false
 	}
-	if s.d.confirm != nil {
-		ctx, cancel := context.WithTimeout(life, maxAwait)
-		isConfirmed, err := s.d.confirm(ctx, s.claim.User, s.target.Key.Pushkey)
-		cancel()
-		switch {
-		case err != nil:
-			return s.postponeMail(life, "confirm an email address", err)
-		case !isConfirmed:
-			return s.reject(life, posted{verdict: content.Rejected, class: content.ClassStatus}, m.place)
-		}
+	if err := s.keep(life); err != nil {
+		s.releaseAfter("renew a claim", err)
+		return false
+	}
+	isConfirmed, err := s.isConfirmed(life)
+	switch {
+	case err != nil:
+		return s.postponeMail(life, "confirm an email address", err)
+	case !isConfirmed:
+		return s.reject(life, posted{verdict: content.Rejected, class: content.ClassStatus}, m.place)
 	}
 	return s.sendMailing(life, m)
 }
 
+func (s *sending) isConfirmed(life context.Context) (bool, error) {
+	if s.d.confirm == nil {
+		return true, nil
+	}
+	ctx, cancel := context.WithTimeout(life, maxAwait)
+	defer cancel()
+	return s.d.confirm(ctx, s.claim.User, s.target.Key.Pushkey)
+}
+
 // isTooSoon postpones the mail if the last one was sent within Repeat, and the user has read
 // nothing of it.
-func (s *sending) isTooSoon(life context.Context) bool {
-	text, err := s.d.queue.Sent(life, s.claim.User, s.claim.Pusher)
-	if err != nil {
-		s.releaseAfter("read what was mailed", err)
-		return true
-	}
-	last := readLastMail(text)
+func (s *sending) isTooSoon(life context.Context, last lastMail) bool {
 	wait := time.UnixMilli(last.At).Add(s.d.cfg.Mail.Repeat).Sub(s.d.clock())
 	if wait <= 0 {
 		return false
 	}
-	read, err := s.read(life, last.Events)
-	switch {
-	case err != nil:
-		s.postponeMail(life, "read which events are read", err)
-		return true
-	case slices.Contains(read, true):
-		return false
-	case s.d.hasUnread: // the user may read it at any time
-		wait = min(wait, s.d.cfg.Mail.Delay)
+	if s.d.hasUnread && last.N < maxMails {
+		read, err := s.read(life, last.Events)
+		switch {
+		case err != nil:
+			s.postponeMail(life, "read which events are read", err)
+			return true
+		case slices.Contains(read, true):
+			return false
+		}
+		wait = min(wait, s.d.cfg.Mail.Delay) // the user may read it at any time
 	}
 	s.postpone(wait)
 	return true
@@ -169,10 +190,10 @@ func (s *sending) read(life context.Context, events []content.Meta) (read []bool
 	for _, m := range events {
 		questions = append(questions, s.d.states.add(s.eventOf(m)))
 	}
-	ctx, cancel := context.WithTimeout(life, maxAwait)
+	ctx, cancel := context.WithTimeout(life, askMail)
 	defer cancel()
 	for i, q := range questions {
-		state, found := q.wait(ctx, maxAwait)
+		state, found := q.wait(ctx, askMail)
 		switch {
 		case !found:
 			return nil, module.Unavailable(errNoResult)
@@ -185,12 +206,11 @@ func (s *sending) read(life context.Context, events []content.Meta) (read []bool
 }
 
 // readMailing reads what waits, and leaves out what needs no mail.
-func (s *sending) readMailing(life context.Context) (m *mailing, ok bool) {
-	m = &mailing{place: s.claim.Number, dropped: map[DropReason]int{}}
+func (s *sending) readMailing(life context.Context, m *mailing) (ok bool) {
 	waiting, end, err := s.d.queue.Read(life, s.claim, maxMailed)
 	if err != nil {
 		s.releaseAfter("read a log", err)
-		return nil, false
+		return false
 	}
 	if s.known, s.end, m.end = nil, end, end; len(waiting) == maxMailed {
 		m.end = waiting[maxMailed-1].Number + 1
@@ -214,7 +234,7 @@ func (s *sending) readMailing(life context.Context) (m *mailing, ok bool) {
 	}
 	read, err := s.read(life, events)
 	if err != nil {
-		return nil, s.postponeMail(life, "read which events are read", err)
+		return s.postponeMail(life, "read which events are read", err)
 	}
 	var left []content.Mailed
 	for i, one := range m.all {
@@ -223,7 +243,7 @@ func (s *sending) readMailing(life context.Context) (m *mailing, ok bool) {
 		}
 	}
 	m.dropped[DropRead], m.all = len(m.all)-len(left), left
-	return m, true
+	return true
 }
 
 // isExpired reports whether a notification is too old for a mail. A missed call is not, when it
@@ -248,7 +268,7 @@ func (s *sending) mailWait(life context.Context, m *mailing) time.Duration {
 	if !s.d.hasDelays || s.trouble.Delayed == m.place {
 		return 0
 	}
-	wait, _ := s.d.delays.get(life, module.UserDevice{User: s.claim.User}, maxAwait)
+	wait, _ := s.d.delays.get(life, module.UserDevice{User: s.claim.User}, askMail)
 	if wait > 0 {
 		s.trouble.Generation, s.trouble.Delayed = s.target.SetAt, m.place
 	}
@@ -267,7 +287,7 @@ func (s *sending) sendMailing(life context.Context, m *mailing) bool {
 	if _, ok := s.complete(life, module.Done{To: m.place}); !ok || s.claim.Number != m.place {
 		return ok // another host has sent it meanwhile
 	}
-	if err := s.keep(life); err != nil || s.turn == nil {
+	if err := s.keep(life); err != nil {
 		s.releaseAfter("renew a claim", err)
 		return false
 	}
@@ -278,11 +298,11 @@ func (s *sending) sendMailing(life context.Context, m *mailing) bool {
 	}
 	s.endTurnAfter(p.verdict, p.class, p.answer.RetryAfter)
 	switch p.verdict {
-	case content.Refused:
-		m.dropped[DropRefused] += len(m.all)
-		fallthrough
-	case content.Delivered:
-		return s.endMailing(life, m, module.Done{Answered: true, Sent: newLastMail(s.d.clock(), m.all)})
+	case content.Delivered, content.Refused:
+		if p.verdict == content.Refused {
+			m.dropped[DropRefused] += len(m.all)
+		}
+		return s.endMailing(life, m, module.Done{Answered: true, Sent: m.last.next(s.d.clock(), m.all)})
 	case content.Unsent:
 		if !p.isLost {
 			s.release()

@@ -22,6 +22,7 @@ type reader struct {
 	read   map[string]bool
 	placed []module.UserEvent // the events that States was asked about
 	delay  time.Duration
+	err    error
 	asked  int // for counts only
 	looked []module.UserDevice
 }
@@ -48,7 +49,7 @@ func (r *reader) States(_ context.Context, events []module.UserEvent) (all []mod
 			r.placed = append(r.placed, e)
 		}
 		counts := r.counts[e.User]
-		all = append(all, module.Result[module.UnreadState]{Value: module.UnreadState{IsRead: r.read[e.EventID], Counts: &counts}})
+		all = append(all, module.Result[module.UnreadState]{Value: module.UnreadState{IsRead: r.read[e.EventID], Counts: &counts}, Err: r.err})
 	}
 	return all
 }
