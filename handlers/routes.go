@@ -111,9 +111,17 @@ func (s *Server) tree(g *echo.Group, pattern string, auth []echo.MiddlewareFunc)
 // add serves a path, which may have parameters. If two added paths match a request, the
 // later one determines the allowed methods.
 func (t *tree) add(path string, served methods) {
+	handlers := map[string]func(*observe.Operation) echo.HandlerFunc{}
 	for method, do := range served {
+		handlers[method] = func(op *observe.Operation) echo.HandlerFunc { return t.server.serve(op, do) }
+	}
+	t.handle(path, handlers)
+}
+
+func (t *tree) handle(path string, served map[string]func(*observe.Operation) echo.HandlerFunc) {
+	for method, handler := range served {
 		op := &observe.Operation{Kind: observe.Request, Verb: method}
-		op.Name = t.group.Add(method, path, t.server.serve(op, do), append([]echo.MiddlewareFunc{t.onlyServed}, t.auth...)...).Path
+		op.Name = t.group.Add(method, path, handler(op), append([]echo.MiddlewareFunc{t.onlyServed}, t.auth...)...).Path
 	}
 	allow := append(slices.Sorted(maps.Keys(served)), http.MethodOptions)
 	t.shapes = append(t.shapes, shape{strings.Split(path, "/"), strings.Join(allow, ", ")})

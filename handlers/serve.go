@@ -57,6 +57,10 @@ func (s *Server) Notifications(unread module.UnreadService, events module.Notifi
 	return &notificationRoutes{s, unread, events}
 }
 
+// Unsubscribe returns the page that stops a user's mails, for hosts that send mail. Links lead to
+// it, so it asks for no user: it ignores the host's auth.
+func (s *Server) Unsubscribe(host module.HostService) RouteGroup { return &unsubscribeRoutes{s, host} }
+
 var emptyObject = answer{json: "{}"}
 
 // serve turns an endpoint into a handler. The deadline starts when the body has arrived.
@@ -87,10 +91,16 @@ func (s *Server) observe(op *observe.Operation, handle func(context.Context, ech
 	}
 }
 
-// refuse answers a request with an error. It logs a server error, unless the client has
-// hung up. Failed is the error of writing the answer.
+// refuse answers a request with an error. Failed is the error of writing the answer.
 func (s *Server) refuse(c echo.Context, who Requester, err error) (refused, failed error) {
-	status, body := ErrorReply(err)
+	_, body := ErrorReply(err)
+	return err, c.JSONBlob(s.logRefused(c, who, err), body)
+}
+
+// logRefused logs the error of a refused request if it is the server's, unless the client has
+// hung up. It returns the status.
+func (s *Server) logRefused(c echo.Context, who Requester, err error) (status int) {
+	status, _ = ErrorReply(err)
 	gone := observe.Outcome{Err: err}.CallerGone(c.Request().Context())
 	if status >= http.StatusInternalServerError && !gone {
 		s.log.Error("request failed",
@@ -100,5 +110,5 @@ func (s *Server) refuse(c echo.Context, who Requester, err error) (refused, fail
 			zap.Int("status", status),
 			zap.String("error", fault.Details(err)))
 	}
-	return err, c.JSONBlob(status, body)
+	return status
 }

@@ -427,7 +427,7 @@ func TestAnInvalidServerOfMailIsRefused(t *testing.T) {
 			t.Errorf("%q: got %v", url, err)
 		}
 	}
-	cfg := smtp.Config{URL: "smtps://mail.example.org", EnvelopeFrom: strings.Repeat("b", 19) + "@example.org"}
+	cfg := smtp.Config{URL: "smtps://mail.example.org", EnvelopeFrom: strings.Repeat("b", 8) + "@example.org"}
 	if err := cfg.Validate(); err == nil || len(strings.Split(err.Error(), "\n")) != 4 {
 		t.Errorf("got %v", err)
 	}

@@ -324,6 +324,19 @@ type HostService interface {
 	// RemovePusher removes the user's pusher of a key if it was last set at setAt,
 	// [pusher.Pusher.SetAt]. It is for pushers that a push gateway has rejected.
 	RemovePusher(ctx context.Context, user mxid.UserID, key pusher.Key, setAt int64) error
+
+	// Unsubscribe removes the pusher of kind email that the token of a mail's link names, if it
+	// is still set. The route group of pushers calls it. A token that is not valid, or older than
+	// a year, gets [fault.InvalidParam].
+	Unsubscribe(ctx context.Context, token string) error
+
+	// MailBounced removes the pushers of kind email of an address to which a mail could not be
+	// delivered. The token is in the address to which the mail came back: bounces+TOKEN@example.org,
+	// with capital and small letters as they were sent. Call it only for reports of a permanent
+	// failure that is about the address (RFC 3463: status 5.1.x or 5.2.1): a blocked sender would remove
+	// all pushers. Pushers that were set on a day after the mail's stay. A token that is not valid,
+	// or older than two weeks, gets [fault.InvalidParam].
+	MailBounced(ctx context.Context, token string) error
 }
 
 // SyncService answers the push rules part of a /sync. The host adds the module's token to

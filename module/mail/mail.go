@@ -134,7 +134,7 @@ func (c *Composer) ComposeMail(digest module.MailDigest) (module.Mail, error) {
 	if err != nil {
 		return mail, fmt.Errorf("mail: %w", err)
 	}
-	mail.To, mail.ID, mail.Token = digest.To, digest.ID, c.tokens.Bounce(digest.User, digest.To)
+	mail.To, mail.ID, mail.Token = digest.To, digest.ID, c.tokens.Bounce(digest.To)
 	mail.Unsubscribe = letter.Unsubscribe
 	return mail, nil
 }

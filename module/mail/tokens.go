@@ -3,13 +3,12 @@ package mail
 import (
 	"crypto/hmac"
 	"crypto/sha256"
-	"encoding/base32"
 	"encoding/base64"
 	"encoding/binary"
-	"strings"
 	"time"
 
 	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/pusher"
 )
 
 // How long tokens are valid.
@@ -18,84 +17,69 @@ const (
 	BounceFor      = 14 * 24 * time.Hour
 )
 
-// Tokens makes and checks the tokens of mails. A token names the address by a keyed digest, so
-// that no log of links has addresses.
+// Tokens makes and checks the tokens of mails. A nil *Tokens takes no token as valid.
 type Tokens struct{ key []byte }
 
 // NewTokens returns the tokens of a [Config.Key].
 func NewTokens(key string) *Tokens { return &Tokens{[]byte(key)} }
 
-// Grant is what a valid token allows: to remove a pusher of a user.
+// Grant is what a valid token allows: to remove a pusher.
 type Grant struct {
-	User  mxid.UserID
-	Until time.Time // the end of the day (UTC) of the mail
-
-	tokens *Tokens
-	digest string
+	User    mxid.UserID   // empty for a bounce, which is about all users with the address
+	Pushkey pusher.Digest // the address, as the index of pushkeys names it
+	Until   time.Time     // the end of the day (UTC) of the mail
 }
 
-// IsFor reports whether the token is about an address.
-func (g Grant) IsFor(address string) bool {
-	return hmac.Equal([]byte(g.digest), g.tokens.sum("address", address)[:digestSize])
-}
-
-// A token is a code of macSize bytes and a head: the end of the day and the digest of the
-// address. In links the user id follows. The token of a bounce is without it, since the name of
-// an address has at most 64 bytes (RFC 5321, 4.5.3.1.1), and without capital letters. It does
-// not change within a day, since servers that greylist know a repeated mail by its sender.
+// A token is a code of macSize bytes and a head: the day and the digest of the address. In links
+// the user id follows. A token without it has 56 letters and digits, since the name before the @ of
+// an address has at most 64 bytes (RFC 5321, 4.5.3.1.1). It does not change within a day, since
+// servers that greylist know a repeated mail by its sender.
 const (
-	macSize    = 16
-	timeSize   = 4
-	digestSize = 8
-	day        = 24 * time.Hour
-	fixedSize  = macSize + timeSize + digestSize
-)
+	macSize   = 8
+	daySize   = 2
+	fixedSize = macSize + daySize + sha256.Size
 
-var lowerBase32 = base32.NewEncoding("abcdefghijklmnopqrstuvwxyz234567").WithPadding(base32.NoPadding)
+	day = 24 * time.Hour
+)
 
 // Unsubscribe returns the token of the link that stops mails.
 func (t *Tokens) Unsubscribe(user mxid.UserID, address string) string {
-	return base64.RawURLEncoding.EncodeToString(append(t.issue("unsubscribe", user, address), user...))
+	return t.issue("unsubscribe", user, address)
 }
 
-// Bounce returns the token of a mail's envelope: 45 lower-case letters and digits.
-func (t *Tokens) Bounce(user mxid.UserID, address string) string {
-	return lowerBase32.EncodeToString(t.issue("bounce", user, address))
-}
+// Bounce returns the token of a mail's envelope.
+func (t *Tokens) Bounce(address string) string { return t.issue("bounce", "", address) }
 
 // ReadUnsubscribe returns what the token of a link allows, if it is valid.
 func (t *Tokens) ReadUnsubscribe(token string) (Grant, bool) {
-	read, err := base64.RawURLEncoding.DecodeString(token)
-	if err != nil || len(read) < fixedSize {
+	return t.check("unsubscribe", token, UnsubscribeFor)
+}
+
+// ReadBounce returns what the token of a bounced mail allows, if it is valid.
+func (t *Tokens) ReadBounce(token string) (Grant, bool) { return t.check("bounce", token, BounceFor) }
+
+func (t *Tokens) issue(purpose string, user mxid.UserID, address string) string {
+	head := binary.BigEndian.AppendUint16(nil, uint16(time.Now().Unix()/int64(day/time.Second)))
+	digest, _ := base64.RawURLEncoding.DecodeString(string(pusher.Key{AppID: pusher.EmailAppID, Pushkey: address}.Digest()))
+	head = append(append(head, digest...), user...)
+	return base64.RawURLEncoding.EncodeToString(append(t.sum(purpose, head), head...))
+}
+
+func (t *Tokens) check(purpose, token string, valid time.Duration) (Grant, bool) {
+	if t == nil {
 		return Grant{}, false
 	}
-	return t.check("unsubscribe", mxid.UserID(read[fixedSize:]), read[:fixedSize], UnsubscribeFor)
-}
-
-// ReadBounce returns what the token of a bounced mail to the user allows, if it is valid.
-func (t *Tokens) ReadBounce(user mxid.UserID, token string) (Grant, bool) {
-	read, err := lowerBase32.DecodeString(strings.ToLower(token))
-	if err != nil || len(read) != fixedSize {
+	read, err := base64.RawURLEncoding.Strict().DecodeString(token)
+	if err != nil || len(read) < fixedSize || !hmac.Equal(read[:macSize], t.sum(purpose, read[macSize:])) {
 		return Grant{}, false
 	}
-	return t.check("bounce", user, read, BounceFor)
+	until := time.Unix(0, 0).Add(time.Duration(binary.BigEndian.Uint16(read[macSize:])+1) * day)
+	digest := base64.RawURLEncoding.EncodeToString(read[macSize+daySize : fixedSize])
+	return Grant{mxid.UserID(read[fixedSize:]), pusher.Digest(digest), until}, time.Since(until) <= valid
 }
 
-func (t *Tokens) issue(purpose string, user mxid.UserID, address string) []byte {
-	head := binary.BigEndian.AppendUint32(nil, uint32(time.Now().Truncate(day).Add(day).Unix()))
-	head = append(head, t.sum("address", address)[:digestSize]...)
-	return append(t.sum(purpose, string(head)+string(user))[:macSize:macSize], head...)
-}
-
-func (t *Tokens) check(purpose string, user mxid.UserID, read []byte, valid time.Duration) (Grant, bool) {
-	mac, head := read[:macSize], read[macSize:fixedSize]
-	isOurs := hmac.Equal(mac, t.sum(purpose, string(head)+string(user))[:macSize])
-	until := time.Unix(int64(binary.BigEndian.Uint32(head)), 0)
-	return Grant{user, until, t, string(head[timeSize:])}, isOurs && time.Since(until) <= valid
-}
-
-func (t *Tokens) sum(purpose, text string) []byte {
+func (t *Tokens) sum(purpose string, head []byte) []byte {
 	code := hmac.New(sha256.New, t.key)
-	code.Write([]byte(purpose + "\x00" + text))
-	return code.Sum(nil)
+	code.Write(append([]byte(purpose+"\x00"), head...))
+	return code.Sum(nil)[:macSize]
 }

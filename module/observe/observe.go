@@ -235,8 +235,8 @@ const (
 	// more pushers are removed.
 	TooManyRejections
 
-	// PusherRemoved is a removed pusher whose pushkey its gateway has rejected. The error
-	// is a delivery.RejectedError, which names the user.
+	// PusherRemoved is a removed pusher whose pushkey its gateway has rejected, or whose mail has
+	// come back. The error is a delivery.RejectedError or a service.RemovedPusher, which name the user.
 	PusherRemoved
 
 	// PusherTaken is a pusher that is gone since another user has set its pushkey.

@@ -6,9 +6,12 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/fault"
+	"github.com/pushfx/pushfx/module/mail"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pusher"
 	"github.com/pushfx/pushfx/module/service"
@@ -106,4 +109,72 @@ func TestStoredEmailPushersStay(t *testing.T) {
 	if err := services.Delete(t.Context(), alice, mail.Key); err != nil || m.held(alice) != nil {
 		t.Errorf("it was not deleted: %v", err)
 	}
+}
+
+func TestTokensOfMailsRemoveTheirPushers(t *testing.T) {
+	t.Parallel()
+	mine, other, phone := ownPusher("a@example.org", pusher.Email, "PHONE"), ownPusher("b@example.org", pusher.Email, "PHONE"), ownPusher("a@example.org", pusher.HTTP, "PHONE")
+	tokens := mail.NewTokens("sixteen bytes or more")
+	link, bounce := tokens.Unsubscribe(alice, mine.Pushkey), tokens.Bounce(mine.Pushkey)
+	for name, test := range map[string]struct {
+		call      func(context.Context, module.HostService) error
+		tokens    *mail.Tokens
+		of        map[mxid.UserID]int // what is left
+		isRefused bool
+	}{
+		"unsubscribe":         {func(ctx context.Context, h module.HostService) error { return h.Unsubscribe(ctx, link) }, tokens, map[mxid.UserID]int{alice: 2, bob: 1}, false},
+		"bounce":              {func(ctx context.Context, h module.HostService) error { return h.MailBounced(ctx, bounce) }, tokens, map[mxid.UserID]int{alice: 2, bob: 0}, false},
+		"a link as bounce":    {func(ctx context.Context, h module.HostService) error { return h.MailBounced(ctx, link) }, tokens, map[mxid.UserID]int{alice: 3, bob: 1}, true},
+		"a bounce as link":    {func(ctx context.Context, h module.HostService) error { return h.Unsubscribe(ctx, bounce) }, tokens, map[mxid.UserID]int{alice: 3, bob: 1}, true},
+		"a host without mail": {func(ctx context.Context, h module.HostService) error { return h.Unsubscribe(ctx, link) }, nil, map[mxid.UserID]int{alice: 3, bob: 1}, true},
+	} {
+		m := newMemory()
+		policy := pusher.DefaultPolicy()
+		policy.Email = func(context.Context, mxid.UserID, string) (bool, error) { return true, nil }
+		s := service.New(module.Stores{Pushers: m, Pushkeys: m.index()}, nil, service.Options{Policy: policy, Mail: test.tokens})
+		for _, p := range []pusher.Pusher{mine, other, phone} {
+			if err := s.Pushers().Set(t.Context(), alice, p, pusher.KeepOthers); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := s.Pushers().Set(t.Context(), bob, mine, pusher.KeepOthers); err != nil {
+			t.Fatal(err)
+		}
+		for range 2 { // a repetition has the same answer
+			err := test.call(t.Context(), s.Host(s.Rules()))
+			if isRefused := fault.KindOf(err) == fault.InvalidParam; isRefused != test.isRefused || err != nil && !isRefused {
+				t.Errorf("%s: got %v", name, err)
+			}
+		}
+		for user, left := range test.of {
+			if list, err := s.Pushers().List(t.Context(), user); err != nil || list.Len() != left {
+				t.Errorf("%s: %s has %d pushers, %v", name, user, list.Len(), err)
+			}
+		}
+	}
+}
+
+// A user who has made room in the mailbox sets the pusher again. Reports of older mails still come.
+func TestALateBounceKeepsAPusherThatWasSetAgain(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		tokens, m := mail.NewTokens("sixteen bytes or more"), newMemory()
+		p := ownPusher("a@example.org", pusher.Email, "PHONE")
+		policy := pusher.DefaultPolicy()
+		policy.Email = func(context.Context, mxid.UserID, string) (bool, error) { return true, nil }
+		s := service.New(module.Stores{Pushers: m, Pushkeys: m.index()}, nil, service.Options{Policy: policy, Mail: tokens})
+		for day, want := range []int{0, 1} {
+			bounce := tokens.Bounce(p.Pushkey)
+			time.Sleep(time.Duration(day) * 24 * time.Hour)
+			if err := s.Pushers().Set(t.Context(), alice, p, pusher.KeepOthers); err != nil {
+				t.Fatal(err)
+			}
+			if err := s.Host(s.Rules()).MailBounced(t.Context(), bounce); err != nil {
+				t.Fatal(err)
+			}
+			if list, err := s.Pushers().List(t.Context(), alice); err != nil || list.Len() != want {
+				t.Errorf("day %d: %d pushers, %v", day, list.Len(), err)
+			}
+		}
+	})
 }

@@ -3,9 +3,13 @@ package service
 import (
 	"context"
 	"errors"
+	"time"
 
 	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/fault"
+	"github.com/pushfx/pushfx/module/mail"
 	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/observe"
 	"github.com/pushfx/pushfx/module/pusher"
 )
 
@@ -18,6 +22,7 @@ type hostService struct {
 	pushers *pusherService
 	imports *importer
 	unread  module.UnreadStore // may be nil
+	mail    *mail.Tokens       // nil without mail
 }
 
 func (s *hostService) EnsureDefaults(ctx context.Context, user mxid.UserID) error {
@@ -76,4 +81,35 @@ func (s *hostService) Pushers(ctx context.Context, users []mxid.UserID) map[mxid
 func (s *hostService) RemovePusher(ctx context.Context, user mxid.UserID, key pusher.Key, setAt int64) error {
 	_, err := s.pushers.remove(ctx, user, func(p pusher.Pusher) bool { return p.Key == key && p.SetAt == setAt })
 	return err
+}
+
+var errMailToken = fault.New(fault.InvalidParam, "This link is not valid, or it has expired.")
+
+func (s *hostService) Unsubscribe(ctx context.Context, token string) error {
+	grant, isValid := s.mail.ReadUnsubscribe(token)
+	if !isValid {
+		return errMailToken
+	}
+	_, err := s.pushers.remove(ctx, grant.User, func(p pusher.Pusher) bool { return isMail(p, grant) })
+	return err
+}
+
+func (s *hostService) MailBounced(ctx context.Context, token string) error {
+	grant, isValid := s.mail.ReadBounce(token)
+	if !isValid {
+		return errMailToken
+	}
+	entry, failed := s.pushers.pushkeys.Pushkeys.Load(ctx, grant.Pushkey)
+	for _, holder := range entry.Holders {
+		removed, err := s.pushers.remove(ctx, holder.User, func(p pusher.Pusher) bool {
+			return isMail(p, grant) && time.UnixMicro(p.SetAt).Before(grant.Until)
+		})
+		s.pushers.pushkeys.report(observe.PusherRemoved, holder.User, removed...)
+		failed = errors.Join(failed, err)
+	}
+	return failed
+}
+
+func isMail(p pusher.Pusher, grant mail.Grant) bool {
+	return p.Kind == pusher.Email && p.Digest() == grant.Pushkey
 }

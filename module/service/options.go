@@ -2,6 +2,7 @@ package service
 
 import (
 	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/mail"
 	"github.com/pushfx/pushfx/module/observe"
 	"github.com/pushfx/pushfx/module/pusher"
 	"github.com/pushfx/pushfx/module/pushrule"
@@ -17,6 +18,9 @@ type Options struct {
 	// Observer gets all operations of the stores, created and repaired rule sets, each
 	// [ImportRefused], pushers that are gone, and pushkeys that cannot be read. It may be nil.
 	Observer observe.Observer
+
+	// Mail checks the tokens of mails. Nil: none is valid.
+	Mail *mail.Tokens
 
 	// ImportSource may be nil.
 	ImportSource module.ImportSource

@@ -170,11 +170,12 @@ func isUnreadable(err error) bool {
 	return fault.KindOf(err) == fault.Database && !fault.IsOtherVersion(err)
 }
 
-// RemovedPusher is the error of [observe.PusherTaken] and [observe.PusherLoggedOut].
+// RemovedPusher is the error of [observe.PusherTaken], [observe.PusherLoggedOut] and, for a mail
+// that came back, [observe.PusherRemoved].
 type RemovedPusher struct {
 	User   mxid.UserID
 	Key    pusher.Key // do not log its pushkey
-	Device string     // empty for [observe.PusherTaken]
+	Device string     // empty if it is not the reason
 }
 
 // Error names the user and not the pushkey.

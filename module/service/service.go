@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 
 	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/mail"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/observe"
 )
@@ -18,6 +19,7 @@ type Service struct {
 	pushers  *pusherService
 	imports  *importer
 	unread   module.UnreadStore // may be nil
+	mail     *mail.Tokens       // may be nil
 	observer observe.Observer
 }
 
@@ -57,7 +59,7 @@ func New(stores module.Stores, changes Changes, o Options) *Service {
 	if o.ImportSource != nil {
 		rules.store, pushers.store = importingRules{stores.Rules, imports}, importingPushers{stores.Pushers, imports}
 	}
-	return &Service{rules: &rules, pushers: &pushers, imports: imports, unread: stores.Unread, observer: observer}
+	return &Service{rules: &rules, pushers: &pushers, imports: imports, unread: stores.Unread, mail: o.Mail, observer: observer}
 }
 
 // Rules returns the push rule operations.
@@ -69,5 +71,5 @@ func (s *Service) Pushers() module.PusherService { return s.pushers }
 // Host returns the calls for the host's own code. It reads single users' rules through
 // rules: [Service.Rules], or the host's wrapper of it.
 func (s *Service) Host(rules module.RuleService) module.HostService {
-	return &hostService{rules: rules, edits: s.rules, pushers: s.pushers, imports: s.imports, unread: s.unread}
+	return &hostService{rules: rules, edits: s.rules, pushers: s.pushers, imports: s.imports, unread: s.unread, mail: s.mail}
 }

@@ -28,7 +28,7 @@ type Config struct {
 	From string
 
 	// EnvelopeFrom is where failed mails are returned to, such as "bounces@example.org". Each mail
-	// has its token in it: bounces+TOKEN@example.org. At most 18 bytes before the @. Empty: they are
+	// has its token in it: bounces+TOKEN@example.org. At most 7 bytes before the @. Empty: they are
 	// returned to the address of From, without a token.
 	EnvelopeFrom string
 
@@ -69,7 +69,7 @@ type server struct {
 }
 
 // tokenSize is the length of a token of package mail with its "+"; a name has 64 bytes.
-const tokenSize = 46
+const tokenSize = 57
 
 func (c Config) read() (s server, err error) {
 	var faults []error
