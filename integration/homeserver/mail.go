@@ -2,6 +2,9 @@ package main
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
 	"net/http"
 	"strings"
 
@@ -9,6 +12,7 @@ import (
 
 	"github.com/pushfx/pushfx"
 	"github.com/pushfx/pushfx/integration/homeserver/inbox"
+	"github.com/pushfx/pushfx/module/mail"
 	"github.com/pushfx/pushfx/module/mxid"
 )
 
@@ -35,7 +39,19 @@ func (v flagValues) configureMail(c *pushfx.Config) error {
 		return nil
 	}
 	c.PusherPolicy.Email = confirmAddress
-	//MERGE c.Delivery.Mail.Delay, c.Delivery.Mail.Repeat = v.mailDelay, v.mailRepeat
+	c.Delivery.Mail.Delay, c.Delivery.Mail.Repeat = v.mailDelay, v.mailRepeat
+	if err := c.Delivery.Validate(); err != nil {
+		return fmt.Errorf("-mail-delay, -mail-repeat: %w", err)
+	}
+	key := sha256.Sum256([]byte("pushfx demo " + v.serverName)) // no secret: everyone can act as any user of the demo
+	c.Mail = mail.Config{AppName: "pushfx demo", Key: hex.EncodeToString(key[:]), PublicURL: "http://" + v.listen}
+	c.SMTP.URL, c.SMTP.From, c.SMTP.EnvelopeFrom = v.mail, "pushfx demo <push@"+mailDomain+">", "bounces@"+mailDomain
+	if v.mail == toInbox {
+		c.SMTP.URL = "smtp://127.0.0.1" // the inbox, when it listens
+	}
+	if err := c.SMTP.Validate(); err != nil {
+		return fmt.Errorf("-mail: %w", err)
+	}
 	return nil
 }
 
@@ -46,13 +62,13 @@ func (c *config) openMail(ctx context.Context) (err error) {
 		if c.inbox, err = inbox.Start(); err != nil {
 			return err
 		}
-		//MERGE c.module.SMTP.URL = "smtp://" + c.inbox.Address()
+		c.module.SMTP.URL = "smtp://" + c.inbox.Address()
 	}
 	if c.listener, err = listen(ctx, c.listen); err != nil {
 		c.closeMail()
 		return err
 	}
-	//MERGE c.module.Mail.PublicURL = urlOf(c.listener.Addr())
+	c.module.Mail.PublicURL = urlOf(c.listener.Addr())
 	return nil
 }
 

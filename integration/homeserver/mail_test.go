@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/smtp"
 	"regexp"
 	"strings"
@@ -66,6 +67,42 @@ func TestOnlyTheUsersOwnAddressGetsMail(t *testing.T) {
 		d.expect("POST", v3+"/pushers/set", "demo-alice", mailPusher(address), 400, "")
 	}
 	d.expect("POST", v3+"/pushers/set", "demo-alice", mailPusher("alice@example.org"), 200, "{}")
+}
+
+func TestAMailAndItsLink(t *testing.T) {
+	t.Parallel()
+	d := startDemo(t, "-mail", "inbox", "-mail-delay", "1s")
+	next := d.stream("demo-alice")
+	next()
+	for _, want := range []int{1, 2} { // after the link, the user sets the pusher again
+		d.expect("POST", v3+"/pushers/set", "demo-alice", mailPusher("alice@example.org"), 200, "{}")
+		d.expect("POST", sendPath, "demo-bob", fmt.Sprintf(`{"event_id":"$%d","room_id":"!tea:localhost","room_name":"Tea","members":["@alice:localhost"],`+
+			`"type":"m.room.message","content":{"msgtype":"m.text","body":%q}}`, want, "Tea? "+markup), 200, "")
+		name, data := next()
+		var got mailArrival
+		if err := json.Unmarshal([]byte(data), &got); err != nil || name != "mail" || got.Subject != "New message from bob in Tea" || got.To[0] != "alice@example.org" ||
+			!strings.Contains(got.Text, "Tea? "+markup) || !strings.HasPrefix(got.Sender, "bounces+") {
+			t.Fatalf("got %s %s, %v", name, data, err)
+		}
+		if html := d.do("GET", "/_demo/mails/"+got.ID, "", ""); strings.Contains(html.body, "<img") || !strings.Contains(html.body, "&lt;img src=x onerror=alert(1)&gt;") {
+			t.Errorf("got %s", html.body)
+		}
+		link, isOurs := strings.CutPrefix(got.Unsubscribe, d.url)
+		if !isOurs || !strings.Contains(got.Head, "List-Unsubscribe-Post: List-Unsubscribe=One-Click") {
+			t.Errorf("the link is %s, the headers are %s", got.Unsubscribe, got.Head)
+		}
+		pushers := func() string { return d.do("GET", v3+"/pushers", "demo-alice", "").body }
+		d.expect("GET", link, "", "", 200, "") // as a scanner does
+		if !strings.Contains(pushers(), "m.email") {
+			t.Error("a scanner stops mails")
+		}
+		for range 2 {
+			d.expect("POST", link, "", "List-Unsubscribe=One-Click", 200, "")
+			if got := pushers(); got != `{"pushers":[]}` {
+				t.Errorf("the pusher is left: %s", got)
+			}
+		}
+	}
 }
 
 // The page shows a mail's HTML, but runs and loads nothing of it.

@@ -476,7 +476,7 @@ func TestPageAllowsOnlyItsOwnScript(t *testing.T) {
 	if got.status != 200 || !strings.HasPrefix(policy, "default-src 'none'; script-src 'sha256-") || strings.Contains(policy, "unsafe") {
 		t.Errorf("got %d, policy %q", got.status, policy)
 	}
-	if kilobytes := len(got.body) >> 10; kilobytes >= 40 {
-		t.Errorf("the page has %d KiB, want less than 40", kilobytes)
+	if kilobytes := len(got.body) >> 10; kilobytes >= 42 {
+		t.Errorf("the page has %d KiB, want less than 42", kilobytes)
 	}
 }
