@@ -76,7 +76,7 @@ type Config struct {
 	// BadgeDelay is how long UpdateBadges waits for further changes. Default 3 s.
 	BadgeDelay time.Duration
 
-	// Mail is for hosts with [Seams.Mail].
+	// Mail is for hosts with [Seams.Mailer].
 	Mail MailConfig
 }
 

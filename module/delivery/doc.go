@@ -55,8 +55,9 @@
 //	due      the pusher is set again, and more   due      at once
 //	         is added
 //
-// A pusher of kind email differs:
+// A pusher of kind email has these states instead, before its mail is sent:
 //
+//	state    event                               next     action
 //	-        added                               due      after Mail.Delay
 //	claimed  a mail was sent in Mail.Repeat, of  due      after Mail.Delay
 //	         which the user has read nothing
@@ -65,8 +66,7 @@
 //	claimed  the host cannot say what is read,   due      within a minute
 //	         or whose the address is
 //	claimed  the address is not the user's       -        removes the pusher, drops all
-//	claimed  all of this is well                 claimed  notes the mail's end, then sends it
-//	claimed  the mail is accepted                due      after Mail.Delay, if more was added
+//	claimed  the address is the user's           claimed  notes the mail's end, then sends it
 //	claimed  another host has noted the end, and claimed  sends what is before the end as the same
 //	         died                                         mail
 //

@@ -208,10 +208,13 @@ func (s *sending) read(life context.Context, events []content.Meta) (read []bool
 
 // readMailing reads what waits, and leaves out what needs no mail.
 func (s *sending) readMailing(life context.Context, m *mailing) (ok bool) {
-	waiting, end, err := s.d.queue.Read(life, s.claim, maxMailed)
-	if err != nil {
-		s.releaseAfter("read a log", err)
-		return false
+	waiting, end := s.known, s.end
+	if len(waiting) == 0 || len(waiting) < s.left { // otherwise the claim came with all
+		var err error
+		if waiting, end, err = s.d.queue.Read(life, s.claim, maxMailed); err != nil {
+			s.releaseAfter("read a log", err)
+			return false
+		}
 	}
 	if s.known, s.end, m.end = nil, end, end; len(waiting) == maxMailed {
 		m.end = waiting[maxMailed-1].Number + 1
