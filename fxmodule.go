@@ -32,6 +32,8 @@ import (
 	"github.com/pushfx/pushfx/module/delivery/dialguard"
 	"github.com/pushfx/pushfx/module/delivery/redisqueue"
 	"github.com/pushfx/pushfx/module/feed"
+	"github.com/pushfx/pushfx/module/mail"
+	"github.com/pushfx/pushfx/module/mail/smtp"
 	"github.com/pushfx/pushfx/module/match"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/observe"
@@ -76,6 +78,11 @@ type Config struct {
 	Delivery        delivery.Config        // sending notifications
 	DeliveryMetrics metrics.DeliveryConfig // their metrics
 
+	// With SMTP.URL, hosts with [Delivery] send mails to pushers of kind email. Mail says what is in
+	// them. The page that stops mails is served if Mail.Key is set. PusherPolicy.Email is required.
+	SMTP smtp.Config
+	Mail mail.Config
+
 	Unread unread.Config // only for hosts with [Unread]
 
 	// Features add the server-default rules of proposals, such as [pushrule.Polls].
@@ -100,6 +107,7 @@ func DefaultConfig() Config {
 		Changes:      feed.DefaultConfig(),
 
 		Delivery: delivery.DefaultConfig(),
+		SMTP:     smtp.DefaultConfig(),
 	}
 }
 
@@ -115,8 +123,16 @@ func (c Config) Validate() error {
 		below("Config.Changes.", c.Changes.Validate()),
 		below("Config.Delivery.", c.Delivery.Validate()),
 		below("Config.DeliveryMetrics.", c.DeliveryMetrics.Validate()),
+		c.validateMail(),
 		c.validateDefaults(),
 	)
+}
+
+func (c Config) validateMail() error {
+	if c.SMTP.URL == "" && c.Mail.Key == "" {
+		return nil
+	}
+	return errors.Join(below("Config.SMTP.", c.SMTP.Validate()), below("Config.Mail.", c.Mail.Validate()))
 }
 
 // validateDefaults checks the features, and if they are valid the default rules.
@@ -156,14 +172,16 @@ type Push struct {
 	// Clock is the clock of Redis, measured by [Push.Check] and while [Push.Run] runs.
 	Clock *redisclient.Clock
 
-	// Groups are the endpoints: push rules, pushers, account data m.push_rules, and
-	// notifications if the host has unread counts and a [module.NotifiedEvents]. With fx,
+	// Groups are the endpoints: push rules, pushers, account data m.push_rules, the page that
+	// stops mails if Config.Mail has a key, and notifications if the host has unread counts and
+	// a [module.NotifiedEvents]. With fx,
 	// mount [RouteGroups], which also has the host's own groups.
 	Groups []handlers.RouteGroup
 
 	feed     *feed.Feed
 	servers  *redisclient.Monitor // nil if the host has replaced all parts on Redis
 	delivery *delivery.Delivery   // nil without delivery
+	mailer   *smtp.Mailer         // nil if the host sends no mail, or has its own
 	metrics  *metrics.Set
 	features []pushrule.Feature
 	log      *zap.Logger
@@ -207,6 +225,9 @@ type DeliveryOptions struct {
 	Attention module.Attention     // whether users are active elsewhere
 	Gateway   module.Gateway       // replaces HTTP requests
 	Queue     module.DeliveryQueue // replaces Redis
+
+	Mailer       module.Mailer       // replaces Config.SMTP
+	MailComposer module.MailComposer // replaces the texts of Config.Mail
 }
 
 // New returns the module on a Redis client, which must read from masters and which the
@@ -314,6 +335,9 @@ func (p *Push) Run(ctx context.Context) {
 		running.Go(func() { p.delivery.Run(ctx) })
 	}
 	running.Wait()
+	if p.mailer != nil {
+		_ = p.mailer.Close() // has no error
+	}
 }
 
 // Module is [New] for fx. It provides the [Push] and, each on its own, the services and
@@ -358,11 +382,14 @@ var Module = fx.Module("push",
 
 // Delivery adds a [module.Notifier], which sends notifications, to a host with [Module].
 // A [module.Unread] and a [module.Attention] are optional. The host may replace or wrap
-// the [module.Notifier], the [module.Gateway] and the [module.DeliveryQueue].
+// the [module.Notifier], the [module.Gateway], the [module.DeliveryQueue], the [module.Mailer] and the
+// [module.MailComposer]. Both of mail are nil without Config.SMTP.
 var Delivery = fx.Module("push_delivery", once("pushfx.Delivery"), besideModule("pushfx.Delivery"), fx.Provide(
 	(*builder).deliveryQueue,
 	(*builder).gateway,
-	fx.Annotate((*builder).delivery, fx.ParamTags("", "", "", "", "", `optional:"true"`, `optional:"true"`)),
+	(*builder).mailer,
+	(*builder).mailComposer,
+	fx.Annotate((*builder).delivery, fx.ParamTags("", "", "", "", "", "", "", `optional:"true"`, `optional:"true"`)),
 ))
 
 // Unread adds a [module.UnreadService], which counts unread notifications, to a host with
@@ -494,7 +521,9 @@ type builder struct {
 
 	pipelines        *redisclient.Pipelines // shared by all stores on the client
 	hasNotifications bool                   // the groups have GET /notifications
-	fromHost         []string               // see [builder.note]
+	hasDelivery      bool
+	ownMailer        *smtp.Mailer
+	fromHost         []string // see [builder.note]
 }
 
 // note records a part that comes from the host, for the log of the start. Usual has the
@@ -605,8 +634,15 @@ func (b *builder) service(
 	cfg := b.host.Config
 	return service.New(stores, changes, service.Options{
 		Defaults: b.defaults, Limits: cfg.RuleLimits, Policy: cfg.PusherPolicy, Accounts: accounts, ImportSource: source,
-		Observer: b.observer,
+		Observer: b.observer, Mail: b.mailTokens(),
 	})
+}
+
+func (b *builder) mailTokens() *mail.Tokens {
+	if b.host.Config.Mail.Key == "" {
+		return nil
+	}
+	return mail.NewTokens(b.host.Config.Mail.Key)
 }
 
 // ownGroups are the module's route groups, without the host's in [RouteGroups].
@@ -619,6 +655,9 @@ func (b *builder) groups(
 	rules module.RuleService, pushers module.PusherService, host module.HostService, unread *counts, events module.NotifiedEvents,
 ) (ownGroups, error) {
 	all := ownGroups{b.server.PushRules(rules), b.server.Pushers(pushers), b.server.AccountData(host)}
+	if b.mailTokens() != nil {
+		all = append(all, b.server.Unsubscribe(host))
+	}
 	if events == nil {
 		return all, nil
 	}
@@ -652,7 +691,7 @@ func (b *builder) push(p parts) *Push {
 	push := &Push{
 		Rules: p.Rules, Pushers: p.Pushers, Host: p.Host, Sync: p.Sync, Health: p.Health, Notifier: notifier,
 		Stores: p.Stores, Clock: b.servers.Clock(), Groups: p.Groups,
-		feed: p.Feed, delivery: p.Delivery, metrics: b.metrics,
+		feed: p.Feed, delivery: p.Delivery, mailer: b.ownMailer, metrics: b.metrics,
 		features: b.host.Config.Features, log: b.host.Log, hasNotifications: b.hasNotifications,
 	}
 	if b.onRedis {
@@ -682,6 +721,9 @@ func (b *builder) noteParts(p parts) {
 func (b *builder) finish() error {
 	if b.onRedis && b.host.Client == nil {
 		return errNoClient
+	}
+	if b.host.Config.SMTP.URL != "" && !b.hasDelivery {
+		return errMailWithoutDelivery
 	}
 	err := b.metrics.Register()
 	var registered prometheus.AlreadyRegisteredError
@@ -746,16 +788,51 @@ func (b *builder) gateway() module.Gateway {
 	return delivery.NewHTTPGateway(client)
 }
 
+var (
+	errMailWithoutDelivery = errors.New("pushfx: Config.SMTP needs delivery: include pushfx.Delivery beside pushfx.Module, or set Options.Delivery")
+	errMailWithoutEmail    = errors.New("pushfx: mail needs Config.PusherPolicy.Email, which confirms that an address is the user's")
+	errMailWithoutTexts    = errors.New("pushfx: a Mailer needs Config.Mail or a MailComposer")
+)
+
+// mailer returns nil if the host has no mail server.
+func (b *builder) mailer() (module.Mailer, error) {
+	if b.host.Config.SMTP.URL == "" {
+		return nil, nil
+	}
+	var err error
+	b.ownMailer, err = smtp.New(b.host.Config.SMTP)
+	return b.ownMailer, err
+}
+
+// mailComposer returns nil if the host configures no mails.
+func (b *builder) mailComposer() (module.MailComposer, error) {
+	if b.host.Config.SMTP.URL == "" && b.host.Config.Mail.Key == "" {
+		return nil, nil
+	}
+	return mail.NewComposer(b.host.Config.Mail)
+}
+
 func (b *builder) delivery(
-	queue module.DeliveryQueue, gateway module.Gateway, host module.HostService, feed *feed.Feed,
-	counts module.Unread, attention module.Attention,
+	queue module.DeliveryQueue, gateway module.Gateway, mailer module.Mailer, composer module.MailComposer,
+	host module.HostService, feed *feed.Feed, counts module.Unread, attention module.Attention,
 ) (*delivery.Delivery, error) {
+	b.hasDelivery = true
+	confirm := b.host.Config.PusherPolicy.Email
+	switch {
+	case mailer != nil && confirm == nil:
+		return nil, errMailWithoutEmail
+	case mailer != nil && composer == nil:
+		return nil, errMailWithoutTexts
+	}
+	b.note("Mailer", mailer, (*smtp.Mailer)(nil))
+	b.note("MailComposer", composer, (*mail.Composer)(nil))
 	b.note("DeliveryQueue", queue, (*redisqueue.Queue)(nil))
 	b.note("Gateway", gateway, (*delivery.HTTPGateway)(nil))
 	b.note("Unread", counts, (*unread.Service)(nil))
 	b.note("Attention", attention, nil)
 	d, err := delivery.New(delivery.Seams{
 		Queue: queue, Gateway: gateway, Host: host, Feed: feed, Unread: counts, Attention: attention,
+		Mailer: mailer, MailComposer: composer, ConfirmAddress: confirm,
 		Slow: b.host.Config.Redis.Durability.MaxWait(), Now: b.servers.Clock().Now, Observer: b.observer,
 	}, b.host.Config.Delivery)
 	if err != nil {
@@ -781,5 +858,15 @@ func (b *builder) newDelivery(
 	if o.Gateway == nil {
 		o.Gateway = b.gateway()
 	}
-	return b.delivery(o.Queue, o.Gateway, host, feed, o.Unread, o.Attention)
+	var errs [2]error
+	if o.Mailer == nil {
+		o.Mailer, errs[0] = b.mailer()
+	}
+	if o.MailComposer == nil {
+		o.MailComposer, errs[1] = b.mailComposer()
+	}
+	if err := errors.Join(errs[:]...); err != nil {
+		return nil, err
+	}
+	return b.delivery(o.Queue, o.Gateway, o.Mailer, o.MailComposer, host, feed, o.Unread, o.Attention)
 }

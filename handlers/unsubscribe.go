@@ -12,7 +12,7 @@ import (
 
 var _ RouteGroup = (*unsubscribeRoutes)(nil)
 
-// unsubscribePath is beside the paths of pushers, so that hosts and proxies route it already.
+// unsubscribePath begins as the paths of pushers do, so that hosts and proxies route it already.
 const unsubscribePath = "/pushers/unsubscribe"
 
 type unsubscribeRoutes struct {

@@ -49,7 +49,7 @@ func plainValue(value any) string {
 		return strconv.FormatInt(v.Int(), 10)
 	case v.Kind() == reflect.Bool:
 		return strconv.FormatBool(v.Bool())
-	case v.IsZero():
+	case !v.IsValid() || v.IsZero():
 		return "none"
 	}
 	return fmt.Sprint(value)

@@ -81,7 +81,7 @@ func importTable() []importRow {
 		{"rulestore", with("module/stored", redis, redisClient, redisCommit), nil},
 		{"pusherstore", with("module/stored", redis, redisClient, redisCommit), nil},
 		{"handlers", with(echo, zap), nil},
-		{"", with("module/match", "module/feed", "module/service", "module/delivery", "module/delivery/dialguard", "module/delivery/redisqueue", "handlers", "rulestore", "pusherstore", "module/unread", "module/unread/redisunread", redisClient, redisCommit, logging, "module/telemetry/metrics", "module/telemetry/tracing",
+		{"", with("module/match", "module/feed", "module/service", "module/delivery", "module/delivery/dialguard", "module/delivery/redisqueue", "module/mail", "module/mail/smtp", "handlers", "rulestore", "pusherstore", "module/unread", "module/unread/redisunread", redisClient, redisCommit, logging, "module/telemetry/metrics", "module/telemetry/tracing",
 			redis, fx, zap, prom, otel+"/trace"), nil},
 	}
 }

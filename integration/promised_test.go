@@ -24,6 +24,8 @@ var promised = []string{
 var lent = map[string][]string{
 	"module/commit/rediscommit": {"Config", "Durability", "Options"},
 	"module/feed":               {"Config", "Feed"},
+	"module/mail":               {"Config", "Letter", "Message", "Room"},
+	"module/mail/smtp":          {"Config"},
 	"module/telemetry/metrics":  {"DeliveryConfig"},
 	"module/redisclient":        {"Clock", "Config"},
 	"module/strictjson":         {"Member", "Reader"},

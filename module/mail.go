@@ -45,8 +45,8 @@ type Mail struct {
 	// ID is the part of the Message-ID before the @. A mail that is sent again has the same.
 	ID string
 
-	// Token identifies the pusher in the envelope's sender, so that a mail that bounces names it;
-	// see [HostService.MailBounced]. It has letters, digits, - and _ only.
+	// Token is in the envelope's sender, so that a mail that comes back names its address; see
+	// [HostService.MailBounced]. It has letters, digits, - and _ only. The [MailComposer] makes it.
 	Token string
 
 	Subject string // one line
@@ -70,8 +70,7 @@ type MailDigest struct {
 	To   string // the address
 	Lang string // of the pusher: a tag as "en" or "pt-BR"
 
-	ID    string // see [Mail]
-	Token string
+	ID string // see [Mail]
 
 	// Rooms are in the order of their newest events, the newest first. They have the newest events
 	// up to a limit.

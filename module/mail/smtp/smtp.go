@@ -321,7 +321,7 @@ func isStale(err error) bool {
 	return errors.As(err, &failed) && failed.step == "MAIL" && (code(err) == 0 || code(err) == 421)
 }
 
-// waitAfter4xx is a wait after an answer that means "later", such as that of a server which
+// waitAfter4xx is the wait after an answer that means "later", for example from a server that
 // greylists. SMTP does not say how much later.
 const waitAfter4xx = time.Minute
 

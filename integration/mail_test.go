@@ -1,0 +1,223 @@
+package integration
+
+import (
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"go.uber.org/fx"
+
+	"github.com/pushfx/pushfx"
+	"github.com/pushfx/pushfx/handlers"
+	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/mail"
+	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/pusher"
+)
+
+const aliceMail = "alice@example.com"
+
+// withMail configures a host that sends mail through p, a second after an event.
+func (p *postOffice) withMail(c pushfx.Config) pushfx.Config {
+	c.SMTP.URL, c.SMTP.From, c.SMTP.EnvelopeFrom = "smtp://"+p.address, "Example Chat <push@example.org>", "bounces@example.org"
+	c.Mail = mail.Config{AppName: "Example Chat", ClientURL: "https://app.example.org/#/room/", PublicURL: "http://public.example.org", Key: "hush-key of the links"}
+	c.Delivery.Mail.Delay, c.Delivery.Mail.Repeat = time.Second, 0
+	c.PusherPolicy.Email = func(_ context.Context, _ mxid.UserID, address string) (bool, error) { return address == aliceMail, nil }
+	return c
+}
+
+const setMail = `{"kind":"email","app_id":"m.email","pushkey":"` + aliceMail + `","app_display_name":"Mail","device_display_name":"` + aliceMail + `","lang":"en","data":{}}`
+
+// readEvents are the events that users have read.
+type readEvents struct{ upTo *atomic.Int64 }
+
+func (r readEvents) States(_ context.Context, events []module.UserEvent) []module.Result[module.UnreadState] {
+	states := make([]module.Result[module.UnreadState], len(events))
+	for i, e := range events {
+		states[i].Value.IsRead = e.Position <= r.upTo.Load()
+	}
+	return states
+}
+
+func at(e module.Event, position int64) module.Event {
+	e.Position = position
+	return e
+}
+
+func TestAMailIsSentReadAndUnsubscribed(t *testing.T) {
+	t.Parallel()
+	for name, start := range map[string]func(*testing.T, *postOffice, redis.UniversalClient, readEvents) (*pushfx.Push, func(method, path, body string) (int, string)){
+		"with fx": func(t *testing.T, p *postOffice, client redis.UniversalClient, read readEvents) (push *pushfx.Push, do func(method, path, body string) (int, string)) {
+			h := startHost(t, client, pushfx.Delivery, fx.Decorate(p.withMail), fx.Supply(fx.Annotate(read, fx.As(new(module.Unread)))), fx.Populate(&push))
+			return push, func(method, path, body string) (int, string) {
+				a := h.do(alice, method, path, body)
+				return a.status, a.body
+			}
+		},
+		"without fx": func(t *testing.T, p *postOffice, client redis.UniversalClient, read readEvents) (*pushfx.Push, func(method, path, body string) (int, string)) {
+			push, err := pushfx.New(client, p.withMail(pushfx.DefaultConfig()), pushfx.Options{Delivery: &pushfx.DeliveryOptions{Unread: read}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			startPush(t, push)
+			return push, handlerCaller(push)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p, read := startPostOffice(t, "smtp"), readEvents{new(atomic.Int64)}
+			_, client := embedded(t)
+			push, do := start(t, p, client, read)
+			set := func() {
+				if status, answer := do(http.MethodPost, v3+"/pushers/set", setMail); status != http.StatusOK {
+					t.Fatalf("got %d %s", status, answer)
+				}
+			}
+			pushers := func() int {
+				list, err := push.Pushers.List(t.Context(), alice)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return list.Len()
+			}
+			notify := func(n int) {
+				if err := sendEvent(t.Context(), push.Notifier, at(message(n), int64(n)), alice, bob); err != nil {
+					t.Fatal(err)
+				}
+			}
+			set()
+			notify(1)
+			notify(2)
+			first := receive(t, p)
+			header, parts := first.parts(t)
+			if first.to != aliceMail || !strings.HasPrefix(first.from, "bounces+") || !strings.Contains(parts["text/plain"], "    1") || !strings.Contains(parts["text/html"], "2") {
+				t.Errorf("got %+v", first)
+			}
+
+			read.upTo.Store(3)
+			notify(3) // is read: no mail
+			link, _ := url.Parse(strings.Trim(header.Get("List-Unsubscribe"), "<>"))
+			if status, page := do(http.MethodGet, link.RequestURI(), ""); status != http.StatusOK || !strings.Contains(page, "<button>") || pushers() != 1 {
+				t.Errorf("got %d %s, %d pushers", status, page, pushers())
+			}
+			notify(4)
+			if _, parts := receive(t, p).parts(t); strings.Contains(parts["text/plain"], "    3\r\n") || !strings.Contains(parts["text/plain"], "    4\r\n") {
+				t.Errorf("got %s", parts["text/plain"])
+			}
+			for range 2 {
+				if status, page := do(http.MethodPost, link.RequestURI(), "List-Unsubscribe=One-Click"); status != http.StatusOK || pushers() != 0 {
+					t.Errorf("got %d %s, %d pushers", status, page, pushers())
+				}
+			}
+			set()
+			token := strings.TrimSuffix(strings.TrimPrefix(first.from, "bounces+"), "@example.org")
+			if err := push.Host.MailBounced(t.Context(), token); err != nil || pushers() != 0 {
+				t.Errorf("got %v, %d pushers", err, pushers())
+			}
+			set()
+			notify(5)
+			receive(t, p)
+		})
+	}
+}
+
+func handlerCaller(push *pushfx.Push) func(method, path, body string) (int, string) {
+	h := push.Handler(func(*http.Request) (handlers.Requester, error) { return handlers.Requester{User: alice}, nil })
+	return func(method, path, body string) (int, string) {
+		answer := httptest.NewRecorder()
+		h.ServeHTTP(answer, httptest.NewRequest(method, path, strings.NewReader(body)))
+		return answer.Code, answer.Body.String()
+	}
+}
+
+func receive(t *testing.T, p *postOffice) letter {
+	t.Helper()
+	select {
+	case got := <-p.inbox:
+		return got
+	case <-time.After(never):
+		t.Fatal("no mail arrives")
+		return letter{}
+	}
+}
+
+// mailer is a host's own.
+type mailer struct{ sent chan module.Mail }
+
+func (m mailer) SendMail(_ context.Context, mail module.Mail) error { m.sent <- mail; return nil }
+
+type composer struct{}
+
+func (composer) ComposeMail(d module.MailDigest) (module.Mail, error) {
+	return module.Mail{To: d.To, Subject: "mine"}, nil
+}
+
+func TestAHostReplacesTheMailerAndTheComposer(t *testing.T) {
+	t.Parallel()
+	_, client := embedded(t)
+	mine := mailer{make(chan module.Mail, 1)}
+	var push *pushfx.Push
+	startHost(t, client, pushfx.Delivery,
+		fx.Decorate(func(c pushfx.Config) pushfx.Config {
+			c.Delivery.Mail.Delay = time.Second
+			c.PusherPolicy.Email = func(context.Context, mxid.UserID, string) (bool, error) { return true, nil }
+			return c
+		}),
+		fx.Replace(fx.Annotate(mine, fx.As(new(module.Mailer))), fx.Annotate(composer{}, fx.As(new(module.MailComposer)))), fx.Populate(&push))
+	p := pusher.Pusher{Key: pusher.Key{AppID: pusher.EmailAppID, Pushkey: aliceMail}, Kind: pusher.Email, Lang: "en", Data: "{}"}
+	if err := push.Pushers.Set(t.Context(), alice, p, pusher.KeepOthers); err != nil {
+		t.Fatal(err)
+	}
+	if err := sendEvent(t.Context(), push.Notifier, message(1), alice); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case got := <-mine.sent:
+		if got.Subject != "mine" || got.To != aliceMail {
+			t.Errorf("got %+v", got)
+		}
+	case <-time.After(never):
+		t.Fatal("no mail")
+	}
+}
+
+func TestMailThatCannotWorkStopsTheStart(t *testing.T) {
+	t.Parallel()
+	_, client := embedded(t)
+	p := &postOffice{address: "127.0.0.1:1"}
+	for name, test := range map[string]struct {
+		change  func(*pushfx.Config)
+		options []fx.Option
+		want    string
+	}{
+		"no PusherPolicy.Email": {func(c *pushfx.Config) { c.PusherPolicy.Email = nil }, []fx.Option{pushfx.Delivery}, "mail needs Config.PusherPolicy.Email"},
+		"no delivery":           {func(*pushfx.Config) {}, nil, "Config.SMTP needs delivery"},
+		"no key":                {func(c *pushfx.Config) { c.Mail.Key = "hush" }, []fx.Option{pushfx.Delivery}, "Config.Mail.Key has 4 bytes"},
+		"no From":               {func(c *pushfx.Config) { c.SMTP.From = "" }, []fx.Option{pushfx.Delivery}, "Config.SMTP.From is"},
+		"a Mailer without texts": {func(c *pushfx.Config) { c.SMTP.URL, c.Mail = "", mail.Config{} },
+			[]fx.Option{pushfx.Delivery, fx.Replace(fx.Annotate(mailer{}, fx.As(new(module.Mailer))))}, "a Mailer needs Config.Mail"},
+		"all of it": {func(*pushfx.Config) {}, []fx.Option{pushfx.Delivery}, ""},
+	} {
+		app := startable(client, append(test.options, fx.Decorate(func(c pushfx.Config) pushfx.Config {
+			c = p.withMail(c)
+			test.change(&c)
+			return c
+		}))...)
+		if err := app.Err(); (err == nil) != (test.want == "") || err != nil && (!strings.Contains(err.Error(), test.want) || strings.Contains(err.Error(), "hush")) {
+			t.Errorf("%s: got %v", name, err)
+		}
+	}
+	h := startHost(t, client, pushfx.Delivery)
+	if a := h.do(alice, http.MethodPost, v3+"/pushers/set", setMail); a.status != http.StatusBadRequest || !strings.Contains(a.body, "this server sends no email") {
+		t.Errorf("without mail, a pusher of kind email gets %d %s", a.status, a.body)
+	}
+	if a := h.do(alice, http.MethodGet, v3+"/pushers/unsubscribe?token=x", ""); a.status != http.StatusNotFound {
+		t.Errorf("without mail, the page is there: %d %s", a.status, a.body)
+	}
+}
