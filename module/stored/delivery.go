@@ -35,7 +35,7 @@ func (k Keys) UserLog(user mxid.UserID) string {
 	return k.Prefix + deliveryPrefix + string(user) + tagSuffix
 }
 
-// Sent is the key of the string with the counts that a pusher got last. It expires.
+// Sent is the key of the string with the counts, or what is known of the mail, that a pusher got last. It expires.
 func (k Keys) Sent(user mxid.UserID, pusher string) string {
 	return k.Prefix + deliveryPrefix + string(user) + sentMark + pusher
 }
