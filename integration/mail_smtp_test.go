@@ -136,6 +136,13 @@ func (s *postSession) Logout() error {
 	return nil
 }
 
+// isQuiet reports whether no connection is open.
+func (p *postOffice) isQuiet() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.open == 0
+}
+
 func (p *postOffice) mailer(t testing.TB, scheme string, change ...func(*smtp.Config)) *smtp.Mailer {
 	t.Helper()
 	cfg := smtp.DefaultConfig()
@@ -350,11 +357,7 @@ func TestConnectionsAreReusedAndBounded(t *testing.T) {
 		t.Errorf("after the server has closed idle connections: %v", err)
 	}
 	m.Close()
-	eventually(t, "the server sees all connections closed", func() bool {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		return p.open == 0
-	})
+	eventually(t, "the server sees all connections closed", p.isQuiet)
 	if err := m.SendMail(t.Context(), aMail()); err == nil {
 		t.Error("a closed mailer sends")
 	}

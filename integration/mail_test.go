@@ -72,6 +72,7 @@ func TestAMailIsSentReadAndUnsubscribed(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			p, read := startPostOffice(t, "smtp"), readEvents{new(atomic.Int64)}
+			t.Cleanup(func() { eventually(t, "the stopped host closes its connections", p.isQuiet) })
 			_, client := embedded(t)
 			push, do := start(t, p, client, read)
 			set := func() {

@@ -69,7 +69,7 @@ func (s *sending) run(life context.Context) {
 		return
 	}
 	for life.Err() == nil && !s.d.isStopping() {
-		goOn := false
+		var goOn bool
 		switch {
 		case s.target != nil && s.target.IsMail:
 			goOn = s.sendMail(life)

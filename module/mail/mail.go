@@ -49,7 +49,7 @@ func (c Config) Validate() error {
 		faults = append(faults, errors.New("AppName is empty, want the name of the app"))
 	}
 	if len(c.Key) < 16 {
-		faults = append(faults, fmt.Errorf("Key has %d bytes, want at least 16", len(c.Key)))
+		faults = append(faults, fmt.Errorf("%s has %d bytes, want at least 16", "Key", len(c.Key)))
 	}
 	if !isWebAddress(c.PublicURL) {
 		faults = append(faults, fmt.Errorf("PublicURL is %q, want an address such as https://matrix.example.org", c.PublicURL))

@@ -35,7 +35,8 @@ func (k Keys) UserLog(user mxid.UserID) string {
 	return k.Prefix + deliveryPrefix + string(user) + tagSuffix
 }
 
-// Sent is the key of the string with the counts, or what is known of the mail, that a pusher got last. It expires.
+// Sent is the key of the string with the counts that a pusher got last, or with the rooms and
+// events of its last mail. It expires.
 func (k Keys) Sent(user mxid.UserID, pusher string) string {
 	return k.Prefix + deliveryPrefix + string(user) + sentMark + pusher
 }

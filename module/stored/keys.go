@@ -10,7 +10,7 @@
 // With delivery, where NNN is the number of a shard:
 //
 //	delivery:{@user:server}                    hash, what a user has to send: 350 B and the text for each notification, 150 B a pusher, 600 B if it was cut
-//	delivery:{@user:server}:sent:PUSHER        string, for a day: the counts or the mail that a pusher got last
+//	delivery:{@user:server}:sent:PUSHER        string, for a day: the counts that a pusher got last, or its last mail: 200 B a room
 //	delivery:{NNN}:gates                       sorted set, the gates with users in a shard of the index: 150 B each
 //	delivery:{NNN}:due:GATE                    sorted set, a gate's users with something to send: 110 B each
 //	delivery:{NNN}:after:GATE                  sorted set, the ones of them that fail at the gate: 110 B each

@@ -336,9 +336,9 @@ func failure(ctx context.Context, err error) error {
 	var answer *textproto.Error
 	if !errors.As(err, &answer) {
 		if ctx.Err() != nil {
-			err = ctx.Err()
+			failed.err = ctx.Err()
 		}
-		return &module.MailError{Err: fmt.Errorf("smtp: %s: %w", failed.step, err)}
+		return &module.MailError{Err: fmt.Errorf("smtp: %w", failed)}
 	}
 	enhanced := enhancedCode.FindString(answer.Msg)
 	result := &module.MailError{Err: fmt.Errorf("smtp: %s: the server answers %s", failed.step, strings.TrimSpace(fmt.Sprint(answer.Code, " ", enhanced)))}
@@ -362,7 +362,7 @@ func refusesRecipient(code int, enhanced string) bool {
 	switch enhanced {
 	case "", "5.0.0":
 		return code == 550 || code == 551 || code == 553
-	case "5.1.0", "5.1.1", "5.1.2", "5.1.3", "5.1.6", "5.1.10", "5.2.1":
+	case "5.1.0", "5.1.1", "5.1.2", "5.1.3", "5.1.6", "5.1.10", "5.2.1", "5.2.4": // OpenSMTPD has 5.2.4 for unknown users
 		return true
 	}
 	return false
