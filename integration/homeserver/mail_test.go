@@ -7,6 +7,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/chromedp/chromedp"
 )
 
 const markup = `<img src=x onerror=alert(1)>`
@@ -116,5 +118,10 @@ func TestThePageShowsMails(t *testing.T) {
 	b.wait(`[...document.querySelectorAll('#mails pre')].at(-1).textContent.startsWith('MAIL FROM:<bounces@example.org>\nFrom: ')`)
 	if n := get[int](b, `document.querySelectorAll('img, #mails a').length`); n != 0 {
 		t.Errorf("%d pictures or links came from a mail", n)
+	}
+	b.do(chromedp.EmulateViewport(360, 800))
+	get[bool](b, `document.querySelectorAll('details').forEach(d => { d.open = true }) === undefined`)
+	if cut := get[[]string](b, `[...document.querySelectorAll('main *')].filter(e => e.getBoundingClientRect().right > innerWidth + 1).map(e => e.outerHTML)`); len(cut) > 0 {
+		t.Errorf("cut off at 360 pixels: %q", cut)
 	}
 }
