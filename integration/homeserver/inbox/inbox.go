@@ -46,7 +46,7 @@ func Start() (*Inbox, error) {
 	i.server.MaxRecipients = 10
 	i.server.ReadTimeout, i.server.WriteTimeout = timeout, timeout
 	i.server.ErrorLog = log.New(io.Discard, "", 0) // of connections that end early
-	go i.server.Serve(listener)
+	go func() { _ = i.server.Serve(listener) }()   // ends with Close
 	return i, nil
 }
 
