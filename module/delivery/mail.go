@@ -93,6 +93,7 @@ func (last lastMail) next(now time.Time, setAt int64, all []content.Mailed) stri
 // mailing is a mail that is being made of all that waits for a pusher.
 type mailing struct {
 	last       lastMail
+	id         string
 	place, end int64 // of the notifications that it is about
 	all        []content.Mailed
 	dropped    map[DropReason]int
@@ -219,6 +220,9 @@ func (s *sending) readMailing(life context.Context, m *mailing) (ok bool) {
 	if s.known, s.end, m.end = nil, end, end; len(waiting) == maxMailed {
 		m.end = waiting[maxMailed-1].Number + 1
 	}
+	if len(waiting) > 0 {
+		m.id = content.MailID(s.claim.Pusher, m.place, waiting[0].ID)
+	}
 	if s.trouble.Mail > 0 { // the mail that a host has begun to send
 		m.end = min(m.end, s.trouble.Mail)
 	}
@@ -295,7 +299,8 @@ func (s *sending) sendMailing(life context.Context, m *mailing) bool {
 		s.releaseAfter("renew a claim", err)
 		return false
 	}
-	p := s.request(life, m.all[0].Meta.Trace, func(ctx context.Context) posted { return judgeMail(s.d.mailer.SendMail(ctx, mail)) })
+	// A mail has no span: it is about many events, hours after them.
+	p := s.request(life, "", func(ctx context.Context) posted { return judgeMail(s.d.mailer.SendMail(ctx, mail)) })
 	if p.verdict == content.Rejected {
 		s.trouble.Mail = content.MailFailed
 		return s.reject(life, p, m.place)
@@ -320,7 +325,7 @@ func (s *sending) sendMailing(life context.Context, m *mailing) bool {
 // compose writes a mail. It goes to the address of the pusher, whatever the composer returns.
 func compose(by module.MailComposer, user mxid.UserID, to *content.Target, cfg MailConfig, m *mailing) (module.Mail, error) {
 	digest := content.MailDigest(m.all, cfg.MaxEvents, cfg.Content == FullContent)
-	digest.User, digest.To, digest.Lang, digest.ID = user, to.Key.Pushkey, to.Lang, content.MailID(to.ID, m.place)
+	digest.User, digest.To, digest.Lang, digest.ID = user, to.Key.Pushkey, to.Lang, m.id
 	mail, err := by.ComposeMail(digest)
 	mail.To, mail.ID = digest.To, digest.ID
 	return mail, err

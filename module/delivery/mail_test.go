@@ -160,6 +160,12 @@ func TestAMailHasWhatWaits(t *testing.T) {
 		if w.queue.Waiting() != 0 || w.drops(DropRead) != 1 || len(w.late) > 0 {
 			t.Errorf("%d are left, dropped %v, late %v", w.queue.Waiting(), w.dropped, w.late)
 		}
+		time.Sleep(w.cfg.Mail.Repeat) // the queue's numbers begin anew
+		w.notify(d, 10, "!r:h", name1)
+		time.Sleep(w.cfg.Mail.Delay + 2*time.Second)
+		if mails := b.got(); len(mails) != 2 || mails[1].Mail.ID == m.Mail.ID {
+			t.Errorf("%d mails, with the ids %s, %s", len(mails), m.Mail.ID, mails[len(mails)-1].Mail.ID)
+		}
 	})
 }
 

@@ -65,7 +65,7 @@ func SendTestMail(
 	if err != nil {
 		return TestResult{}, err
 	}
-	mail, err := compose(composer, user, d, cfg.Mail, &mailing{place: time.Now().UnixNano(), all: []content.Mailed{{Notification: n, Meta: m}}})
+	mail, err := compose(composer, user, d, cfg.Mail, &mailing{id: content.MailID(d.ID, 0, m.Event), all: []content.Mailed{{Notification: n, Meta: m}}})
 	if err != nil {
 		return TestResult{}, err
 	}

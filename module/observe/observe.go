@@ -23,10 +23,12 @@ type Observer interface {
 
 	// BeginPost is called at the start of a request to a push gateway. Gateway is the
 	// scheme, host and port of its URL; any number of gateways is possible. Traceparent is
-	// the span of the Notify that stored the notification, maybe on another host.
+	// the span of the Notify that stored the notification, maybe on another host. For a mail,
+	// Gateway is "mail://" and the domain of the address, and Traceparent is empty.
 	//
 	// The returned function is called once, at the end. Outcome is a word of package
-	// delivery, or empty if nothing was sent; status is the HTTP status, or 0.
+	// delivery, or empty if nothing was sent; status is the HTTP status, about
+	// that of SMTP, or 0.
 	BeginPost(ctx context.Context, gateway, traceparent string) (context.Context, func(outcome string, status int))
 
 	// Traceparent returns the span of ctx in the form of W3C Trace Context, so that

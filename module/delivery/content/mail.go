@@ -14,8 +14,11 @@ import (
 // mails, either.
 const encrypted = "m.room.encrypted"
 
-// MailID returns the id of the mail that a pusher sends next, from its place in the log.
-func MailID(pusher string, place int64) string { return digest(pusher, strconv.FormatInt(place, 10)) }
+// MailID returns the id of the mail that a pusher sends next, from its place in the log and the
+// id of the first notification there: a log that begins anew may have the same numbers.
+func MailID(pusher string, place int64, first string) string {
+	return digest(pusher, strconv.FormatInt(place, 10), first)
+}
 
 // Mailed is a notification in a mail.
 type Mailed struct {

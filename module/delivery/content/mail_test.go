@@ -1,7 +1,6 @@
 package content
 
 import (
-	"encoding/json"
 	"fmt"
 	"strings"
 	"testing"
@@ -139,19 +138,5 @@ func TestMailTargets(t *testing.T) {
 	}
 	if name, _ := GatewayName("mail://Example.org"); name != "mail://example.org" || !IsMailGate(name+" m.email") || IsMailGate("https://mail:443 app") {
 		t.Errorf("got %s", name)
-	}
-}
-
-func TestMailIDsAreOfThePlace(t *testing.T) {
-	t.Parallel()
-	ids := map[string]bool{}
-	for _, name := range []string{"a", "b"} {
-		for place := range int64(3) {
-			ids[MailID(name, place)] = true
-		}
-	}
-	text, _ := json.Marshal(ids)
-	if len(ids) != 6 || strings.ContainsAny(string(text), "@<> ") {
-		t.Errorf("got %s", text)
 	}
 }
