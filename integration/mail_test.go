@@ -222,3 +222,34 @@ func TestMailThatCannotWorkStopsTheStart(t *testing.T) {
 		t.Errorf("without mail, the page is there: %d %s", a.status, a.body)
 	}
 }
+
+// Synapse stores no language, profile tag and device for the pushers that it sets itself at a registration.
+func TestEmailPushersOfSynapseMoveIn(t *testing.T) {
+	t.Parallel()
+	for name, former := range map[string]pusher.Pusher{
+		"of a client":       {Lang: "en-GB", Data: `{"brand":"Element"}`, Device: "PHONE", Extra: []pusher.Member{pusher.ProfileTag("")}},
+		"of a registration": {Data: "{}", Extra: []pusher.Member{pusher.ProfileTag("")}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			former.Key, former.Kind = pusher.Key{AppID: "m.email", Pushkey: aliceMail}, pusher.Email
+			former.AppDisplayName, former.DeviceDisplayName = "Email Notifications", aliceMail
+			others := former
+			others.Pushkey = "bob@example.com"
+			p := startPostOffice(t, "smtp")
+			_, client := embedded(t)
+			source := &formerServer{users: map[mxid.UserID]module.Import{alice: {Pushers: []pusher.Pusher{others, former}}}}
+			var push *pushfx.Push
+			h := startHost(t, client, pushfx.Delivery, fx.Decorate(p.withMail), source.option(), fx.Populate(&push))
+			if got := h.do(alice, http.MethodGet, v3+"/pushers", "").body; strings.Count(got, `"app_id"`) != 1 || !strings.Contains(got, `"data":`+former.Data) {
+				t.Errorf("got %s", got)
+			}
+			if err := sendEvent(t.Context(), push.Notifier, message(1), alice); err != nil {
+				t.Fatal(err)
+			}
+			if got := receive(t, p); got.to != aliceMail {
+				t.Errorf("got %+v", got)
+			}
+		})
+	}
+}

@@ -18,21 +18,24 @@ import (
 // concurrent request of the session cannot set a pusher afterwards. See [forgetting] for deactivation.
 type account struct {
 	sessions *sessions.Sessions
+	cfg      config
 	limits   *limits
 	host     module.HostService
 	forget   *forgetting
 	log      *zap.Logger
 }
 
-func newAccount(sessions *sessions.Sessions, limits *limits, host module.HostService, forget *forgetting, log *zap.Logger) *account {
-	return &account{sessions, limits, host, forget, log}
+func newAccount(
+	cfg config, sessions *sessions.Sessions, limits *limits, host module.HostService, forget *forgetting, log *zap.Logger,
+) *account {
+	return &account{sessions, cfg, limits, host, forget, log}
 }
 
 // Register implements [handlers.RouteGroup].
 func (a *account) Register(g *echo.Group, _ handlers.Dialect, auth ...echo.MiddlewareFunc) {
 	g.GET("/account/whoami", whoami, auth...)
 	g.GET("/capabilities", capabilities, auth...)
-	g.GET("/account/3pid", threePIDs, auth...)
+	g.GET("/account/3pid", a.threePIDs, auth...)
 	g.GET("/devices", a.devices, auth...)
 	g.POST("/logout", a.logout, auth...)
 	g.POST("/logout/all", a.logoutAll, auth...)
@@ -133,9 +136,13 @@ func whoami(c echo.Context) error {
 	})
 }
 
-// threePIDs says that the user has no e-mail addresses, for which clients would set pushers.
-func threePIDs(c echo.Context) error {
-	return c.JSON(http.StatusOK, map[string]any{"threepids": []string{}})
+// threePIDs lists the user's e-mail address, for which clients set pushers, if the host sends mail.
+func (a *account) threePIDs(c echo.Context) error {
+	all := []map[string]any{}
+	if a.cfg.mail != "" {
+		all = append(all, map[string]any{"medium": "email", "address": mailAddress(callerOf(c).User), "validated_at": 0, "added_at": 0})
+	}
+	return c.JSON(http.StatusOK, map[string]any{"threepids": all})
 }
 
 // devices lists the user's devices. Clients compare them with the devices of pushers.

@@ -213,7 +213,7 @@ func TestAccountsWorkWithoutTheModule(t *testing.T) {
 	log := zap.New(core)
 	users := sessions.New(startStore(t), "localhost", func(mxid.UserID) {})
 	limits := newLimits(0, 0)
-	groups := []handlers.RouteGroup{newAccount(users, limits, moduleAway{}, newForgetting(users, startRooms(t), moduleAway{}, log), log)}
+	groups := []handlers.RouteGroup{newAccount(config{}, users, limits, moduleAway{}, newForgetting(users, startRooms(t), moduleAway{}, log), log)}
 	router := newRouter(groups, newAuth(users, limits), newLogin(users, limits, moduleAway{}, log), limits, newDrain(config{}), newGuard(config{}), &pushfx.Push{}, log)
 	request := func(path, token, body string) string {
 		t.Helper()

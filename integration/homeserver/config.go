@@ -5,6 +5,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"net"
 	"net/netip"
 	"os"
 	"regexp"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/pushfx/pushfx"
 	"github.com/pushfx/pushfx/integration/gateway/receiver"
+	"github.com/pushfx/pushfx/integration/homeserver/inbox"
 	"github.com/pushfx/pushfx/integration/redisurl"
 	"github.com/pushfx/pushfx/module/commit/rediscommit"
 	"github.com/pushfx/pushfx/module/pushrule"
@@ -30,6 +32,9 @@ type config struct {
 	drain        time.Duration    // longest wait at the stop for requests, and then again for notifications
 	trouble      receiver.Trouble // of the host's own push gateway
 	redis        redisurl.Servers
+	mail         string       // where mail is sent to; empty: not sent
+	inbox        *inbox.Inbox // of mails, only with -mail inbox
+	listener     net.Listener // on listen, nil to open it at the start
 	module       pushfx.Config
 	logLevel     zapcore.Level
 }
@@ -40,6 +45,7 @@ type flagValues struct {
 	redisFlags            redisurl.Flags
 	keyPrefix, durability string
 	gateways, features    string
+	mailDelay, mailRepeat time.Duration
 	badge                 string
 }
 
@@ -72,6 +78,14 @@ func newFlags(values *flagValues) *flag.FlagSet {
 		"`NAMES` of features, separated by commas; users get their default rules:\n"+pushrule.FeatureNames())
 	flags.StringVar(&values.badge, "badge", "rooms",
 		"what badges `COUNT`: rooms with unread notifications, or notifications")
+	flags.StringVar(&values.mail, "mail", "",
+		"`URL` of the server that mail is sent by, such as smtp+starttls://mail.example.org; a\n"+
+			"user NAME may use the address NAME@"+mailDomain+" alone. With inbox, mail arrives in this\n"+
+			"process, and the page shows it. Without this flag no mail is sent")
+	flags.DurationVar(&values.mailDelay, "mail-delay", 10*time.Minute,
+		"`TIME` that a mail waits, in which the user may read what it would be about")
+	flags.DurationVar(&values.mailRepeat, "mail-repeat", 23*time.Hour,
+		"`TIME` until the next mail of a user who has read nothing of the last one")
 	flags.IntVar(&values.trouble.Status, "gateway-status", 0,
 		"`STATUS` that the host's own push gateway answers instead of 200, for example 502")
 	flags.DurationVar(&values.trouble.Delay, "gateway-delay", 0,
@@ -165,6 +179,9 @@ func (v flagValues) moduleConfig() (pushfx.Config, error) {
 		return pushfx.Config{}, fmt.Errorf("-gateways: %w", err)
 	}
 	c.Delivery.DrainTimeout = v.drain
+	if err := v.configureMail(&c); err != nil {
+		return pushfx.Config{}, err
+	}
 	if redisurl.Mode(v.redisFlags.Mode) == redisurl.Embedded && v.durability != "none" {
 		return pushfx.Config{}, errors.New("-durability needs a -redis-mode other than embedded")
 	}

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"strings"
 	"sync"
@@ -12,6 +13,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/pushfx/pushfx/integration/gateway/receiver"
+	"github.com/pushfx/pushfx/integration/homeserver/inbox"
 )
 
 const (
@@ -26,6 +28,8 @@ type gateway struct {
 	receiver *receiver.Receiver
 	stdout   io.Writer
 	stopped  <-chan struct{} // closed when the host stops
+	inbox    *inbox.Inbox    // nil without -mail inbox
+	about    map[string]any  // the members of the stream's event "gateway" beside the status
 
 	mu       sync.Mutex
 	trouble  receiver.Trouble
@@ -36,7 +40,9 @@ type gateway struct {
 }
 
 func newGateway(cfg config, waker *waker, stdout io.Writer) *gateway {
-	g := &gateway{stdout: stdout, stopped: waker.stopped, trouble: cfg.trouble, changed: make(chan struct{})}
+	g := &gateway{
+		stdout: stdout, stopped: waker.stopped, inbox: cfg.inbox, about: cfg.aboutMail(), trouble: cfg.trouble, changed: make(chan struct{}),
+	}
 	g.receiver = receiver.New(g.arrived)
 	g.receiver.Make(cfg.trouble)
 	return g
@@ -123,27 +129,34 @@ func (g *gateway) answer(status int) {
 }
 
 // stream serves GET /_demo/notifications, as server-sent events: "gateway" with the gateway's
-// URL and status, and "arrival" with a notification. A new stream begins with the last
-// arrivals.
+// URL and status, "arrival" with a notification, and "mail" with a mail. A new stream begins
+// with the last of them.
 func (g *gateway) stream(c echo.Context, url string) error {
 	w := c.Response()
 	w.Header().Set(echo.HeaderContentType, "text/event-stream")
 	w.Header().Set(echo.HeaderCacheControl, "no-store")
 	alive := time.NewTicker(aliveEvery)
 	defer alive.Stop()
-	for seen, told := 0, 0; ; {
+	for seen, told, read := 0, 0, 0; ; {
 		news, count, status, changed := g.since(seen)
+		mails, mailCount, mailed := g.inbox.Since(read)
 		events := ": alive\n\n"
 		if status != told {
-			events += event("gateway", map[string]any{"url": url, "status": status})
+			about := maps.Clone(g.about)
+			about["url"], about["status"] = url, status
+			events += event("gateway", about)
 		}
 		events += strings.Join(news, "")
-		seen, told = count, status
+		for _, m := range mails {
+			events += event("mail", newMailArrival(m))
+		}
+		seen, told, read = count, status, mailCount
 		if err := send(w, events); err != nil {
 			return nil //nolint:nilerr // the page was closed
 		}
 		select {
 		case <-changed:
+		case <-mailed:
 		case <-alive.C:
 		case <-g.stopped:
 			return nil

@@ -13,9 +13,13 @@ func greet(w io.Writer, cfg config, listening *servers) {
 	if listening.operators != nil {
 		operators = "\nFor operators: " + listening.operators.url() + "/metrics and /readyz"
 	}
+	mail := ""
+	if cfg.inbox != nil {
+		mail = "\nMail: smtp://" + cfg.inbox.Address() + ", shown on the page"
+	}
 	fmt.Fprint(w, strings.NewReplacer(
 		"SERVER_ESCAPED", url.QueryEscape(cfg.serverName), "SERVER", cfg.serverName,
-		"URL", listening.clients.url(), "REDIS", cfg.redis.String(), "OPERATORS", operators,
+		"URL", listening.clients.url(), "REDIS", cfg.redis.String(), "OPERATORS", operators, "MAIL", mail,
 		"CURL", "curl -sS -H 'Authorization: Bearer demo-",
 	).Replace(greeting))
 }
@@ -24,7 +28,7 @@ func greet(w io.Writer, cfg config, listening *servers) {
 const greeting = `Open URL in a browser: push rules, messages and notifications on one page.
 
 The homeserver SERVER listens on URL
-Redis: REDISOPERATORS
+Redis: REDISOPERATORSMAIL
 The password of every user is demo. With curl, the token demo-NAME is the user @NAME:SERVER without a login.
 
 # Read alice's push rules. Set a pusher: this program is also the push gateway. Send a message as bob, and mark it as read.

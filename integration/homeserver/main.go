@@ -72,6 +72,12 @@ func serve(ctx context.Context, cfg config, stdout, stderr io.Writer) (err error
 		defer memory.Close()
 		cfg.redis = redisurl.EmbeddedAt(memory.Addr())
 	}
+	if cfg.mail != "" {
+		if err := cfg.openMail(ctx); err != nil {
+			return err
+		}
+		defer cfg.closeMail()
+	}
 	log := newLogger(stderr, cfg.logLevel)
 	var listening *servers
 	app := fx.New(homeserver(cfg, log, stdout), fx.Populate(&listening))

@@ -36,7 +36,7 @@ var (
 // pagePolicy allows only the page's own script and style, and requests to this host. With
 // Trusted Types, the browser refuses code that turns text into markup, such as innerHTML.
 var pagePolicy = "default-src 'none'; script-src " + hashOf(script) + "; style-src " + hashOf(style) +
-	"; connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'" +
+	"; connect-src 'self'; img-src data:; frame-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'" +
 	"; require-trusted-types-for 'script'; trusted-types 'none'"
 
 // hashOf returns the hash of an element's text, in the policy's syntax.
@@ -57,7 +57,8 @@ func page(c echo.Context) error {
 // mountDemo adds the page's own endpoints, which need a token, and the push gateway, to which homeservers post without
 // a token. Matrix has none of these endpoints.
 func mountDemo(
-	e *echo.Echo, auth echo.MiddlewareFunc, x *explainer, s *sending, p *pusherStates, g *gateway, listening *servers,
+	e *echo.Echo, auth echo.MiddlewareFunc, x *explainer, s *sending, p *pusherStates, g *gateway, limits *limits,
+	listening *servers,
 ) {
 	stream := func(c echo.Context) error { return g.stream(c, listening.clients.url()+receiver.Path) }
 	e.POST("/_demo/explain", x.explain, auth)
@@ -65,5 +66,8 @@ func mountDemo(
 	e.GET("/_demo/pushers", p.get, auth)
 	e.PUT("/_demo/gateway", g.setStatus, auth)
 	e.GET("/_demo/notifications", stream, auth)
+	if g.inbox != nil {
+		e.GET("/_demo/mails/:id", g.mail, limits.addresses) // a frame sends no token
+	}
 	e.Any(receiver.Path, echo.WrapHandler(g.receiver))
 }

@@ -14,7 +14,7 @@ const el = (tag, props, ...children) => {
 };
 
 const people = ['alice', 'bob', 'carol'];
-const mostArrivals = 100;
+const mostArrivals = 100, mostMails = 50;
 let server = 'localhost', owner = 'alice', gateway = null;
 const shownPushers = new Map(), unread = {};
 const userID = name => name.startsWith('@') ? name : `@${name}:${server}`;
@@ -273,7 +273,7 @@ const posts = new Map();
 let fates = [];
 const renderFates = () => {
   for (const {name, eventID, at, isNotified, line} of fates) {
-    const devices = [...shownPushers].filter(([, p]) => p.name === name && p.item.isConnected && isNotified).map(([id, {device}]) => {
+    const devices = [...shownPushers].filter(([, p]) => p.name === name && !p.isMail && p.item.isConnected && isNotified).map(([id, {device}]) => {
       const post = posts.get(`${eventID} ${id}`);
       return [`${device.slice(name.length + 3)}:`, post && `posted ${clock(post.at)}, answered ${post.status || 'nothing'}`, post?.status !== 200 && 'waits'].filter(Boolean).join(' ');
     });
@@ -319,7 +319,7 @@ const listen = async signal => {
   gateway = null;
   [$('none').hidden, $('away').hidden] = [false, true];
   for (const error of document.querySelectorAll('.error')) error.hidden ||= error.textContent.startsWith(noAnswer);
-  $('arrivals').replaceChildren();
+  for (const list of ['arrivals', 'mails']) $(list).replaceChildren();
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   for (let text = '';;) {
     const {done, value} = await reader.read();
@@ -339,9 +339,12 @@ const events = {
     const works = $('gateway').checked = gateway.status === 200;
     $('gateway-title').textContent = works ? 'The push gateway works' : `The push gateway answers ${gateway.status}`;
     $('gateway-text').textContent = works ? 'Switch it off, and send some messages.' : 'Notifications wait in order. Switch it on again.';
+    $('by-mail').hidden = $('by-mail').disabled = !data.mail;
+    $('mailbox').hidden = !data.inbox;
     if (isFirst) act('notifications', start); // arrivals do not wait for it
   },
   arrival: data => arrived(data),
+  mail: data => mailed(data),
 };
 
 const arrived = async a => {
@@ -371,9 +374,27 @@ const arrived = async a => {
   while ($('arrivals').childElementCount > mostArrivals) $('arrivals').lastElementChild.remove();
 };
 
-const addDevice = (name, device) => call(name, 'POST', `${v3}/pushers/set`, {
+// mailed shows a mail. Its HTML is a page of its own, without scripts, since this page's policy holds for a srcdoc, too.
+const mailed = m => {
+  watchSoon();
+  $('no-mail').hidden = true;
+  $('mails').prepend(el('li', {class: 'card arrival'},
+    el('div', {class: 'row'}, el('h3', {}, bdi(m.to.join(', '))), el('small', {}, clock(m.at))), el('p', {}, el('strong', {}, bdi(m.subject))),
+    m.unsubscribe ? el('a', {class: 'small', href: m.unsubscribe, target: '_blank', rel: 'noreferrer'}, 'Unsubscribe') : null,
+    el('details', {open: true}, el('summary', {class: 'small'}, 'The mail as HTML'),
+      el('iframe', {title: 'The mail as HTML', src: `/_demo/mails/${m.id}`, sandbox: 'allow-popups allow-popups-to-escape-sandbox', loading: 'lazy'})),
+    ...[['text', m.text], ['headers', `MAIL FROM:<${m.sender}>\n${m.head}`]].map(([name, text]) =>
+      el('details', {}, el('summary', {class: 'small'}, `Its ${name}`), el('pre', {}, bdi(text))))));
+  while ($('mails').childElementCount > mostMails) $('mails').lastElementChild.remove();
+};
+
+const addDevice = (name, device) => device === 'mail' ? addMail(name) : call(name, 'POST', `${v3}/pushers/set`, {
   kind: 'http', app_id: 'org.example.chat', pushkey: `${name}-${device}`, app_display_name: 'Chat', device_display_name: device, lang: 'en',
   append: true, data: {url: gateway.url, ...(device === 'tablet' && {format: 'event_id_only'})}});
+
+const addMail = name => call(name, 'POST', `${v3}/pushers/set`, {
+  kind: 'email', app_id: 'm.email', pushkey: `${userID(name).slice(1).split(':')[0]}@${gateway.mail}`, app_display_name: 'Mail', device_display_name: 'mail',
+  lang: 'en', append: true, data: {}});
 
 const renderPusher = (name, p) => {
   const device = `${name}’s ${p.device}`, [state, detail] = [el('small', {}), el('small', {class: 'detail'})];
@@ -382,7 +403,7 @@ const renderPusher = (name, p) => {
   const remove = () => act('notifications', () => call(name, 'POST', `${v3}/pushers/set`, deletion).then(watch));
   const item = el('li', {class: 'pusher'}, el('span', {class: 'dot'}), el('span', {}, bdi(device), ' ', p.format ? el('code', {}, p.format) : null),
     state, el('button', {type: 'button', class: 'quiet', 'aria-label': `Remove ${device}`, click: remove}, 'Remove'), detail, blocks);
-  return {name, device, item, state, detail, blocks};
+  return {name, device, isMail: p.app_id === 'm.email', item, state, detail, blocks};
 };
 const detailOf = p => {
   const seconds = ms => `${Math.ceil(ms / 1000)} s`;
@@ -426,6 +447,7 @@ const equip = async name => {
   if ((await call(name, 'GET', `${v3}/pushers`)).pushers.length > 0) return;
   await addDevice(name, 'phone');
   if (name === 'alice') await addDevice(name, 'tablet');
+  if (name === 'alice' && gateway.mail) await addMail(name);
 };
 // start is called when the page opens, and when the demo host was started again.
 const start = async () => {

@@ -46,6 +46,7 @@ func newServers(
 	}
 	s.clients = newServer(cfg.listen, router, cfg.drain, log, s.failed)
 	s.clients.connections = int(cfg.connections)
+	s.clients.listener = cfg.listener
 	s.clients.http.ConnState = drain.watch
 	lc.Append(fx.StartStopHook(s.clients.start, func(ctx context.Context) error {
 		drain.begin()
@@ -87,10 +88,10 @@ func newServer(listen string, router http.Handler, drain time.Duration, log *zap
 
 // start opens the listener. Clients can connect when it returns.
 func (s *server) start(ctx context.Context) (err error) {
-	var config net.ListenConfig
-	s.listener, err = config.Listen(ctx, "tcp", s.listen)
-	if err != nil {
-		return fmt.Errorf("cannot listen: %w", err)
+	if s.listener == nil {
+		if s.listener, err = listen(ctx, s.listen); err != nil {
+			return err
+		}
 	}
 	if s.connections > 0 {
 		s.listener = netutil.LimitListener(s.listener, s.connections)
@@ -102,6 +103,15 @@ func (s *server) start(ctx context.Context) (err error) {
 		}
 	}()
 	return nil
+}
+
+func listen(ctx context.Context, address string) (net.Listener, error) {
+	var config net.ListenConfig
+	listener, err := config.Listen(ctx, "tcp", address)
+	if err != nil {
+		return nil, fmt.Errorf("cannot listen: %w", err)
+	}
+	return listener, nil
 }
 
 // stop waits for running requests for at most -drain, then closes their connections.
@@ -122,8 +132,10 @@ func (s *server) stop(ctx context.Context) error {
 func (s *server) address() net.Addr { return s.listener.Addr() }
 
 // url returns the server's URL for clients on this machine.
-func (s *server) url() string {
-	host, port, _ := net.SplitHostPort(s.address().String())
+func (s *server) url() string { return urlOf(s.address()) }
+
+func urlOf(address net.Addr) string {
+	host, port, _ := net.SplitHostPort(address.String())
 	if ip := net.ParseIP(host); ip != nil && ip.IsUnspecified() {
 		host = "127.0.0.1"
 	}

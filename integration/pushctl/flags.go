@@ -11,6 +11,7 @@ import (
 	"os"
 
 	"github.com/pushfx/pushfx/integration/redisurl"
+	"github.com/pushfx/pushfx/module/mail/smtp"
 	"github.com/pushfx/pushfx/module/pushrule"
 )
 
@@ -27,6 +28,7 @@ type options struct {
 	overwrite, resetDamaged, dropOthers bool
 	rate                                pace
 	save, pusher, allowedPrefixes       string
+	mail                                smtp.Config
 	gateway                             gatewayName
 	state                               string
 }

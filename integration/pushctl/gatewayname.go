@@ -19,7 +19,7 @@ type gatewayName struct {
 }
 
 // gatewayForms are the accepted forms, for the texts of -h. A scheme without a port implies its default port.
-const gatewayForms = "host, host:port or scheme://host:port"
+const gatewayForms = "host, host:port, scheme://host:port or mail://domain"
 
 func readGatewayName(text string) (gatewayName, error) {
 	scheme, address, hasScheme := strings.Cut(text, "://")
@@ -27,7 +27,7 @@ func readGatewayName(text string) (gatewayName, error) {
 		scheme, address = "https", text
 	}
 	u, err := url.Parse(scheme + "://" + address)
-	if err == nil && u.Host == address && (u.Scheme == "http" || u.Scheme == "https") {
+	if err == nil && u.Host == address && (u.Scheme == "http" || u.Scheme == "https" || u.Scheme == "mail") {
 		if canonical, ok := delivery.GatewayName(u.String()); ok {
 			return gatewayName{text, canonical, hasScheme, hasScheme || u.Port() != ""}, nil
 		}

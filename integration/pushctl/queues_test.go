@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/pushfx/pushfx"
+	"github.com/pushfx/pushfx/integration/homeserver/inbox"
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/delivery"
 	"github.com/pushfx/pushfx/module/match"
@@ -341,6 +342,10 @@ func TestSendTest(t *testing.T) {
 		}
 	}
 	set("2", "email")
+	got = send(exitProblems, `{}`, append(local, "-mail", "smtp://127.0.0.1:1", "-mail-from", "push@example.org")...)
+	if !slices.ContainsFunc(got, func(s shownTest) bool { return s.Gateway == "" && s.Why != "" }) {
+		t.Errorf("to a key that is no address: got %+v", got)
+	}
 	if got := send(exitProblems, `{}`, local...); len(got) != 2 || !slices.ContainsFunc(got, func(s shownTest) bool { return s.Why != "" && s.Outcome == "" }) {
 		t.Errorf("with one that is not sent to: got %+v", got)
 	}
@@ -352,6 +357,46 @@ func TestSendTest(t *testing.T) {
 	}
 	if r := b.want(exitProblems, "send-test", string(alice), "-pusher", "x"); !strings.Contains(r.stderr, "has no pusher x") {
 		t.Errorf("got %s", r.stderr)
+	}
+}
+
+func TestSendTestMail(t *testing.T) {
+	t.Parallel()
+	b := onOne(t)
+	p := aPusher("")
+	p.AppID, p.Pushkey, p.Kind, p.Data = pusher.EmailAppID, secret+"@example.org", pusher.Email, "{}"
+	if err := b.pushers.Update(t.Context(), alice, func(list *pusher.List) error {
+		list.Set(p)
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	arrived, err := inbox.Start()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer arrived.Close()
+	from := []string{"send-test", string(alice), "-mail-from", "push@example.org"}
+	if r := b.want(exitOK, append(from, "-mail", "smtp://"+arrived.Address())...); !strings.Contains(r.stdout, "mail://example.org") || !strings.Contains(r.stdout, "delivered") {
+		t.Errorf("got %s", r.stdout)
+	}
+	if mails, _, _ := arrived.Since(0); len(mails) != 1 || mails[0].To[0] != secret+"@example.org" || mails[0].Subject != "Test notification" || mails[0].Unsubscribe != "" {
+		t.Errorf("got %+v", mails)
+	}
+	arrived.Close()
+	if r := b.want(exitProblems, append(from, "-mail", "smtp://"+arrived.Address())...); !strings.Contains(r.stdout, "failed") {
+		t.Errorf("without a server: got %s", r.stdout)
+	}
+	if r := b.want(exitProblems, from...); !strings.Contains(r.stdout, "-mail is not given") {
+		t.Errorf("without -mail: got %s", r.stdout)
+	}
+	for _, address := range []string{"smtp://mail.example.org", "mail.example.org", "smtps://user:" + secret + "@"} {
+		if r := b.want(exitFailure, append(from, "-mail", address)...); !strings.HasPrefix(r.stderr, "pushctl: -mail, -mail-from: smtp: URL ") || strings.Contains(r.stderr, secret) {
+			t.Errorf("%s: got %s", address, r.stderr)
+		}
+	}
+	if r := b.want(exitOK, "show", string(alice)); !strings.Contains(r.stdout, "email 1  m.email") {
+		t.Errorf("got %s", r.stdout)
 	}
 }
 
@@ -406,7 +451,7 @@ func TestGatewayNames(t *testing.T) {
 	t.Parallel()
 	all := []string{
 		"https://a.example:443", "https://a.example:8443", "http://a.example:80", "http://a.example:8443", "https://b.example:443",
-		"https://[2001:db8::1]:443", "https://xn--bcher-kva.example:443",
+		"https://[2001:db8::1]:443", "https://xn--bcher-kva.example:443", "mail://mail.example",
 	}
 	for name, want := range map[string]string{
 		"a.example":                     "https://a.example:443 https://a.example:8443 http://a.example:80 http://a.example:8443",
@@ -422,6 +467,9 @@ func TestGatewayNames(t *testing.T) {
 		"example":                       "",
 		"[2001:db8::1]":                 "https://[2001:db8::1]:443",
 		"bücher.example":                "https://xn--bcher-kva.example:443",
+		"mail://Mail.example":           "mail://mail.example",
+		"mail.example":                  "mail://mail.example",
+		"mail://a.example":              "",
 		"":                              "error",
 		"https://":                      "error",
 		"https://a.example/":            "error",

@@ -3,17 +3,21 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/netip"
+	"os"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/pushfx/pushfx"
+	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/delivery"
 	"github.com/pushfx/pushfx/module/delivery/dialguard"
+	"github.com/pushfx/pushfx/module/mail/smtp"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pusher"
 )
@@ -23,18 +27,23 @@ func sendTestCommand() command {
 		name: "send-test", args: "USER",
 		summary: "sends a test notification to a user's pushers",
 		about: "Sends a notification of an invented event to each pusher of a user, from this machine but otherwise\n" +
-			"like a host, and shows the answers. It stores nothing and removes no rejected pusher. Exit status 1:\n" +
+			"like a host, and shows the answers. With -mail, pushers of kind email get a test mail. It stores nothing and removes no rejected pusher. Exit status 1:\n" +
 			"a gateway did not accept it, or there is no such user or pusher.",
 		flags: func(f *flags) {
 			f.StringVar(&f.pusher, "pusher", "", "send to the pusher with this `DIGEST` only; queues show has it")
 			f.StringVar(&f.allowedPrefixes, "allowed-prefixes", "",
 				"the hosts' PusherPolicy.AllowedPrefixes: `PREFIXES` of addresses that are not public,\n"+
 					"separated by commas")
+			f.StringVar(&f.mail.URL, "mail", "",
+				"the hosts' SMTP.`URL`, for pushers of kind email; its password may be in the environment variable\n"+mailPassword)
+			f.StringVar(&f.mail.From, "mail-from", "", "the hosts' SMTP.From: the `ADDRESS` of the sender")
 			f.addJSON()
 		},
 		run: (*call).sendTest,
 	}
 }
+
+const mailPassword = "SMTP_PASSWORD"
 
 // shownTest is the answer of a pusher's gateway.
 type shownTest struct {
@@ -68,14 +77,24 @@ func (c *call) sendTest(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	gateway := delivery.NewHTTPGateway(dialguard.New(prefixes...).Client(workers))
+	t := tester{gateway: delivery.NewHTTPGateway(dialguard.New(prefixes...).Client(workers))}
+	if c.mail.URL != "" {
+		cfg := smtp.DefaultConfig()
+		cfg.URL, cfg.From, cfg.Password = c.mail.URL, c.mail.From, os.Getenv(mailPassword)
+		mailer, err := smtp.New(cfg)
+		if err != nil {
+			return fmt.Errorf("-mail, -mail-from: %w", err)
+		}
+		defer mailer.Close()
+		t.mailer = mailer
+	}
 	var mu sync.Mutex
 	var all []shownTest
 	err = parallel(ctx, pushers, func(ctx context.Context, p pusher.Pusher) error {
-		t := sendTestTo(ctx, gateway, user, p)
+		shown := t.sendTo(ctx, user, p)
 		mu.Lock()
 		defer mu.Unlock()
-		all = append(all, t)
+		all = append(all, shown)
 		return nil
 	})
 	if err != nil {
@@ -96,16 +115,40 @@ func (c *call) noPusher(ctx context.Context, user mxid.UserID) error {
 	return notFoundError(fmt.Sprintf("%s has no pushers", printable(string(user))))
 }
 
-func sendTestTo(ctx context.Context, gateway *delivery.HTTPGateway, user mxid.UserID, p pusher.Pusher) shownTest {
-	t := shownTest{Pusher: delivery.PusherID(user, p.Key)}
-	r, err := delivery.SendTest(ctx, gateway, user, p, pushfx.DefaultConfig().Delivery)
+// tester sends test notifications.
+type tester struct {
+	gateway module.Gateway
+	mailer  module.Mailer // nil without -mail
+}
+
+func (t tester) sendTo(ctx context.Context, user mxid.UserID, p pusher.Pusher) shownTest {
+	shown := shownTest{Pusher: delivery.PusherID(user, p.Key)}
+	r, err := t.send(ctx, user, p, pushfx.DefaultConfig().Delivery)
 	if err == nil {
-		t.Gateway, t.Status, t.Outcome, t.Took, err = r.Gateway, r.Status, r.Outcome, r.Took.Seconds(), r.Err
+		shown.Gateway, shown.Status, shown.Outcome, shown.Took, err = r.Gateway, r.Status, r.Outcome, r.Took.Seconds(), r.Err
 	}
 	if err != nil {
-		t.Why = err.Error()
+		shown.Why = err.Error()
 	}
-	return t
+	return shown
+}
+
+func (t tester) send(ctx context.Context, user mxid.UserID, p pusher.Pusher, cfg delivery.Config) (delivery.TestResult, error) {
+	switch {
+	case p.Kind != pusher.Email:
+		return delivery.SendTest(ctx, t.gateway, user, p, cfg)
+	case t.mailer == nil:
+		return delivery.TestResult{}, errors.New("its kind is email, and -mail is not given")
+	}
+	return delivery.SendTestMail(ctx, t.mailer, testMail{}, user, p, cfg)
+}
+
+// testMail writes test mails. They have no link to stop mails: pushctl has no key for it.
+type testMail struct{}
+
+func (testMail) ComposeMail(module.MailDigest) (module.Mail, error) {
+	const text = "This is a test of the mails about unread messages. There is nothing to do."
+	return module.Mail{Subject: "Test notification", Text: text, HTML: "<p>" + text + "</p>"}, nil
 }
 
 func writeTestTable(w io.Writer, all []shownTest) error {

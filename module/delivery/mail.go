@@ -64,6 +64,7 @@ type lastMail struct {
 	Events []content.Meta `json:"e"` // the newest of each room
 	Day    int64          `json:"d"` // begin of the day in which N mails were sent
 	N      int            `json:"n"`
+	SetAt  int64          `json:"s"` // of the pusher
 }
 
 func readLastMail(text string) (last lastMail) {
@@ -74,9 +75,9 @@ func readLastMail(text string) (last lastMail) {
 }
 
 // next returns the text of the mail after last.
-func (last lastMail) next(now time.Time, all []content.Mailed) string {
+func (last lastMail) next(now time.Time, setAt int64, all []content.Mailed) string {
 	seen := map[string]bool{}
-	last.At, last.Events, last.N = now.UnixMilli(), nil, last.N+1
+	last.SetAt, last.At, last.Events, last.N = setAt, now.UnixMilli(), nil, last.N+1
 	if now.Sub(time.UnixMilli(last.Day)) >= maxRepeat {
 		last.Day, last.N = last.At, 1
 	}
@@ -149,10 +150,10 @@ func (s *sending) isConfirmed(life context.Context) (bool, error) {
 }
 
 // isTooSoon postpones the mail if the last one was sent within Repeat, and the user has read
-// nothing of it.
+// nothing of it. A user who has set the pusher again since then wants mails.
 func (s *sending) isTooSoon(life context.Context, last lastMail) bool {
 	wait := time.UnixMilli(last.At).Add(s.d.cfg.Mail.Repeat).Sub(s.d.clock())
-	if wait <= 0 {
+	if wait <= 0 || last.SetAt != s.target.SetAt && last.N < maxMails {
 		return false
 	}
 	if s.d.hasUnread && last.N < maxMails {
@@ -310,7 +311,7 @@ func (s *sending) sendMailing(life context.Context, m *mailing) bool {
 		if p.verdict == content.Refused {
 			m.dropped[DropRefused] += len(m.all)
 		}
-		return s.endMailing(life, m, module.Done{Answered: true, Sent: m.last.next(s.d.clock(), m.all)})
+		return s.endMailing(life, m, module.Done{Answered: true, Sent: m.last.next(s.d.clock(), s.target.SetAt, m.all)})
 	case content.Unsent:
 		if !p.isLost {
 			s.release()

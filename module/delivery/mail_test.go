@@ -271,6 +271,22 @@ func TestRedactionsCauseFewMails(t *testing.T) {
 	})
 }
 
+// A user who stops mails and wants them again need not wait for Repeat, but setting a pusher again and again brings no
+// more mails than reading does.
+func TestAPusherThatWasSetAgainGetsAMail(t *testing.T) {
+	withMail(t, func(w *world, r *reader, b *mailbox) {
+		d := w.host()
+		for e := range 2 * maxMails {
+			w.setMail(name1, address)
+			w.notify(d, e, "!r:h", name1)
+			time.Sleep(11 * time.Minute)
+			if got, want := len(b.got()), min(e+1, maxMails); got != want {
+				t.Fatalf("%d mails after %d sets, want %d", got, e+1, want)
+			}
+		}
+	})
+}
+
 func TestAttentionDelaysAMailOnce(t *testing.T) {
 	withMail(t, func(w *world, r *reader, b *mailbox) {
 		w.setMail(name1, address)

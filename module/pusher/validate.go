@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/mail"
 	"net/netip"
 	"net/url"
 	"slices"
@@ -138,9 +139,18 @@ func (l Policy) Check(p Pusher) error {
 	case p.Kind == HTTP && p.AppID == EmailAppID: // might remove another user's email pusher
 		return fault.New(fault.InvalidParam, "app_id '"+EmailAppID+"' is for email pushers.")
 	case p.Kind == Email:
-		return nil
+		return checkMailAddress(p.Pushkey)
 	}
 	return l.checkURL(p.Data)
+}
+
+// checkMailAddress refuses addresses that no mail can be sent to, such as one with a name or with
+// two dots in a row.
+func checkMailAddress(address string) error {
+	if read, err := mail.ParseAddress(address); err != nil || read.Address != address {
+		return fault.New(fault.InvalidParam, "pushkey of an email pusher must be an email address.")
+	}
+	return nil
 }
 
 func (l Policy) kinds() string {

@@ -73,7 +73,7 @@ func TestPolicyChecksURLs(t *testing.T) {
 					t.Errorf("%s: got %q, want %q", schemes, got, want)
 				}
 			}
-			p.Kind, p.AppID, policy.Email = pusher.Email, pusher.EmailAppID, anyAddress
+			p.Kind, p.AppID, p.Pushkey, policy.Email = pusher.Email, pusher.EmailAppID, "a@example.org", anyAddress
 			if got := describe(policy.Check(p)); got != "" {
 				t.Errorf("an email pusher's URL was checked: %s", got)
 			}
@@ -96,11 +96,19 @@ func TestHostThatSendsMailAcceptsEmailPushers(t *testing.T) {
 		"an unknown kind":         {func(p *pusher.Pusher) { p.Kind = "sms" }, "invalid_param: kind must be 'http', 'email' or null."},
 		"long data":               {func(p *pusher.Pusher) { p.Data = `{` + strings.Repeat(" ", 16<<10) + `}` }, "invalid_param: data longer than 16384 bytes."},
 	} {
-		p := phone("key")
+		p := phone("a+tag@example.org")
 		p.Kind, p.Data = pusher.Email, `{}`
 		test.change(&p)
 		if got := describe(policy.Check(p)); got != test.want {
 			t.Errorf("%s: got %q, want %q", name, got, test.want)
+		}
+	}
+	for _, address := range []string{"key", "a@", "@example.org", "a..b@example.org", `"a b"@example.org`, "A <a@example.org>", "a@example.org, b@example.org",
+		"a@example.org\r\nBcc: b@example.org", " a@example.org", "a@exam ple.org", "<a@example.org>", "a@example.org (x)"} {
+		p := phone(address)
+		p.Kind, p.AppID, p.Data = pusher.Email, pusher.EmailAppID, `{}`
+		if got := describe(policy.Check(p)); got != "invalid_param: pushkey of an email pusher must be an email address." {
+			t.Errorf("%q: got %q", address, got)
 		}
 	}
 }

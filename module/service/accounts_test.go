@@ -62,7 +62,7 @@ func TestStoredPushersOfEndedSessionsAreOmitted(t *testing.T) {
 	t.Parallel()
 	everything := []pusher.Pusher{
 		ownPusher("phone", pusher.HTTP, "PHONE"), ownPusher("tablet", pusher.HTTP, "TABLET"), ownPusher("second of the tablet", pusher.HTTP, "TABLET"),
-		ownPusher("tablet's mail", pusher.Email, "TABLET"), ownPusher("none", pusher.HTTP, ""),
+		ownPusher("tablet@mail", pusher.Email, "TABLET"), ownPusher("none", pusher.HTTP, ""),
 	}
 	m := newMemory()
 	for _, user := range []mxid.UserID{alice, bob, carol} {
@@ -70,7 +70,7 @@ func TestStoredPushersOfEndedSessionsAreOmitted(t *testing.T) {
 	}
 	gone := []module.Session{{User: alice, Device: "TABLET"}, {User: bob, Device: ""}}
 	want := map[mxid.UserID][]string{
-		alice: {"phone", "tablet's mail", "none"},
+		alice: {"phone", "tablet@mail", "none"},
 		bob:   {"phone", "tablet", "second of the tablet"},
 		dave:  nil,
 	}

@@ -72,27 +72,27 @@ func TestTheHostRemovesThePushersOfDevices(t *testing.T) {
 		do   func(module.HostService, context.Context) error
 		want []string
 	}{
-		"one device logs out":            {remove("PHONE"), []string{"tablet", "phone's mail", "mail", "none"}},
-		"two devices log out":            {remove("PHONE", "TABLET"), []string{"phone's mail", "mail", "none"}},
-		"an unknown device":              {remove("WATCH"), []string{"phone", "tablet", "phone's mail", "mail", "none"}},
-		"another case":                   {remove("phone"), []string{"phone", "tablet", "phone's mail", "mail", "none"}},
-		"no devices":                     {remove(), []string{"phone", "tablet", "phone's mail", "mail", "none"}},
-		"a device without a name":        {remove(""), []string{"phone", "tablet", "phone's mail", "mail", "none"}},
-		"one beside one without a name":  {remove("", "TABLET"), []string{"phone", "phone's mail", "mail", "none"}},
-		"all but one device":             {keep("PHONE"), []string{"phone", "phone's mail", "mail"}},
-		"all but a device that has none": {keep("WATCH"), []string{"phone's mail", "mail"}},
-		"all":                            {keep(""), []string{"phone's mail", "mail"}},
-		"all that are not live":          {retain("PHONE", "WATCH"), []string{"phone", "phone's mail", "mail", "none"}},
-		"none, since all are live":       {retain("PHONE", "TABLET"), []string{"phone", "tablet", "phone's mail", "mail", "none"}},
-		"all, since none is live":        {retain(), []string{"phone's mail", "mail", "none"}},
-		"all, since none has a name":     {retain(""), []string{"phone's mail", "mail", "none"}},
+		"one device logs out":            {remove("PHONE"), []string{"tablet", "phone@mail", "own@mail", "none"}},
+		"two devices log out":            {remove("PHONE", "TABLET"), []string{"phone@mail", "own@mail", "none"}},
+		"an unknown device":              {remove("WATCH"), []string{"phone", "tablet", "phone@mail", "own@mail", "none"}},
+		"another case":                   {remove("phone"), []string{"phone", "tablet", "phone@mail", "own@mail", "none"}},
+		"no devices":                     {remove(), []string{"phone", "tablet", "phone@mail", "own@mail", "none"}},
+		"a device without a name":        {remove(""), []string{"phone", "tablet", "phone@mail", "own@mail", "none"}},
+		"one beside one without a name":  {remove("", "TABLET"), []string{"phone", "phone@mail", "own@mail", "none"}},
+		"all but one device":             {keep("PHONE"), []string{"phone", "phone@mail", "own@mail"}},
+		"all but a device that has none": {keep("WATCH"), []string{"phone@mail", "own@mail"}},
+		"all":                            {keep(""), []string{"phone@mail", "own@mail"}},
+		"all that are not live":          {retain("PHONE", "WATCH"), []string{"phone", "phone@mail", "own@mail", "none"}},
+		"none, since all are live":       {retain("PHONE", "TABLET"), []string{"phone", "tablet", "phone@mail", "own@mail", "none"}},
+		"all, since none is live":        {retain(), []string{"phone@mail", "own@mail", "none"}},
+		"all, since none has a name":     {retain(""), []string{"phone@mail", "own@mail", "none"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			m := newMemory()
 			everything := []pusher.Pusher{
 				ownPusher("phone", pusher.HTTP, "PHONE"), ownPusher("tablet", pusher.HTTP, "TABLET"),
-				ownPusher("phone's mail", pusher.Email, "PHONE"), ownPusher("mail", pusher.Email, ""), ownPusher("none", pusher.HTTP, ""),
+				ownPusher("phone@mail", pusher.Email, "PHONE"), ownPusher("own@mail", pusher.Email, ""), ownPusher("none", pusher.HTTP, ""),
 			}
 			m.set(t, alice, everything...)
 			m.set(t, bob, everything...)
@@ -594,7 +594,7 @@ func TestRepeatingForgetUserFinishesIt(t *testing.T) {
 		exhaust(func(choose func(int) int) {
 			m, rules := newMemory(), rulesOf(found(pushrule.ServerDefault(alice)))
 			m.do(t, act{bob, takes})
-			pushers := []pusher.Pusher{pusherOf("en"), ownPusher("mail", pusher.Email, ""), ownPusher("phone", pusher.HTTP, "PHONE")}
+			pushers := []pusher.Pusher{pusherOf("en"), ownPusher("own@mail", pusher.Email, ""), ownPusher("phone", pusher.HTTP, "PHONE")}
 			m.set(t, alice, pushers...)
 			feed := idleFeed(t, rules)
 			forget := func(ctx context.Context, c caller) error { return forgetful(c, rules, feed).ForgetUser(ctx, alice) }

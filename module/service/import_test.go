@@ -463,7 +463,7 @@ func TestImportRefusesPushersByName(t *testing.T) {
 	t.Parallel()
 	bad := ownPusher("bad", pusher.HTTP, "PHONE")
 	bad.Data = `{"url":"ftp://push.example.org"}`
-	mail := ownPusher("mail", pusher.Email, "GONE")
+	mail := ownPusher("own@mail", pusher.Email, "GONE")
 	old := ownPusher("old", pusher.HTTP, "PHONE")
 	old.SetAt = 17
 	policy := policyWithMail()
@@ -488,7 +488,7 @@ func TestImportRefusesPushersByName(t *testing.T) {
 		t.Fatalf("a dry run has changed something: %v, %q", err, h.m.held(alice))
 	}
 	done, err := s.Host(s.Rules()).Import(t.Context(), alice, from, module.StoreImport)
-	if got := h.m.held(alice); err != nil || !slices.Equal(got, []string{"old", "mail", "third"}) || done.Pushers.Stored != 3 {
+	if got := h.m.held(alice); err != nil || !slices.Equal(got, []string{"old", "own@mail", "third"}) || done.Pushers.Stored != 3 {
 		t.Errorf("stored are %q: %+v", got, done.Pushers)
 	}
 	want := map[pusher.Digest]error{

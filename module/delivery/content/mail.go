@@ -71,6 +71,9 @@ func hideContent(events []module.MailEvent, full bool) {
 // room.
 func readMailed(m Mailed) (e module.MailEvent, room module.MailRoom) {
 	e = module.MailEvent{ID: m.Meta.Event, Thread: m.Meta.Thread, Time: time.UnixMilli(m.Meta.Added)}
+	if e.Thread == module.MainThread {
+		e.Thread = ""
+	}
 	room.ID = m.Meta.Room
 	tweaks, members, _ := strings.Cut(m.Text, textEnd)
 	members, rest, hasContent := strings.Cut(members, textEnd)

@@ -44,6 +44,8 @@ func TestMailDigest(t *testing.T) {
 	full := module.MailEvent{
 		ID: "$1", Type: "m.room.message", Sender: "@bob:h", SenderName: `Bob "<b>"`, Content: text, Thread: "$root", Highlight: true, Time: time.UnixMilli(1000),
 	}
+	inMain, mainThread := message, full
+	inMain.Thread, mainThread.Thread = module.MainThread, ""
 	names := full
 	names.Content = ""
 	invites := full
@@ -61,6 +63,7 @@ func TestMailDigest(t *testing.T) {
 		"a message":                    {message, defaultLimits(), true, full},
 		"without content":              {message, defaultLimits(), false, names},
 		"without content, of all":      {message, noContent, true, names},
+		"in no thread":                 {inMain, defaultLimits(), true, mainThread},
 		"the ids":                      {message, none, true, module.MailEvent{ID: "$1", Thread: "$root", Time: time.UnixMilli(1000)}},
 		"an invite":                    {invite, defaultLimits(), true, invites},
 		"an invite without content":    {invite, noContent, true, invitesOnly},

@@ -345,10 +345,9 @@ func failure(ctx context.Context, err error) error {
 	switch {
 	case answer.Code < 500:
 		result.RetryAfter = waitAfter4xx
-	case failed.step == "RCPT":
-		result.Refused = refusesRecipient(answer.Code, enhanced)
-		result.Unfit = !result.Refused
-	case failed.step == "DATA":
+	case failed.step == "RCPT" && refusesRecipient(answer.Code, enhanced):
+		result.Refused = true
+	case failed.step == "DATA" || failed.step == "RCPT" && !refusesSender(enhanced):
 		result.Unfit = true
 	default:
 		result.Err = fmt.Errorf("%w: check the settings of the host and of the server", result.Err)
@@ -356,8 +355,14 @@ func failure(ctx context.Context, err error) error {
 	return result
 }
 
+// refusesSender reports whether a 5xx answer is about the sender's address or rights (RFC 3463,
+// 3.2 and 3.8): the settings are wrong, for example if the server does not relay for this host.
+func refusesSender(enhanced string) bool {
+	return enhanced == "5.1.7" || enhanced == "5.1.8" || strings.HasPrefix(enhanced, "5.7.")
+}
+
 // refusesRecipient reports whether a 5xx answer is about the recipient's address (RFC 3463,
-// 3.2 and 3.3), not about the sender, as 5.1.7 and 5.1.8, or the sender's rights, as 5.7.1.
+// 3.2 and 3.3).
 func refusesRecipient(code int, enhanced string) bool {
 	switch enhanced {
 	case "", "5.0.0":

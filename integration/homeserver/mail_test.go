@@ -1,0 +1,127 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/smtp"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/chromedp/chromedp"
+)
+
+const markup = `<img src=x onerror=alert(1)>`
+
+const hostileMail = "From: <no-reply@example.org>\r\nTo: <alice@example.org>\r\nSubject: " + markup + "\r\n" +
+	"List-Unsubscribe: <javascript:alert(1)>\r\nContent-Type: text/html; charset=utf-8\r\n\r\n" +
+	`<!doctype html><html><head><style>p { color: red }</style></head><body><p>Tea?</p><script>alert(1)</script>` + markup +
+	`<img src="http://127.0.0.1:9/pixel"><form action="http://127.0.0.1:9/"><button>Go</button></form></body></html>` + "\r\n"
+
+// sendToInbox sends a mail to the inbox of the demo.
+func (d *demo) sendToInbox(mail string) {
+	d.t.Helper()
+	address := regexp.MustCompile(`Mail: smtp://(\S+),`).FindStringSubmatch(strings.Join(d.greeting, "\n"))[1]
+	if err := smtp.SendMail(address, nil, "bounces@example.org", []string{"alice@example.org"}, []byte(mail)); err != nil {
+		d.t.Fatal(err)
+	}
+}
+
+func TestMailsAreStreamed(t *testing.T) {
+	t.Parallel()
+	d := startDemo(t, "-mail", "inbox")
+	next := d.stream("demo-alice")
+	d.expectEvent(next, "gateway", `{"inbox":true,"mail":"example.org","status":200,`)
+	d.sendToInbox(hostileMail)
+	name, data := next()
+	var got mailArrival
+	if err := json.Unmarshal([]byte(data), &got); err != nil || name != "mail" || got.Subject != markup || got.Unsubscribe != "" || got.To[0] != "alice@example.org" {
+		t.Errorf("got %s %s, %v", name, data, err)
+	}
+	html := d.do("GET", "/_demo/mails/"+got.ID, "", "")
+	if html.status != 200 || !strings.HasPrefix(html.body, `<!doctype html><html><head><base target="_blank"><style>`) {
+		t.Errorf("got %d %s", html.status, html.body)
+	}
+	if policy := html.header.Get("Content-Security-Policy"); policy != mailPolicy || strings.Contains(policy, "allow-scripts") {
+		t.Errorf("got %s", policy)
+	}
+	d.expect("GET", "/_demo/mails/x", "", "", 404, "")
+	d.expect("GET", v3+"/account/3pid", "demo-alice", "", 200,
+		`{"threepids":[{"added_at":0,"address":"alice@example.org","medium":"email","validated_at":0}]}`)
+}
+
+// Without -mail there are no mails, and pushers of kind email are refused.
+func TestNoMail(t *testing.T) {
+	t.Parallel()
+	d := startDemo(t)
+	d.expect("GET", "/_demo/mails/x", "demo-alice", "", 404, "")
+	d.expect("POST", v3+"/pushers/set", "demo-alice", mailPusher("alice@example.org"), 400, "")
+}
+
+func mailPusher(address string) string {
+	return `{"kind":"email","app_id":"m.email","pushkey":"` + address + `","app_display_name":"Mail","device_display_name":"mail","lang":"en","data":{}}`
+}
+
+func TestOnlyTheUsersOwnAddressGetsMail(t *testing.T) {
+	t.Parallel()
+	d := startDemo(t, "-mail", "inbox")
+	for _, address := range []string{"bob@example.org", "alice@example.com", "alice+x@example.org", "Alice <alice@example.org>"} {
+		d.expect("POST", v3+"/pushers/set", "demo-alice", mailPusher(address), 400, "")
+	}
+	d.expect("POST", v3+"/pushers/set", "demo-alice", mailPusher("alice@example.org"), 200, "{}")
+}
+
+func TestAMailAndItsLink(t *testing.T) {
+	t.Parallel()
+	d := startDemo(t, "-mail", "inbox", "-mail-delay", "1s")
+	next := d.stream("demo-alice")
+	next()
+	for _, want := range []int{1, 2} { // after the link, the user sets the pusher again
+		d.expect("POST", v3+"/pushers/set", "demo-alice", mailPusher("alice@example.org"), 200, "{}")
+		d.expect("POST", sendPath, "demo-bob", fmt.Sprintf(`{"event_id":"$%d","room_id":"!tea:localhost","room_name":"Tea","members":["@alice:localhost"],`+
+			`"type":"m.room.message","content":{"msgtype":"m.text","body":%q}}`, want, "Tea? "+markup), 200, "")
+		name, data := next()
+		var got mailArrival
+		if err := json.Unmarshal([]byte(data), &got); err != nil || name != "mail" || got.Subject != "New message from bob in Tea" || got.To[0] != "alice@example.org" ||
+			!strings.Contains(got.Text, "Tea? "+markup) || !strings.HasPrefix(got.Sender, "bounces+") {
+			t.Fatalf("got %s %s, %v", name, data, err)
+		}
+		if html := d.do("GET", "/_demo/mails/"+got.ID, "", ""); strings.Contains(html.body, "<img") || !strings.Contains(html.body, "&lt;img src=x onerror=alert(1)&gt;") {
+			t.Errorf("got %s", html.body)
+		}
+		link, isOurs := strings.CutPrefix(got.Unsubscribe, d.url)
+		if !isOurs || !strings.Contains(got.Head, "List-Unsubscribe-Post: List-Unsubscribe=One-Click") {
+			t.Errorf("the link is %s, the headers are %s", got.Unsubscribe, got.Head)
+		}
+		pushers := func() string { return d.do("GET", v3+"/pushers", "demo-alice", "").body }
+		d.expect("GET", link, "", "", 200, "") // as a scanner does
+		if !strings.Contains(pushers(), "m.email") {
+			t.Error("a scanner stops mails")
+		}
+		for range 2 {
+			d.expect("POST", link, "", "List-Unsubscribe=One-Click", 200, "")
+			if got := pushers(); got != `{"pushers":[]}` {
+				t.Errorf("the pusher is left: %s", got)
+			}
+		}
+	}
+}
+
+// The page shows a mail's HTML, but runs and loads nothing of it.
+func TestThePageShowsMails(t *testing.T) {
+	t.Parallel()
+	d := startDemo(t, "-mail", "inbox")
+	b := openPage(t, d.url)
+	b.wait(`!document.getElementById('mailbox').hidden && document.querySelectorAll('.pusher').length === 5`)
+	d.sendToInbox(hostileMail)
+	b.wait(`document.querySelector('#mails strong').innerText === '` + markup + `' && document.querySelector('#mails iframe').clientHeight > 100`)
+	b.wait(`[...document.querySelectorAll('#mails pre')].at(-1).textContent.startsWith('MAIL FROM:<bounces@example.org>\nFrom: ')`)
+	if n := get[int](b, `document.querySelectorAll('img, #mails a').length`); n != 0 {
+		t.Errorf("%d pictures or links came from a mail", n)
+	}
+	b.do(chromedp.EmulateViewport(360, 800))
+	get[bool](b, `document.querySelectorAll('details').forEach(d => { d.open = true }) === undefined`)
+	if cut := get[[]string](b, `[...document.querySelectorAll('main *')].filter(e => e.getBoundingClientRect().right > innerWidth + 1).map(e => e.outerHTML)`); len(cut) > 0 {
+		t.Errorf("cut off at 360 pixels: %q", cut)
+	}
+}
