@@ -10,6 +10,8 @@ import (
 
 	"github.com/alicebob/miniredis/v2"
 	"go.uber.org/fx"
+
+	"github.com/pushfx/pushfx/module/feed"
 )
 
 type apiService struct {
@@ -22,7 +24,9 @@ type apiService struct {
 func newService(t *testing.T, options ...fx.Option) *apiService {
 	t.Helper()
 	redis, client := embedded(t)
-	s := &apiService{startHost(t, client, options...), redis}
+	var changes *feed.Feed
+	s := &apiService{startHost(t, client, append(options, fx.Populate(&changes))...), redis}
+	eventually(t, "the host watches", func() bool { return changes.Stats().Watching }) // an error of Redis before would be logged
 	t.Cleanup(func() {
 		for _, entry := range s.host.logs.All() {
 			if !strings.HasPrefix(entry.Message, "pusher removed") {

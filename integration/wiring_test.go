@@ -296,7 +296,9 @@ func stacksOfTheModule() (running []string) {
 func TestLogLinesHaveANameAndNoStack(t *testing.T) {
 	t.Parallel()
 	server, client := embedded(t)
-	h := startHost(t, client)
+	var changes *feed.Feed
+	h := startHost(t, client, fx.Populate(&changes))
+	eventually(t, "the host watches", func() bool { return changes.Stats().Watching })
 	h.logs.TakeAll() // the lines of the start
 	server.SetError("ERR for the test")
 	h.do(alice, http.MethodGet, v3+"/pushrules/", "")
