@@ -163,6 +163,7 @@ func TestAMailHasWhatWaits(t *testing.T) {
 		time.Sleep(w.cfg.Mail.Repeat) // the queue's numbers begin anew
 		w.notify(d, 10, "!r:h", name1)
 		time.Sleep(w.cfg.Mail.Delay + 2*time.Second)
+		synctest.Wait()
 		if mails := b.got(); len(mails) != 2 || mails[1].Mail.ID == m.Mail.ID {
 			t.Errorf("%d mails, with the ids %s, %s", len(mails), m.Mail.ID, mails[len(mails)-1].Mail.ID)
 		}
@@ -182,6 +183,7 @@ func TestReadEventsAreNotMailed(t *testing.T) {
 		time.Sleep(w.cfg.Mail.Delay - time.Second)
 		r.do(func() { r.read["$1"] = true })
 		time.Sleep(time.Minute)
+		synctest.Wait()
 		if b.tries != 0 || w.queue.Waiting() != 0 || w.drops(DropRead) != users {
 			t.Errorf("%d mails, %d are left, %d were read", b.tries, w.queue.Waiting(), w.drops(DropRead))
 		}
@@ -280,6 +282,7 @@ func TestAPusherThatWasSetAgainGetsAMail(t *testing.T) {
 			w.setMail(name1, address)
 			w.notify(d, e, "!r:h", name1)
 			time.Sleep(11 * time.Minute)
+			synctest.Wait()
 			if got, want := len(b.got()), min(e+1, maxMails); got != want {
 				t.Fatalf("%d mails after %d sets, want %d", got, e+1, want)
 			}
@@ -491,6 +494,7 @@ func TestARefusedAddressLosesItsPusher(t *testing.T) {
 				d := w.host()
 				w.notify(d, 1, "!r:h", w.mailUsers(100, "u%d@example.org")...)
 				time.Sleep(w.cfg.Mail.Delay + time.Minute)
+				synctest.Wait()
 				if n := len(w.removed); n < 4 || n > 8 || w.reported(observe.TooManyRejections) != 1 || w.queue.Waiting() != 100-n {
 					t.Errorf("%d of 100 pushers were removed, %d wait", n, w.queue.Waiting())
 				}
@@ -519,6 +523,7 @@ func TestAMailWaitsForTheHost(t *testing.T) {
 				b.set(func() { set(r, b, module.Unavailable(errors.New("away"))) })
 				w.notify(w.host(), 1, "!r:h", name1)
 				time.Sleep(time.Hour)
+				synctest.Wait()
 				if len(b.got()) != 0 || w.queue.Waiting() != 1 || len(w.removed) > 0 {
 					t.Errorf("%d mails, %d wait", len(b.got()), w.queue.Waiting())
 				}
@@ -548,6 +553,7 @@ func TestAnUnfitMailIsDropped(t *testing.T) {
 				d := w.host()
 				w.notify(d, 1, "!r:h", name1)
 				time.Sleep(w.cfg.Mail.Delay + time.Minute)
+				synctest.Wait()
 				if w.queue.Waiting() != 0 || w.drops(DropRefused) != 1 || len(w.removed) > 0 {
 					t.Errorf("%d wait, dropped %v", w.queue.Waiting(), w.dropped)
 				}
