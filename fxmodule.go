@@ -128,8 +128,11 @@ func (c Config) Validate() error {
 	)
 }
 
+// hasMail reports whether the host has configured what mails contain.
+func (c Config) hasMail() bool { return c.SMTP.URL != "" || c.Mail.Key != "" }
+
 func (c Config) validateMail() error {
-	if c.SMTP.URL == "" && c.Mail.Key == "" {
+	if !c.hasMail() {
 		return nil
 	}
 	return errors.Join(below("Config.SMTP.", c.SMTP.Validate()), below("Config.Mail.", c.Mail.Validate()))
@@ -655,7 +658,7 @@ func (b *builder) groups(
 	rules module.RuleService, pushers module.PusherService, host module.HostService, unread *counts, events module.NotifiedEvents,
 ) (ownGroups, error) {
 	all := ownGroups{b.server.PushRules(rules), b.server.Pushers(pushers), b.server.AccountData(host)}
-	if b.mailTokens() != nil {
+	if b.host.Config.Mail.Key != "" {
 		all = append(all, b.server.Unsubscribe(host))
 	}
 	if events == nil {
@@ -806,7 +809,7 @@ func (b *builder) mailer() (module.Mailer, error) {
 
 // mailComposer returns nil if the host configures no mails.
 func (b *builder) mailComposer() (module.MailComposer, error) {
-	if b.host.Config.SMTP.URL == "" && b.host.Config.Mail.Key == "" {
+	if !b.host.Config.hasMail() {
 		return nil, nil
 	}
 	return mail.NewComposer(b.host.Config.Mail)

@@ -69,6 +69,9 @@ func SplitGate(gate string) (gateway, app string) {
 	return gateway, app
 }
 
+// IsMail reports whether a [GatewayName] is of pushers of kind email.
+func IsMail(gateway string) bool { return content.IsMailGate(gateway) }
+
 // GatewayOf returns the [GatewayName] of a pusher. Ok is false for a pusher without
 // notifications: its kind is unknown, it is disabled, or its URL or address is invalid. A
 // pusher of kind email has the gateway "mail://" and the domain of its address.

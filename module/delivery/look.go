@@ -152,15 +152,16 @@ func (d *Delivery) claimSome(life context.Context, due []module.DueUser) {
 		read = maxRead
 	}
 	requests := make([]module.ClaimRequest, 0, len(due))
-	due = slices.DeleteFunc(due, func(u module.DueUser) bool {
-		mayProbe := d.gates.mayProbe(u)
-		if !mayProbe { // the user is due again at once
+	var probing []module.DueUser
+	for _, u := range due {
+		if d.gates.mayProbe(u) {
+			probing = append(probing, u)
+		} else { // the user is due again at once
 			requests = append(requests, module.ClaimRequest{DueUser: u})
 		}
-		return !mayProbe
-	})
-	targets := d.targetsOf(life, due)
-	for _, u := range due {
+	}
+	targets := d.targetsOf(life, probing)
+	for _, u := range probing {
 		of, known := targets[u.User]
 		if !known { // the user is due again after the lease
 			continue

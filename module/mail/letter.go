@@ -188,10 +188,11 @@ func (l *Letter) chooseSubject(d module.MailDigest) {
 		return
 	}
 	newest, name := d.Rooms[0].Events, l.Rooms[0].Name
+	onlyInvites := complete && invites > 0 && invites == d.Events
 	switch {
-	case complete && invites > 0 && invites == d.Events && invites == 1:
+	case onlyInvites && invites == 1:
 		l.about("invite", senderName(newest[0]), name)
-	case complete && invites > 0 && invites == d.Events:
+	case onlyInvites:
 		l.about("invites", "", "")
 	case l.Case != "":
 	case len(d.Rooms)+d.Hidden > 1:

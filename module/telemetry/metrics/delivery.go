@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -42,8 +41,6 @@ const (
 	mailGateways  = "mail"
 	otherGateways = "other"
 )
-
-func isMail(gateway string) bool { return strings.HasPrefix(gateway, "mail://") }
 
 // The outcomes of Notify.
 const (
@@ -142,7 +139,7 @@ func (m *forDelivery) gateway(name string) string {
 	if label, found := m.named[name]; found {
 		return label
 	}
-	if isMail(name) {
+	if delivery.IsMail(name) {
 		return mailGateways
 	}
 	return otherGateways
@@ -219,7 +216,7 @@ func (m *Metrics) Delivery(stats func() delivery.Stats) []prometheus.Collector {
 // most leaves out mail, which waits for hours by itself.
 func most(waiting map[string]int) (n int) {
 	for gateway, at := range waiting {
-		if !isMail(gateway) {
+		if !delivery.IsMail(gateway) {
 			n = max(n, at)
 		}
 	}
