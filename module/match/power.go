@@ -1,6 +1,7 @@
 package match
 
 import (
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -73,8 +74,9 @@ const creatorLevel = 100
 // ("m.room.power_levels"). Creators are above all levels from room version 12 on ("Room
 // creators"); before, without levels, the creator has 100 and others have 0.
 //
-// A level is an integer or, before room version 10, also a string with an integer. Any
-// other value counts as absent.
+// A level is an integer, before room version 10 also a string with an integer, and before
+// room version 6 also a float, which is truncated: 50.57 is 50. Any other value counts as
+// absent.
 //
 // A room version that the specification lacks, such as "org.matrix.msc3757.11", is read as
 // the newest; see [ReadPowerAs].
@@ -188,11 +190,34 @@ func withLevel(levels map[string]int64, name string, level int64) map[string]int
 }
 
 func (v value) level(version int) (level int64, ok bool) {
-	if v.kind == textual && version < 10 {
+	switch {
+	case v.kind == textual && version < 10:
 		level, err := strconv.ParseInt(strings.TrimSpace(v.text), 10, 64)
 		return level, err == nil
+	case v.kind == compound && version < 6:
+		return truncate(v.text)
 	}
 	return v.number, v.kind == integer
+}
+
+// truncate drops the fraction of a number (room version 1, "m.room.power_levels events
+// accept values as floats"). Numbers beyond a double are refused, and numbers beyond an
+// int64 count as its limits.
+func truncate(number string) (level int64, ok bool) {
+	float, err := strconv.ParseFloat(number, 64)
+	if err != nil {
+		return 0, false
+	}
+	if level, err := strconv.ParseInt(number, 10, 64); err == nil {
+		return level, true // exact beyond 2^53
+	}
+	switch {
+	case float >= math.MaxInt64:
+		return math.MaxInt64, true
+	case float <= math.MinInt64:
+		return math.MinInt64, true
+	}
+	return int64(float), true
 }
 
 func (e *Event) findPath(parts ...string) *property {

@@ -2,6 +2,7 @@ package match_test
 
 import (
 	"errors"
+	"math"
 	"reflect"
 	"testing"
 
@@ -13,15 +14,18 @@ func TestReadPower(t *testing.T) {
 	t.Parallel()
 	const (
 		v1  = `{"type":"m.room.create","sender":"@other:example.org","content":{"creator":"@alice:example.org"}}`
+		v5  = `{"type":"m.room.create","sender":"@bob:example.org","content":{"creator":"@bob:example.org","room_version":"5"}}`
+		v6  = `{"type":"m.room.create","sender":"@bob:example.org","content":{"creator":"@bob:example.org","room_version":"6"}}`
 		v9  = `{"type":"m.room.create","sender":"@alice:example.org","content":{"creator":"@alice:example.org","room_version":"9"}}`
 		v10 = `{"type":"m.room.create","sender":"@bob:example.org","content":{"creator":"@alice:example.org","room_version":"10"}}`
 		v11 = `{"type":"m.room.create","sender":"@alice:example.org","content":{"room_version":"11","creator":"@bob:example.org"}}`
 		v12 = `{"type":"m.room.create","sender":"@alice:example.org","content":{"room_version":"12","additional_creators":["@bob:example.org"]}}`
 
-		empty = `{"type":"m.room.power_levels","content":{}}`
-		some  = `{"content":{"users":{"@alice:example.org":75,"@a.b\\c:example.org":30},"users_default":10,"notifications":{"room":20,"party":0}}}`
-		odd   = `{"content":{"users":{"@carol:example.org":67.89,"@bob:example.org":"high"},"users_default":10,"notifications":{"room":20,"party":0}}}`
-		texts = `{"content":{"users":{"@alice:example.org":" +75 "},"notifications":{"room":"20"}}}`
+		empty  = `{"type":"m.room.power_levels","content":{}}`
+		some   = `{"content":{"users":{"@alice:example.org":75,"@a.b\\c:example.org":30},"users_default":10,"notifications":{"room":20,"party":0}}}`
+		odd    = `{"content":{"users":{"@carol:example.org":67.89,"@bob:example.org":"high"},"users_default":10,"notifications":{"room":20,"party":0}}}`
+		floats = `{"content":{"users":{"@alice:example.org":50.57},"notifications":{"room":75.5,"large":5.1E4,"negative":-1.9,"exact":9007199254740992,"odd":9007199254740993,"huge":1e300,"low":-1e300,"tiny":1e-400,"refused":1e400}}}`
+		texts  = `{"content":{"users":{"@alice:example.org":" +75 "},"notifications":{"room":"20"}}}`
 	)
 	levels := map[string]int64{"room": 20, "party": 0}
 	for name, test := range map[string]struct {
@@ -44,6 +48,10 @@ func TestReadPower(t *testing.T) {
 		"version 12: another user":                         {v12, some, "@carol:example.org", match.Power{Sender: 10, Notifications: levels}, nil},
 		"levels as strings":                                {v9, texts, "@alice:example.org", match.Power{Sender: 75, Notifications: map[string]int64{"room": 20}}, nil},
 		"levels as strings, from version 10 on":            {v10, texts, "@alice:example.org", match.Power{}, nil},
+		"floats, in version 1":                             {v1, floats, "@alice:example.org", match.Power{Sender: 50, Notifications: map[string]int64{"room": 75, "large": 51000, "negative": -1, "exact": 1 << 53, "odd": 1<<53 + 1, "huge": math.MaxInt64, "low": math.MinInt64, "tiny": 0}}, nil},
+		"floats, in version 5":                             {v5, `{"content":{"users_default":67.89,"kick":5.114698E4}}`, "@alice:example.org", match.Power{Sender: 67, Permissions: map[string]int64{"kick": 51146}}, nil},
+		"no numbers, in version 5":                         {v5, `{"content":{"users_default":{},"kick":true,"ban":[],"invite":"5.5"}}`, "@alice:example.org", match.Power{}, nil},
+		"floats, from version 6 on":                        {v6, `{"content":{"users_default":67.89,"kick":5.1146981E3,"notifications":{"room":75.5}}}`, "@alice:example.org", match.Power{}, nil},
 		"a fractional level counts as absent":              {v12, odd, "@carol:example.org", match.Power{Sender: 10, Notifications: levels}, nil},
 		"a level that is a word counts as absent":          {v9, odd, "@bob:example.org", match.Power{Sender: 10, Notifications: levels}, nil},
 		"a fractional default counts as absent":            {v9, `{"content":{"users_default":67.89}}`, "@alice:example.org", match.Power{}, nil},

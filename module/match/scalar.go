@@ -27,7 +27,7 @@ const (
 type value struct {
 	kind   valueKind
 	number int64  // of an integer
-	text   string // of a string
+	text   string // of a string, or of a number that is invalid in canonical JSON
 }
 
 // isScalar reports whether event_property_is and event_property_contains can compare v.
@@ -62,7 +62,7 @@ func readNumber(number string) value {
 		n, ok = readScientific(digits)
 	}
 	if !ok || n > maxInteger {
-		return value{kind: compound}
+		return value{kind: compound, text: number}
 	}
 	if negative {
 		n = -n
