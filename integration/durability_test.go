@@ -7,17 +7,24 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/alicebob/miniredis/v2/server"
+	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/fx"
 
 	"github.com/pushfx/pushfx"
+	"github.com/pushfx/pushfx/integration/gateway/receiver"
+	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/commit/rediscommit"
+	"github.com/pushfx/pushfx/module/fault"
 	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/pusher"
 	"github.com/pushfx/pushfx/module/pushrule"
 	"github.com/pushfx/pushfx/module/redistest"
+	"github.com/pushfx/pushfx/module/stored"
 	"github.com/pushfx/pushfx/rulestore"
 )
 
@@ -188,4 +195,74 @@ func TestDurabilityOfTheFileGetsTheRestOfTheTimeout(t *testing.T) {
 	if len(slices.Compact(sent.connections)) != 1 || first > 500 || second > max(1, first-200) || second < 1 {
 		t.Errorf("%d connections sent %q", len(slices.Compact(sent.connections)), sent.commands)
 	}
+}
+
+// countsOf returns other counts each time.
+type countsOf struct{ n atomic.Int64 }
+
+func (c *countsOf) States(_ context.Context, events []module.UserEvent) []module.Result[module.UnreadState] {
+	all := make([]module.Result[module.UnreadState], len(events))
+	for i := range all {
+		all[i].Value.Counts = &module.Counts{Unread: int(c.n.Add(1))}
+	}
+	return all
+}
+
+// Notifications that no replica confirms are sent. However many there were, the next ones are sent at once.
+func TestNotificationsWithoutConfirmationAreSent(t *testing.T) {
+	t.Parallel()
+	server := redistest.Single(t)
+	client, gateway, registry := server.Client(t), newTestGateway(t), prometheus.NewRegistry()
+	client.ConfigSet(t.Context(), "hz", "500") // how often Redis looks whether a wait is over
+	push := func(d rediscommit.Durability, o pushfx.Options) *pushfx.Push {
+		cfg := allowLoopback(pushfx.DefaultConfig())
+		cfg.Redis.Durability, cfg.Delivery.BadgeDelay = d, 10*time.Millisecond
+		o.Delivery = &pushfx.DeliveryOptions{Unread: &countsOf{}}
+		p, err := pushfx.New(client, cfg, o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	confirmed := push(rediscommit.DefaultConfig().Durability, pushfx.Options{})
+	if err := confirmed.Check(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := confirmed.Pushers.Set(t.Context(), alice, pusherAt(gateway.url, "key"), pusher.KeepOthers); err != nil {
+		t.Fatal(err)
+	}
+	p := push(rediscommit.Durability{Replicas: 1, Timeout: time.Millisecond}, pushfx.Options{Metrics: registry})
+	startPush(t, p)
+	const outages, badges, events = 3, 400, 20
+	for range outages {
+		var calls sync.WaitGroup
+		for range 4 {
+			calls.Go(func() {
+				for range badges / 4 {
+					if err := p.Notifier.UpdateBadges(context.Background(), alice); err != nil {
+						t.Error(fault.Details(err))
+						return
+					}
+				}
+			})
+		}
+		calls.Wait()
+		time.Sleep(100 * time.Millisecond) // the badges are sent
+	}
+	began := time.Now()
+	for n := range events {
+		if err := sendEvent(t.Context(), p.Notifier, message(n), alice); err != nil {
+			t.Fatal(fault.Details(err))
+		}
+	}
+	gateway.wait(t, func(all []receiver.Notification) bool {
+		return len(slices.DeleteFunc(slices.Clone(all), func(n receiver.Notification) bool { return n.EventID == "" })) == events
+	})
+	if took := time.Since(began); took > slack {
+		t.Errorf("the events took %v", took)
+	}
+	if n := client.HLen(t.Context(), stored.Keys{}.UserLog(alice)).Val(); n > 10 {
+		t.Errorf("the log has %d fields", n)
+	}
+	scrape(t, registry).want(t, scraped{"pushfx_delivery_unconfirmed_total{}": outages*badges + events})
 }

@@ -17,13 +17,8 @@ type LeftError struct {
 	// Users are left, in order: their storage is away, or a reply was lost.
 	Users []mxid.UserID
 
-	// Unconfirmed are the Users for whom the call has stored its data, but not as durably as
-	// configured. Notifications are sent. A repetition waits for the replicas, or the disk,
-	// and adds no notification, up to a day later.
-	Unconfirmed []mxid.UserID
-
 	// Reasons has an error of each kind, for the log. Errors.Is with [fault.ErrNotConfirmed]
-	// tells whether there are Unconfirmed users.
+	// tells whether unread counts of some users are stored, but not as durably as configured.
 	Reasons []error
 }
 

@@ -27,8 +27,9 @@ type Notifier interface {
 	// again later: repetitions have no effect for members that were notified and counted.
 	Decide(ctx context.Context, event Event, members []match.Member) (Decisions, error)
 
-	// Notify stores the notifications of an event, as durably as configured. When it
-	// returns nil, a running host will send them. After a [LeftError], call it again with
+	// Notify stores the notifications of an event. When it returns nil, a running host will send
+	// them. It waits as long for replicas or a disk as configured, but not for their
+	// confirmation: a notification without it is sent, too. After a [LeftError], call it again with
 	// the decisions for its users ([Decisions.Of]): all others have the event. After a crash,
 	// call it again with all decisions. If a reply was lost, or the host has crashed, a user
 	// may have the event already, and does not get it again for 15 minutes
@@ -190,8 +191,8 @@ type DeliveryQueue interface {
 	// Append adds notifications to the logs of different users, as durably as the queue is
 	// configured, and lists the users. It returns a result for each addition. After an error,
 	// the notification may have been added. An error that wraps [fault.ErrNotConfirmed] has a
-	// value: the notification was added, but not confirmed. A repetition waits for that, and
-	// adds nothing for a day. [fault.Database] is the error for a log that cannot be read.
+	// value: the notification was added, but not confirmed by replicas or a disk.
+	// [fault.Database] is the error for a log that cannot be read.
 	Append(ctx context.Context, additions []Addition) []Result[Appended]
 
 	// Look returns users with due pushers, about in the order of their due times, and lists

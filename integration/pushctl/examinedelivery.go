@@ -169,7 +169,7 @@ func (l *examinedLog) add(field, text string) {
 	switch {
 	case field == stored.LogField:
 		_, isRead = stored.ReadLogHead(text)
-	case field == stored.IDsField, field == stored.UnconfirmedField:
+	case field == stored.IDsField, field == "#unconfirmed": // the latter is of a development version, and ignored
 		isRead = true
 	case stored.IsKeptField(field):
 		l.kept[field], isRead = stored.ReadKept(text)

@@ -50,8 +50,8 @@ var refusals = []struct {
 	{"LOADING ", FailUnreachable}, {"CLUSTERDOWN ", FailUnreachable}, {"MASTERDOWN ", FailUnreachable},
 }
 
-// failures counts and reports the failures of background work. It is safe for concurrent
-// use.
+// failures counts and reports the failures of background work, and what no call returns. It is
+// safe for concurrent use.
 type failures struct {
 	observer observe.Observer
 	mu       sync.Mutex
@@ -61,9 +61,14 @@ type failures struct {
 // reportEvery is the least time between two reports of one kind of failure.
 const reportEvery = 30 * time.Second
 
-// add counts a failure, and reports at most one of a kind in reportEvery.
+// add counts a failure, and reports it.
 func (f *failures) add(doing string, err error) {
 	f.observer.Count(observe.DeliveryFailed, string(reasonOf(err)), 1)
+	f.report(observe.DeliveryDelayed, doing, err)
+}
+
+// report reports at most one error of a kind in reportEvery.
+func (f *failures) report(problem observe.Problem, doing string, err error) {
 	f.mu.Lock()
 	isNew := time.Since(f.reported[doing]) >= reportEvery
 	if isNew {
@@ -71,7 +76,7 @@ func (f *failures) add(doing string, err error) {
 	}
 	f.mu.Unlock()
 	if isNew {
-		f.observer.Report(observe.DeliveryDelayed, fmt.Errorf("delivery: %s: %w", doing, err))
+		f.observer.Report(problem, fmt.Errorf("delivery: %s: %w", doing, err))
 	}
 }
 

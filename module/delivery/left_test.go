@@ -3,7 +3,6 @@ package delivery
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -36,104 +35,90 @@ func (w *world) handOver(d *Delivery, r leftRow) []leftRow {
 	return []leftRow{{r.event, left}}
 }
 
-// While a part of the storage, or its replica, is away, an outbox repeats its events each minute. All others get each
-// event once, and the rest get theirs when it is back.
+// While a part of the storage is away, an outbox repeats its events each minute. All others get each event once, and
+// the rest get theirs when it is back.
 func TestAnOutboxRepeatsForTheUsersWhoAreLeft(t *testing.T) {
 	const events, rounds, users = 300, 10, 6
-	isAway := false
-	for label, test := range map[string]struct {
-		lose       func(*world)
-		unaffected int // of the users
-	}{
-		"a master is away": {func(w *world) {
-			w.queue.FailFor = func(user mxid.UserID) error {
-				if isAway && isOdd(user) {
-					return errors.New("refused")
-				}
-				return nil
+	inBubble(t, func(w *world) {
+		newParted(w)
+		isAway := true
+		w.queue.FailFor = func(user mxid.UserID) error {
+			if isAway && isOdd(user) {
+				return errors.New("refused")
 			}
-		}, users / 2},
-		"a replica is away":     {func(w *world) { w.queue.IsConfirmed = func(user mxid.UserID) bool { return !isAway || !isOdd(user) } }, users},
-		"all replicas are away": {func(w *world) { w.queue.IsConfirmed = func(mxid.UserID) bool { return !isAway } }, users},
-	} {
-		t.Run(label, func(t *testing.T) {
-			inBubble(t, func(w *world) {
-				newParted(w)
-				test.lose(w)
-				var members []mxid.UserID
-				for i := range users {
-					members = append(members, name(i))
-					w.set(name(i), key(i), "gw")
-				}
-				d := w.host()
-				isAway = true
-				var rows []leftRow
-				var all []int
-				for e := range events {
-					rows, all = append(rows, w.handOver(d, leftRow{e, members})...), append(all, e)
-				}
-				if len(rows) != events {
-					t.Fatalf("%d rows", len(rows))
-				}
-				for range rounds {
-					time.Sleep(time.Minute)
-					var left []leftRow
-					for _, r := range rows {
-						left = append(left, w.handOver(d, r)...)
-					}
-					rows = left
-				}
-				for i := range users {
-					if test.unaffected == users || !isOdd(name(i)) {
-						w.want(key(i), all...)
-					} else {
-						w.want(key(i))
-					}
-				}
-				isAway = false
-				time.Sleep(time.Minute)
-				for _, r := range rows {
-					if left := w.handOver(d, r); len(left) > 0 {
-						t.Fatalf("event %d: left are %v", r.event, left)
-					}
-				}
-				w.wait(time.Minute, func() bool { return w.queue.Waiting() == 0 })
-				for i := range users {
-					w.want(key(i), all...)
-				}
-			})
-		})
-	}
+			return nil
+		}
+		var members []mxid.UserID
+		for i := range users {
+			members = append(members, name(i))
+			w.set(name(i), key(i), "gw")
+		}
+		d := w.host()
+		var rows []leftRow
+		var all []int
+		for e := range events {
+			rows, all = append(rows, w.handOver(d, leftRow{e, members})...), append(all, e)
+		}
+		if len(rows) != events {
+			t.Fatalf("%d rows", len(rows))
+		}
+		for range rounds {
+			time.Sleep(time.Minute)
+			var left []leftRow
+			for _, r := range rows {
+				left = append(left, w.handOver(d, r)...)
+			}
+			rows = left
+		}
+		for i := range users {
+			if !isOdd(name(i)) {
+				w.want(key(i), all...)
+			} else {
+				w.want(key(i))
+			}
+		}
+		isAway = false
+		time.Sleep(time.Minute)
+		for _, r := range rows {
+			if left := w.handOver(d, r); len(left) > 0 {
+				t.Fatalf("event %d: left are %v", r.event, left)
+			}
+		}
+		w.wait(time.Minute, func() bool { return w.queue.Waiting() == 0 })
+		for i := range users {
+			w.want(key(i), all...)
+		}
+	})
 }
 
-// A repetition long after the event adds nothing while the event is not confirmed, and is not confirmed by others.
-func TestWhatIsNotConfirmedIsNamedUntilItIs(t *testing.T) {
-	inBubble(t, func(w *world) {
-		isAway := true
-		w.queue.IsConfirmed = func(user mxid.UserID) bool { return !isAway || user != name1 }
+// A notification that is stored, but not confirmed by replicas, is sent once, and is none of the host's work.
+func TestWhatIsNotConfirmedIsSent(t *testing.T) {
+	withReader(t, func(w *world, r *reader) {
+		w.queue.IsConfirmed = func(user mxid.UserID) bool { return user != name1 }
 		w.set(name1, "key", "gw")
 		w.set(name(5), key(5), "gw")
 		d := w.host()
-		notify := func() error {
-			return d.Notify(t.Context(), message(1, "!r:h"), w.decide(d, message(1, "!r:h"), name1, name(5)))
+		const events, badges = 5, 7
+		for e := range events {
+			w.notify(d, e, "!r:h", name1, name(5)) // no error
+			w.notify(d, e, "!r:h", name1, name(5))
 		}
-		for range 20 {
-			left := new(module.LeftError)
-			if err := notify(); !errors.As(err, &left) || fmt.Sprint(left.Users, left.Unconfirmed) != fmt.Sprintf("[%s] [%s]", name1, name1) {
-				t.Fatalf("got %v", err)
-			}
-			if n := w.counted(observe.HandoverFailed, FailDurability); n == 0 {
-				t.Error("it was not counted")
-			}
-			time.Sleep(14 * time.Minute) // name(5) knows the event for 15 minutes
+		synctest.Wait()
+		w.want("key", 0, 1, 2, 3, 4)
+		w.want(key(5), 0, 1, 2, 3, 4)
+		for n := range badges {
+			r.set(name1, n+1)
+			w.badge(d, name1)
+			time.Sleep(time.Minute)
 		}
-		isAway = false
-		if err := notify(); err != nil {
-			t.Error(err)
+		if all := w.delivered("key"); len(all) != events+badges || all[len(all)-1].counts.Unread != badges {
+			t.Errorf("%d were delivered", len(all))
 		}
-		w.want("key", 1)
-		if n := len(w.got(key(5))); n > 20 {
-			t.Errorf("%d at another user", n)
+		if n, failed := w.counted(observe.NotificationUnconfirmed, ""), w.counted(observe.HandoverFailed, FailDurability); n != 2*events+badges || failed > 0 {
+			t.Errorf("%d were counted, %d failed", n, failed)
+		}
+		if n := w.reported(observe.NotificationsUnconfirmed); n != badges { // one in half a minute
+			t.Errorf("%d reports", n)
 		}
 	})
 }

@@ -198,22 +198,30 @@ func (a *adding) append(ctx context.Context, all []*addition, readAt time.Time) 
 		d.admit(addition)
 		additions[i] = addition.Addition
 	}
-	claimedAt := time.Now()
+	claimedAt, unconfirmed := time.Now(), 0
 	results := withTurns(d.gates, all, func() []module.Result[module.Appended] { return d.queue.Append(ctx, additions) })
 	for i, result := range results {
-		isStored := result.Err == nil || errors.Is(result.Err, fault.ErrNotConfirmed)
+		isStored := result.Err == nil
+		if errors.Is(result.Err, fault.ErrNotConfirmed) {
+			isStored = true
+			unconfirmed++
+			d.failures.report(observe.NotificationsUnconfirmed, "add notifications", result.Err)
+		}
 		isLeftOut := !isStored && a.leavesOut(all[i].User, result.Err)
 		answered = answered || isStored || isLeftOut
-		if result.Err != nil && !isLeftOut {
-			a.left.Add(result.Err, all[i].User)
-		}
 		if !isStored {
+			if !isLeftOut {
+				a.left.Add(result.Err, all[i].User)
+			}
 			all[i].withdraw(d.gates)
 			continue
 		}
 		hastened = hastened || result.Value.Hastened
 		d.sendClaimed(all[i], result.Value, claimedAt, readAt)
 		d.cutIfLong(ctx, all[i].User, result.Value)
+	}
+	if unconfirmed > 0 {
+		d.observer.Count(observe.NotificationUnconfirmed, "", unconfirmed)
 	}
 	// This host may have begun to look before the notifications were added.
 	if wasIdle && !d.isStopping() || hastened {

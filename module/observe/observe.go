@@ -130,6 +130,10 @@ const (
 	// Its label is the cause as package delivery names it.
 	NotificationLate
 
+	// NotificationUnconfirmed is a stored notification that replicas or a disk have not confirmed
+	// in time. It is sent.
+	NotificationUnconfirmed
+
 	// HandoverFailed is a failed call of Notify with a valid event. DeliveryFailed is a
 	// failure of delivery's background work, such as a look for due backlogs. Their label
 	// is the reason as package delivery names it.
@@ -162,7 +166,7 @@ func (e Event) String() string {
 	}
 	return [...]string{
 		"lost_race", "unknown_outcome", "stale_cache", "whole_read", "rule_set_created", "rule_set_imported",
-		"rule_set_repaired", "notification_dropped", "notification_late", "handover_failed", "delivery_failed",
+		"rule_set_repaired", "notification_dropped", "notification_late", "notification_unconfirmed", "handover_failed", "delivery_failed",
 		"rules_kept", "rules_read", "unread_appended", "unread_compacted", "unread_long", "unread_unreadable",
 		"unread_shortened",
 	}[e]
@@ -233,6 +237,9 @@ const (
 	// minute for each kind.
 	DeliveryDelayed
 
+	// NotificationsUnconfirmed are NotificationUnconfirmed, reported once in half a minute.
+	NotificationsUnconfirmed
+
 	// TooManyRejections is a push gateway that rejects so many pushkeys of an app that no
 	// more pushers are removed.
 	TooManyRejections
@@ -253,22 +260,23 @@ const (
 )
 
 var problems = [...]string{
-	FeedDisconnected:  "change feed disconnected from Redis, reconnecting",
-	ListenerPanicked:  "change listener panicked",
-	PushkeysUnread:    "pushkeys cannot be read, their pushers count as not taken",
-	ImportIncomplete:  "rules or pushers of a user were not imported",
-	ClientSetting:     "a setting of the Redis client will hurt",
-	NoDurability:      "no change will be acknowledged",
-	RedisEvicts:       "Redis may evict keys",
-	ClockDiffers:      "the clocks of this host and of Redis differ",
-	ClockUnknown:      "the clock of Redis cannot be read",
-	MasterSkipped:     "a Redis master does not reply, missing values are not looked for there",
-	DeliveryDelayed:   "notifications are delayed",
-	TooManyRejections: "a push gateway rejects too many pushkeys of an app, no more are removed",
-	PusherRemoved:     "pusher removed, its gateway has rejected the pushkey",
-	PusherTaken:       "pusher removed, another user has set its pushkey",
-	PusherLoggedOut:   "pusher removed, its device is logged out",
-	DeliveredLate:     "notification delivered late",
+	FeedDisconnected:         "change feed disconnected from Redis, reconnecting",
+	ListenerPanicked:         "change listener panicked",
+	PushkeysUnread:           "pushkeys cannot be read, their pushers count as not taken",
+	ImportIncomplete:         "rules or pushers of a user were not imported",
+	ClientSetting:            "a setting of the Redis client will hurt",
+	NoDurability:             "no change will be acknowledged",
+	RedisEvicts:              "Redis may evict keys",
+	ClockDiffers:             "the clocks of this host and of Redis differ",
+	ClockUnknown:             "the clock of Redis cannot be read",
+	MasterSkipped:            "a Redis master does not reply, missing values are not looked for there",
+	DeliveryDelayed:          "notifications are delayed",
+	NotificationsUnconfirmed: "notifications are not confirmed by replicas or a disk",
+	TooManyRejections:        "a push gateway rejects too many pushkeys of an app, no more are removed",
+	PusherRemoved:            "pusher removed, its gateway has rejected the pushkey",
+	PusherTaken:              "pusher removed, another user has set its pushkey",
+	PusherLoggedOut:          "pusher removed, its device is logged out",
+	DeliveredLate:            "notification delivered late",
 }
 
 // String returns the log message.

@@ -26,8 +26,7 @@ const (
 
 // UserLog is the key of the hash with what a user has to send. The field [LogField] has a
 // [LogHead], the field [IDsField] the ids of the latest notifications, also of those that were
-// sent, the field [UnconfirmedField] the ids of all that were not confirmed by replicas or a
-// disk, a pusher's field has a [PusherState], its field [KeptField] a [Kept] if it was cut, the
+// sent, a pusher's field has a [PusherState], its field [KeptField] a [Kept] if it was cut, the
 // field [EntryField] of a number has a [LogEntry], and the field [TextField] of a number has the
 // notification's text, if any.
 // Scripts write the fields. The key expires when no pusher has anything to send.
@@ -73,9 +72,8 @@ func (k Keys) shard(shard int, suffix string) string {
 
 // Fields that a user's log has once; see [Keys.UserLog].
 const (
-	LogField         = "#log"
-	IDsField         = "#ids"
-	UnconfirmedField = "#unconfirmed"
+	LogField = "#log"
+	IDsField = "#ids"
 
 	entryMark = "#"
 	textMark  = "="

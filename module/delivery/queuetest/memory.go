@@ -59,7 +59,6 @@ type memoryLog struct {
 	next    int64
 	pushers map[string]*memoryState
 	ids     []string
-	waiting []string        // ids that are not confirmed
 	fails   map[string]bool // gates
 	cuts    int64
 	emptyAt time.Time // when the last pusher had nothing to send any more
@@ -201,33 +200,24 @@ func (m *Memory) Append(ctx context.Context, additions []module.Addition) []modu
 		}
 		if results[i].Err == nil {
 			results[i].Value = m.append(a)
-			results[i].Err = m.confirm(a)
+			if m.IsConfirmed != nil && !m.IsConfirmed(a.User) {
+				results[i].Err = module.Unavailable(fault.ErrNotConfirmed)
+			}
 			m.mu.Unlock()
 		}
 	}
 	return results
 }
 
-// confirm notes whether a notification is confirmed.
-func (m *Memory) confirm(a module.Addition) error {
-	log, id := m.logs[a.User], a.Notification.ID
-	log.waiting = slices.DeleteFunc(log.waiting, func(other string) bool { return other == id })
-	if m.IsConfirmed == nil || m.IsConfirmed(a.User) {
-		return nil
-	}
-	log.waiting = append(log.waiting, id)
-	return module.Unavailable(fault.ErrNotConfirmed)
-}
-
 func (m *Memory) append(a module.Addition) (done module.Appended) {
 	now := time.Now()
 	log := m.logs[a.User]
-	if log == nil || len(log.pushers) == 0 && len(log.waiting) == 0 && now.Sub(log.emptyAt) >= module.RepeatsKeptFor {
+	if log == nil || len(log.pushers) == 0 && now.Sub(log.emptyAt) >= module.RepeatsKeptFor {
 		log = &memoryLog{next: 1, pushers: map[string]*memoryState{}, fails: map[string]bool{}}
 		m.logs[a.User] = log
 	}
 	n := a.Notification
-	done.Again = slices.Contains(log.ids, n.ID) || slices.Contains(log.waiting, n.ID)
+	done.Again = slices.Contains(log.ids, n.ID)
 	begin := log.next
 	if isLastCounts := log.hasLastCounts(); n.Priority == module.CountsOnly && isLastCounts {
 		begin = log.next - 1

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"crypto/rand"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -23,50 +22,29 @@ func newNonce() string { return rand.Text()[:13] }
 // Append implements [module.DeliveryQueue].
 func (q *Queue) Append(ctx context.Context, additions []module.Addition) []module.Result[module.Appended] {
 	results, calls, nonce := make([]module.Result[module.Appended], len(additions)), make([]*listedCall, len(additions)), newNonce()
-	kept := make([]bool, len(additions))
 	for i, a := range additions {
-		calls[i] = q.appendCall(a, nonce, &results[i].Value, &kept[i])
+		calls[i] = q.appendCall(a, nonce, &results[i].Value)
 	}
 	q.Index.sendListed(ctx, q.writer.DoDurably, calls)
-	var notes []*redisclient.Command
 	for i, one := range calls {
 		if results[i].Err = cmp.Or(one.err, one.unconfirmed); one.err != nil {
 			results[i].Value = module.Appended{}
 			if redisclient.IsWrongType(one.err) {
 				results[i].Err = unreadable(one.err)
 			}
-		} else if isUnconfirmed := one.unconfirmed != nil; isUnconfirmed != kept[i] {
-			notes = append(notes, q.confirmCall(additions[i], isUnconfirmed).Command())
 		}
 	}
-	q.note(ctx, notes)
 	return results
 }
 
-// note stores which notifications are unconfirmed. If that fails, a repetition is known by
-// the latest ids alone, and a confirmed one stays noted for a day.
-func (q *Queue) note(ctx context.Context, notes []*redisclient.Command) {
-	if len(notes) > 0 {
-		q.writer.Do(context.WithoutCancel(ctx), notes...)
-	}
-}
-
-func (q *Queue) confirmCall(a module.Addition, isUnconfirmed bool) *redisclient.Call {
-	return confirm.Call([]string{q.keys.UserLog(a.User)}, headOf(a.Notification), oneIf(isUnconfirmed))
-}
-
-func headOf(n module.Notification) string {
-	head, _ := stored.LogEntry{Priority: byte(n.Priority), ID: n.ID, Room: n.Room}.Head()
-	return head
-}
-
-func (q *Queue) appendCall(a module.Addition, nonce string, done *module.Appended, kept *bool) *listedCall {
+func (q *Queue) appendCall(a module.Addition, nonce string, done *module.Appended) *listedCall {
 	n := a.Notification
+	head, _ := stored.LogEntry{Priority: byte(n.Priority), ID: n.ID, Room: n.Room}.Head()
 	urgent := ""
 	if a.Urgent {
 		urgent = "1"
 	}
-	one, args := &listedCall{}, []any{headOf(n), n.Meta, n.Text, nonce, microseconds(a.Lease), a.MaxUserBytes, urgent}
+	one, args := &listedCall{}, []any{head, n.Meta, n.Text, nonce, microseconds(a.Lease), a.MaxUserBytes, urgent}
 	names := make([]string, len(a.Pushers))
 	for i, r := range a.Pushers {
 		names[i] = r.Pusher
@@ -87,7 +65,6 @@ func (q *Queue) appendCall(a module.Addition, nonce string, done *module.Appende
 	}
 	one.call = appendTo.Call([]string{q.keys.UserLog(a.User)}, args...)
 	one.replied = func(reply []any) error {
-		*kept = number(reply[0]) == 2
 		if err := readAppended(a, nonce, one, reply, done); err != nil {
 			return err
 		}
@@ -105,8 +82,6 @@ func entryAt(entries []*entry, gate string) *entry {
 	}
 	return nil
 }
-
-var errTooManyUnconfirmed = errors.New("a thousand notifications of the user are not confirmed by replicas or a disk")
 
 // behind has users with a pusher at a gate that has something to send already: it waits, or
 // is claimed. The next append finds it so again, and lists the user once, as its reply says.
@@ -146,9 +121,6 @@ func (b *behind) set(l *listing, isBehind bool) {
 
 // readAppended reads the reply of appendScript, and what it means for the listings.
 func readAppended(a module.Addition, nonce string, one *listedCall, reply []any, done *module.Appended) error {
-	if number(reply[0]) < 0 {
-		return unavailable("append", errTooManyUnconfirmed)
-	}
 	if len(reply) != 4+3*len(a.Pushers) {
 		return unavailable("append", fmt.Errorf("%d replies", len(reply)))
 	}

@@ -14,7 +14,6 @@ var (
 	complete = redisclient.NewScript(completeScript)
 	postpone = redisclient.NewScript(clock + postponeScript)
 	cut      = redisclient.NewScript(cutScript)
-	confirm  = redisclient.NewScript(confirmScript)
 )
 
 // A script on a key of its own.
@@ -35,25 +34,22 @@ local now = t[1] * 1000000 + t[2]
 
 // appendScript adds a notification, unless its id is known. ARGV: entry head, meta, text,
 // nonce, lease, MaxUserBytes, "1" if urgent; for each pusher its name, gate digest, delay (-1
-// to claim it) and generation. It returns whether the id is known (1, or 2 if it is
-// unconfirmed; or -1 alone if too many are unconfirmed to add another one), the notifications, the
-// next number and the failing gates; for each pusher 0 (nothing to do), 1 (claimed by this host),
-// 2 (waits, or is claimed by another host) or 3 (waits, and is due earlier now), its number and
-// the time until it is due or its claim lapses. New counts right after counts that no host may be
+// to claim it) and generation. It returns whether the id is known, the notifications, the next
+// number and the failing gates; for each pusher 0 (nothing to do), 1 (claimed by this host), 2
+// (waits, or is claimed by another host) or 3 (waits, and is due earlier now), its number and the
+// time until it is due or its claim lapses. New counts right after counts that no host may be
 // sending are not added: the pushers get them with those (joins).
 const appendScript = `
-local key, nonce, names = KEYS[1], ARGV[4], {'#log', '#ids', '#unconfirmed'}
+local key, nonce, names = KEYS[1], ARGV[4], {'#log', '#ids'}
 for i = 8, #ARGV, 4 do names[#names + 1] = ARGV[i] end
 local got = redis.call('HMGET', key, unpack(names))
 local head = got[1] or string.format('%d %d 0 0 0 0 ', now / 1000, now / 1000)
 local cuts, after, count, bytes, states, counts, gates = string.match(head, ` + stored.LogHeadPattern + `)
 after, count, bytes, states = after + 0, count + 0, bytes + 0, states + 0
 local ids, id, isCounts = got[2] or '', ',' .. string.sub(ARGV[1], 2, 9), string.sub(ARGV[1], 1, 1) == 'c'
-local isKept = got[3] and string.find(got[3], id, 1, true)
-local isNew, joins, known, before = not isKept and not string.find(ids, id, 1, true), isCounts and counts == '1', 0, states
-if isNew and got[3] and #got[3] >= 9000 then return {-1} end
+local isNew, joins, known, before = not string.find(ids, id, 1, true), isCounts and counts == '1', 0, states
 if joins then
-	for i = 4, #names do
+	for i = 3, #names do
 		if got[i] then
 			local _, by, n = string.match(got[i], ` + stored.PusherStatePattern + `)
 			known = known + 1
@@ -65,9 +61,9 @@ if joins then
 	joins = joins and known == states
 end
 local start, set = after - (joins and 1 or 0), {}
-local reply = {isNew and 0 or isKept and 2 or 1, 0, 0, gates}
-for i = 4, #names do
-	local kind, n, wait, digest, generation = 0, 0, 0, ARGV[4 * i - 7], ARGV[4 * i - 5]
+local reply = {isNew and 0 or 1, 0, 0, gates}
+for i = 3, #names do
+	local kind, n, wait, digest, generation = 0, 0, 0, ARGV[4 * i - 3], ARGV[4 * i - 1]
 	if got[i] then
 		local til, by, at, gate, rest = string.match(got[i], ` + stored.PusherStatePattern + `)
 		kind, n, wait = by == nonce and 1 or 2, at + 0, til - now
@@ -75,14 +71,14 @@ for i = 4, #names do
 			local old = tonumber(string.match(rest, '^%d+'))
 			local isSet = old > 0 and old < generation + 0
 			if isSet then rest = '0 ' end
-			local asked = (isSet or ARGV[7] == '1') and 0 or by == '-' and isNew and math.max(ARGV[4 * i - 6], 0)
+			local asked = (isSet or ARGV[7] == '1') and 0 or by == '-' and isNew and math.max(ARGV[4 * i - 2], 0)
 			if asked and asked < wait then kind, til, wait = 3, string.format('%d', now + asked), asked end
 			if kind == 3 or isSet or gate ~= digest then
 				set[#set + 1], set[#set + 2] = names[i], string.format('%s %s %s %s %s', til, by, at, digest, rest)
 			end
 		end
 	elseif isNew then
-		kind, n, wait = 2, start, ARGV[4 * i - 6] + 0
+		kind, n, wait = 2, start, ARGV[4 * i - 2] + 0
 		if wait < 0 then kind, wait = 1, ARGV[5] + 0 end
 		set[#set + 1], set[#set + 2] = names[i], string.format('%d %s %d %s 0 ', now + wait, kind == 1 and nonce or '-', n, digest)
 		states = states + 1
@@ -104,27 +100,9 @@ if isNew then
 	set[#set + 1], set[#set + 2] = '#log', string.format(` + stored.LogHeadFormat + `, cuts, after, count, bytes, states, counts, gates)
 	if got[1] and before == 0 then redis.call('PERSIST', key) end
 end
-if isKept then set[#set + 1], set[#set + 2] = '#unconfirmed', got[3] end
 if #set > 0 then redis.call('HSET', key, unpack(set)) end
 reply[2], reply[3] = count, after
 return reply`
-
-// confirmScript notes whether a notification is confirmed by replicas or a disk. ARGV: the
-// entry head, "1" if it is unconfirmed.
-const confirmScript = `
-local key, id = KEYS[1], ',' .. string.sub(ARGV[1], 2, 9)
-local got = redis.call('HMGET', key, '#log', '#unconfirmed')
-if not got[1] then return 0 end
-local all = got[2] or ''
-local from, last = string.find(all, id, 1, true)
-if ARGV[2] == '1' then
-	if not from then all = all .. id end
-elseif from then
-	all = string.sub(all, 1, from - 1) .. string.sub(all, last + 1)
-end
-if all ~= '' then redis.call('HSET', key, '#unconfirmed', all) else redis.call('HDEL', key, '#unconfirmed') end
-if string.match(got[1], '^%d+ %d+ %d+ %d+ 0 ') then redis.call('EXPIRE', key, all ~= '' and '86400' or '900') end
-return 1`
 
 // claimScript claims due pushers at a gate. ARGV: nonce, lease, gate digest, limit, how many
 // notifications to return (1 of a pusher with trouble); for each pusher its name and "1" if it is
@@ -186,7 +164,7 @@ return reply`
 // how many numbers are left; and 1 if nothing is left at the gate.
 const completeScript = `
 local key = KEYS[1]
-local got = redis.call('HMGET', key, '#log', ARGV[1], '#ids', '#unconfirmed')
+local got = redis.call('HMGET', key, '#log', ARGV[1], '#ids')
 if not (got[1] and got[2]) then return {-1, 0} end
 local cuts, after, count, bytes, states, counts, gates = string.match(got[1], ` + stored.LogHeadPattern + `)
 local til, by, n, gate = string.match(got[2], ` + stored.PusherStatePattern + `)
@@ -219,8 +197,7 @@ elseif states == '1' then
 	local head = string.format(` + stored.LogHeadFormat + `, cuts, after, 0, 0, 0, 0, gates)
 	redis.call('UNLINK', key)
 	redis.call('HSET', key, '#log', head, '#ids', got[3] or '')
-	if got[4] then redis.call('HSET', key, '#unconfirmed', got[4]) end
-	redis.call('EXPIRE', key, got[4] and '86400' or '900')
+	redis.call('EXPIRE', key, '900')
 	return {after - to, 1}
 else
 	redis.call('HDEL', key, ARGV[1], '+' .. ARGV[1])

@@ -8,110 +8,41 @@ import (
 
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/commit/rediscommit"
-	"github.com/pushfx/pushfx/module/delivery/redisqueue"
 	"github.com/pushfx/pushfx/module/fault"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/redistest"
 	"github.com/pushfx/pushfx/module/stored"
 )
 
-// appendOnly adds a notification, and completes it at once.
-func appendOnly(t *testing.T, q *redisqueue.Queue, user mxid.UserID, n int) (module.Appended, error) {
-	t.Helper()
-	a := module.Addition{User: user, Notification: note(n), Lease: time.Minute, MaxUserBytes: 1 << 18}
-	a.Pushers = []module.Recipient{{Pusher: "p", Gate: gate, Claim: true}}
-	r := q.Append(t.Context(), []module.Addition{a})[0]
-	for _, c := range r.Value.Claims {
-		if c != nil {
-			if _, err := q.Complete(t.Context(), c, module.Done{To: r.Value.End}); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
-	return r.Value, r.Err
-}
-
-// What replicas have not confirmed is known however many notifications follow, also when the log is empty, until it is
-// confirmed.
-func TestWhatIsNotConfirmedIsKnown(t *testing.T) {
-	t.Parallel()
-	pair := redistest.Replicated(t, 1, "--repl-diskless-sync", "no")
-	client := pair.Master().Client(t)
-	q := newQueue(t, client, func(c *rediscommit.Config) { c.Durability.Replicas, c.Durability.Timeout = 1, 20*time.Millisecond })
-	confirmed := newQueue(t, client) // waits for nothing
-	for deadline := time.Now().Add(20 * time.Second); ; {
-		if _, err := appendOnly(t, q, alice, 0); err == nil {
-			break
-		} else if time.Now().After(deadline) {
-			t.Fatal(fault.Details(err))
-		}
-	}
-	pair.Replicas()[0].Pause()
-	defer pair.Replicas()[0].Resume()
-	const unconfirmed = 5
-	for n := range unconfirmed {
-		done, err := appendOnly(t, q, alice, n+1)
-		if !errors.Is(err, fault.ErrNotConfirmed) || fault.KindOf(err) != fault.Unavailable || done.Again || done.Claims[0] == nil {
-			t.Fatalf("got %+v, %v", done, err)
-		}
-	}
-	for n := range 3 * module.RepeatsKept {
-		if _, err := appendOnly(t, confirmed, alice, n+100); err != nil {
-			t.Fatal(err)
-		}
-	}
-	again := func(n int, isNew bool) (isConfirmed bool) {
-		t.Helper()
-		done, err := appendOnly(t, q, alice, n+1)
-		if done.Again == isNew || isNew == (done.Claims[0] == nil) {
-			t.Errorf("%d: got %+v", n, done)
-		}
-		if err != nil && !errors.Is(err, fault.ErrNotConfirmed) {
-			t.Error(fault.Details(err))
-		}
-		return err == nil
-	}
-	for n := range unconfirmed {
-		if again(n, false) {
-			t.Errorf("%d is confirmed", n)
-		}
-	}
-	key := stored.Keys{}.UserLog(alice)
-	if ttl := client.TTL(t.Context(), key).Val(); ttl < 23*time.Hour {
-		t.Errorf("the empty log lasts %v", ttl)
-	}
-	pair.Replicas()[0].Resume()
-	for n := range unconfirmed {
-		for deadline := time.Now().Add(20 * time.Second); !again(n, false); {
-			if time.Now().After(deadline) {
-				t.Fatal("it is not confirmed")
-			}
-		}
-	}
-	if text, ttl := client.HGet(t.Context(), key, stored.UnconfirmedField).Val(), client.TTL(t.Context(), key).Val(); text != "" || ttl > module.RepeatsKeptFor {
-		t.Errorf("left is %q for %v", text, ttl)
-	}
-	again(0, true) // as any notification of long ago
-}
-
-// A user with a thousand notifications without confirmation gets no more: they could not be told from repetitions.
-func TestTooManyNotConfirmed(t *testing.T) {
+// A notification that replicas do not confirm is added, and leaves no trace. What a development version has noted of them
+// changes nothing.
+func TestWhatIsNotConfirmedIsAdded(t *testing.T) {
 	t.Parallel()
 	client := redistest.Single(t).Client(t)
-	q := newQueue(t, client)
-	if _, err := appendOnly(t, q, alice, 1); err != nil {
-		t.Fatal(err)
-	}
-	var ids strings.Builder
-	for range 1000 {
-		ids.WriteString(",abcdefgh")
-	}
-	client.HSet(t.Context(), stored.Keys{}.UserLog(alice), stored.UnconfirmedField, ids.String())
-	if _, err := appendOnly(t, q, alice, 2); fault.KindOf(err) != fault.Unavailable || !strings.Contains(fault.Details(err), "not confirmed") {
-		t.Errorf("got %v", fault.Details(err))
-	}
-	if done, err := appendOnly(t, q, alice, 1); err != nil || !done.Again {
-		t.Errorf("a repetition: got %+v, %v", done, err)
+	q := newQueue(t, client, func(c *rediscommit.Config) { c.Durability.Replicas, c.Durability.Timeout = 1, time.Millisecond })
+	key, noted := stored.Keys{}.UserLog(alice), strings.Repeat(",00000001", 1000)
+	a := module.Addition{User: alice, Lease: time.Minute, MaxUserBytes: 1 << 18, Pushers: []module.Recipient{{Pusher: "p", Gate: gate, Claim: true}}}
+	for n := range 3 {
+		client.HSet(t.Context(), key, "#unconfirmed", noted)
+		for _, again := range []bool{false, true} {
+			a.Notification = note(n)
+			r := q.Append(t.Context(), []module.Addition{a})[0]
+			if !errors.Is(r.Err, fault.ErrNotConfirmed) || r.Value.Again != again || again != (r.Value.Claims[0] == nil) {
+				t.Fatalf("%d: got %+v, %v", n, r.Value, r.Err)
+			}
+			if again {
+				continue
+			}
+			if _, err := q.Complete(t.Context(), r.Value.Claims[0], module.Done{To: r.Value.End}); err != nil {
+				t.Fatal(err)
+			}
+			if ttl := client.TTL(t.Context(), key).Val(); ttl <= 0 || ttl > module.RepeatsKeptFor {
+				t.Errorf("the empty log lasts %v", ttl)
+			}
+			if fields := client.HKeys(t.Context(), key).Val(); len(fields) != 2 {
+				t.Errorf("left are %v", fields)
+			}
+		}
 	}
 }
 

@@ -285,9 +285,6 @@ func (l *Left) Add(reason error, users ...mxid.UserID) {
 		l.err.Reasons = append(l.err.Reasons, reason)
 	}
 	l.err.Users = append(l.err.Users, users...)
-	if isUnconfirmed {
-		l.err.Unconfirmed = append(l.err.Unconfirmed, users...)
-	}
 }
 
 // Err returns a [module.LeftError] with the users that were added so far, or nil.
@@ -297,11 +294,7 @@ func (l *Left) Err() error {
 	if len(l.err.Users) == 0 {
 		return nil
 	}
-	return &module.LeftError{Users: sorted(l.err.Users), Unconfirmed: sorted(l.err.Unconfirmed), Reasons: slices.Clone(l.err.Reasons)}
-}
-
-func sorted(users []mxid.UserID) []mxid.UserID {
-	users = slices.Clone(users)
+	users := slices.Clone(l.err.Users)
 	slices.Sort(users)
-	return slices.Compact(users)
+	return &module.LeftError{Users: slices.Compact(users), Reasons: slices.Clone(l.err.Reasons)}
 }

@@ -69,6 +69,7 @@ type forDelivery struct {
 	ages          prometheus.Histogram
 	dropped       *prometheus.CounterVec
 	late          *prometheus.CounterVec
+	unconfirmed   prometheus.Counter
 	audience      *prometheus.CounterVec
 }
 
@@ -99,6 +100,9 @@ func newForDelivery(cfg DeliveryConfig) *forDelivery {
 		late: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "pushfx_delivery_late_total", Help: "Notifications that a gateway accepted more than 10 s after Notify, by cause.",
 		}, []string{causeLabel}),
+		unconfirmed: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "pushfx_delivery_unconfirmed_total", Help: "Notifications that were stored and sent, but not confirmed by replicas or a disk in time.",
+		}),
 		audience: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "pushfx_rule_cache_users_total", Help: "Users for whom an event was decided, with rules from memory (hit) or from the store (miss).",
 		}, []string{outcomeLabel}),
@@ -173,7 +177,7 @@ func (m *Metrics) BeginPost(ctx context.Context, gateway, _ string) (context.Con
 // Delivery returns the collectors of a host with delivery. Stats returns its current state.
 func (m *Metrics) Delivery(stats func() delivery.Stats) []prometheus.Collector {
 	d := m.delivery
-	all := []prometheus.Collector{d.handedOver, d.notHandedOver, d.failures, d.posts, d.durations, d.ages, d.dropped, d.late, d.audience}
+	all := []prometheus.Collector{d.handedOver, d.notHandedOver, d.failures, d.posts, d.durations, d.ages, d.dropped, d.late, d.unconfirmed, d.audience}
 	gauge := func(name, help string, value func(delivery.Stats) float64) {
 		all = append(all, prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "pushfx_delivery_" + name, Help: help},
 			func() float64 { return value(stats()) }))

@@ -119,7 +119,7 @@ func (m *Metrics) begin() {
 				m.wholeReads.WithLabelValues(store)
 			}
 		case observe.UnreadAppended, observe.UnreadCompacted, observe.UnreadLong, observe.UnreadUnreadable, observe.UnreadShortened: // see Unread
-		case observe.NotificationDropped, observe.NotificationLate, observe.HandoverFailed, observe.DeliveryFailed, observe.RulesKept, observe.RulesRead: // see newForDelivery
+		case observe.NotificationDropped, observe.NotificationLate, observe.NotificationUnconfirmed, observe.HandoverFailed, observe.DeliveryFailed, observe.RulesKept, observe.RulesRead: // see newForDelivery
 		default:
 			for _, store := range stores {
 				m.writes.WithLabelValues(store, event.String())
@@ -196,6 +196,8 @@ func (m *Metrics) Count(event observe.Event, label string, n int) {
 		m.delivery.dropped.WithLabelValues(label).Add(count)
 	case observe.NotificationLate:
 		m.delivery.late.WithLabelValues(label).Add(count)
+	case observe.NotificationUnconfirmed:
+		m.delivery.unconfirmed.Add(count)
 	case observe.HandoverFailed:
 		m.delivery.notHandedOver.WithLabelValues(label).Add(count)
 	case observe.DeliveryFailed:
