@@ -67,7 +67,7 @@ type Seams struct {
 	Attention module.Attention // nil if the host has none
 
 	// Mailer sends mails to pushers of kind email, MailComposer writes them. Without a Mailer
-	// they get nothing.
+	// the host leaves their notifications to other hosts.
 	Mailer       module.Mailer
 	MailComposer module.MailComposer
 
@@ -109,7 +109,6 @@ func New(seams Seams, cfg Config) (*Delivery, error) {
 		gates:    newGates(turns.Config{MaxInFlight: cfg.MaxInFlight, MaxPerGate: cfg.MaxPerGateway, Random: rand.Float64}),
 		failures: &failures{observer: seams.Observer, reported: map[string]time.Time{}},
 	}
-	d.limits.Mail = seams.Mailer != nil
 	d.audience = &audience{seams.Feed, seams.Host, d.parts, seams.Observer}
 	d.summaries = &summaries{queue: seams.Queue, failures: d.failures}
 	d.claims = &claims{queue: seams.Queue, failures: d.failures, own: map[pusherName]*claimed{}}

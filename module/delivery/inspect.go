@@ -76,7 +76,7 @@ func IsMail(gateway string) bool { return content.IsMailGate(gateway) }
 // notifications: its kind is unknown, it is disabled, or its URL or address is invalid. A
 // pusher of kind email has the gateway "mail://" and the domain of its address.
 func GatewayOf(user mxid.UserID, p pusher.Pusher) (name string, ok bool) {
-	d, ok := content.ReadTarget(user, p, content.Limits{Mail: true})
+	d, ok := content.ReadTarget(user, p, content.Limits{})
 	if !ok {
 		return "", false
 	}

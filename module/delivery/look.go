@@ -88,6 +88,9 @@ func (d *Delivery) lookOnce(ctx context.Context) (wait time.Duration) {
 	began := time.Now()
 	allowed := map[string]allowance{}
 	found, err := d.queue.Look(ctx, module.Look{Limit: d.gates.capacity(), Lease: lease, Gate: func(gate string) (most, failing int, isClosed bool) {
+		if !d.sendsTo(gate) {
+			return 0, 0, true
+		}
 		most, failing, isClosed = d.gates.claimable(gate)
 		allowed[gate] = allowance{most, failing}
 		return most, failing, isClosed
@@ -113,6 +116,10 @@ func (d *Delivery) lookOnce(ctx context.Context) (wait time.Duration) {
 	}
 	return wait
 }
+
+// sendsTo reports whether this host sends what waits at a gate. A host without a mailer leaves
+// mails to the other hosts.
+func (d *Delivery) sendsTo(gate string) bool { return d.mailer != nil || !content.IsMailGate(gate) }
 
 // claimAll claims the due pushers of users, part by part, and begins to send. It returns
 // after claimFor at the latest.

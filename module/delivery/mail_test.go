@@ -636,3 +636,48 @@ func TestMailConfig(t *testing.T) {
 		}
 	}
 }
+
+// Hosts without a mailer look more often than the host with one.
+func TestAHostWithoutAMailerLeavesMailsToOthers(t *testing.T) {
+	withMail(t, func(w *world, _ *reader, b *mailbox) {
+		w.setMail(name1, address)
+		w.set(name1, "key", "gw")
+		w.mailbox = nil
+		plain, _ := w.hostOn(w.queue, w)
+		w.host()
+		w.mailbox = b
+		_, stop := w.hostOn(w.queue, w)
+		w.notify(plain, 1, "!r:h", name1)
+		time.Sleep(5 * time.Minute)
+		stop() // the mail is due while no host can send it
+		time.Sleep(time.Hour)
+		if got := len(b.got()); got != 0 {
+			t.Errorf("%d mails by hosts without a mailer", got)
+		}
+		w.host()
+		time.Sleep(time.Minute)
+		if got := len(b.got()); got != 1 {
+			t.Errorf("%d mails, want 1", got)
+		}
+	})
+}
+
+// A pusher of kind http whose backlog a host without a mailer has claimed can become one of kind email.
+func TestAPusherThatBecomesEmailWaitsForAMailer(t *testing.T) {
+	withMail(t, func(w *world, _ *reader, b *mailbox) {
+		w.setApp(name1, pusher.EmailAppID, address, "gw")
+		w.answer("gw", always(502))
+		w.mailbox = nil
+		d := w.host()
+		w.notify(d, 1, "!r:h", name1)
+		time.Sleep(time.Second)
+		w.setMail(name1, address)
+		time.Sleep(time.Hour)
+		w.mailbox = b
+		w.host()
+		time.Sleep(2 * time.Minute)
+		if got := len(b.got()); got != 1 {
+			t.Errorf("%d mails, want 1", got)
+		}
+	})
+}

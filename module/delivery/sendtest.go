@@ -56,7 +56,6 @@ func SendTestMail(
 	ctx context.Context, mailer module.Mailer, composer module.MailComposer, user mxid.UserID, p pusher.Pusher, cfg Config,
 ) (TestResult, error) {
 	limits := cfg.limits()
-	limits.Mail = true
 	d, ok := content.ReadTarget(user, p, limits)
 	if !ok || !d.IsMail {
 		return TestResult{}, errNotSentTo

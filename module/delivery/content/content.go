@@ -29,7 +29,6 @@ type Limits struct {
 	MaxEventBytes        int
 	MaxAge, CallAge      time.Duration
 	NoCounts             []string // app_ids that are sent no counts
-	Mail                 bool     // pushers of kind email get mails
 }
 
 // Meta is the part of a notification that the queue always stores. It suffices for

@@ -62,8 +62,8 @@ func (d *Target) Gate() string {
 	return name
 }
 
-// ReadTarget returns false for a pusher without notifications: its kind is unknown, or email
-// without mail, it is disabled, or its URL or address is invalid.
+// ReadTarget returns false for a pusher without notifications: its kind is unknown, it is
+// disabled, or its URL or address is invalid.
 func ReadTarget(user mxid.UserID, p pusher.Pusher, l Limits) (d *Target, ok bool) {
 	d = &Target{
 		ID: PusherID(user, p.Key), Key: p.Key, Name: p.Device, SetAt: p.SetAt, NoCounts: slices.Contains(l.NoCounts, p.Key.AppID), Lang: p.Lang,
@@ -71,7 +71,7 @@ func ReadTarget(user mxid.UserID, p pusher.Pusher, l Limits) (d *Target, ok bool
 	switch {
 	case !p.Enabled():
 		return nil, false
-	case p.Kind == pusher.Email && l.Mail:
+	case p.Kind == pusher.Email:
 		d.IsMail, d.NoCounts, d.Name = true, true, "" // it is the user's, not a device's
 		at := strings.LastIndexByte(p.Pushkey, '@')
 		d.Gateway, ok = GatewayName(mailScheme + "://" + p.Pushkey[at+1:])
