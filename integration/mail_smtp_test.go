@@ -14,8 +14,10 @@ import (
 	"net/http/httptest"
 	"net/mail"
 	"os"
+	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -248,13 +250,16 @@ func TestARefusedMailSaysWhatToDo(t *testing.T) {
 		"greylists":               {onRcpt: answers(451, 4, 7, 1), want: later},
 		"mailbox busy":            {onRcpt: answers(450), want: later},
 		"later after the content": {onData: answers(452), want: later},
-		"no such user":            {onRcpt: answers(550), want: module.MailError{Refused: true}},
+		"550, and nobody else":    {onRcpt: answers(550)},
+		"5.1.0, and nobody else":  {onRcpt: answers(550, 5, 1, 0)},
 		"no such user, enhanced":  {onRcpt: answers(550, 5, 1, 1), want: module.MailError{Refused: true}},
 		"mailbox is full":         {onRcpt: answers(552, 5, 2, 2), want: module.MailError{Unfit: true}},
 		"no relaying":             {onRcpt: answers(554, 5, 7, 1)},
 		"unknown sender at RCPT":  {onRcpt: answers(550, 5, 1, 8)},
 		"unknown sender":          {onMail: answers(550, 5, 1, 8)},
-		"spam":                    {onData: answers(554), want: module.MailError{Unfit: true}},
+		"unfit":                   {onData: answers(554), want: module.MailError{Unfit: true}},
+		"on a block list":         {onData: answers(554, 5, 7, 1)},
+		"DMARC":                   {onData: answers(550, 5, 7, 26)},
 		"hangs up at MAIL":        {onMail: hangsUp},
 		"hangs up after DATA":     {onData: hangsUp},
 	} {
@@ -272,6 +277,51 @@ func TestARefusedMailSaysWhatToDo(t *testing.T) {
 				if strings.Contains(err.Error(), "alice") || strings.Contains(err.Error(), "bounces") {
 					t.Errorf("the error has an address: %v", err)
 				}
+			}
+		})
+	}
+}
+
+// An answer without a code of its own for unknown addresses is about the recipient only at a server that accepts other
+// recipients, and only if it does not speak of the host.
+func TestARefusalIsAboutTheRecipientOnlyBesideOthers(t *testing.T) {
+	t.Parallel()
+	for text, wantRefused := range map[string]bool{
+		"550 No such user":                                               true,
+		"550 5.1.0 Address rejected.":                                    true,
+		"553 sorry, no mailbox here by that name":                        true,
+		"551 5.1.1 unknown":                                              true,
+		"550 relay not permitted":                                        false, // Exim
+		"553 sorry, that domain isn't in my list of allowed rcpthosts":   false, // qmail
+		"550 5.1.0 <a@b>: Sender address rejected":                       false,
+		"550 Access denied - Invalid HELO name":                          false,
+		"550 5.0.0 Relaying denied":                                      false,
+		"550 Rejected because 192.0.2.1 is in a black list":              false,
+		"550 SPF check failed":                                           false,
+		"550 5.4.1 Recipient address rejected: Access denied":            false, // Exchange
+		"550 5.7.1 Unable to relay":                                      false,
+		"554 Service unavailable; Client host blocked using example.org": false,
+	} {
+		t.Run(text, func(t *testing.T) {
+			t.Parallel()
+			p := startPostOffice(t, "smtp")
+			e := &gosmtp.SMTPError{EnhancedCode: gosmtp.NoEnhancedCode, Message: text[4:]}
+			e.Code, _ = strconv.Atoi(text[:3])
+			var refuses atomic.Bool
+			p.onRcpt = func(*gosmtp.Conn) error {
+				if refuses.Load() {
+					return e
+				}
+				return nil
+			}
+			m := p.mailer(t, "smtp")
+			if err := m.SendMail(t.Context(), aMail()); err != nil {
+				t.Fatal(err)
+			}
+			refuses.Store(true)
+			var got *module.MailError
+			if err := m.SendMail(t.Context(), aMail()); !errors.As(err, &got) || got.Refused != wantRefused || got.Unfit {
+				t.Errorf("got %+v", err)
 			}
 		})
 	}

@@ -311,11 +311,11 @@ func (s *sending) sendMailing(life context.Context, m *mailing) bool {
 	}
 	s.endTurnAfter(p.verdict, p.class, p.answer.RetryAfter)
 	switch p.verdict {
-	case content.Delivered, content.Refused:
-		if p.verdict == content.Refused {
-			m.dropped[DropRefused] += len(m.all)
-		}
+	case content.Delivered:
 		return s.endMailing(life, m, module.Done{Answered: true, Sent: m.last.next(s.d.clock(), s.target.SetAt, m.all)})
+	case content.Refused:
+		m.dropped[DropRefused] += len(m.all)
+		return s.endMailing(life, m, module.Done{Answered: true})
 	case content.Unsent:
 		if !p.isLost {
 			s.release()

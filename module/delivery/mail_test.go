@@ -558,7 +558,6 @@ func TestAnUnfitMailIsDropped(t *testing.T) {
 					t.Errorf("%d wait, dropped %v", w.queue.Waiting(), w.dropped)
 				}
 				b.set(func() { b.answer, b.composeError = nil, nil })
-				time.Sleep(w.cfg.Mail.Repeat)
 				w.notify(d, 2, "!r:h", name1)
 				time.Sleep(w.cfg.Mail.Delay + time.Minute)
 				w.wantEach(1)

@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	gomail "github.com/wneessen/go-mail"
@@ -26,6 +27,8 @@ type Mailer struct {
 	cfg    Config
 	server server
 	slots  chan struct{} // one a connection in use
+
+	accepted atomic.Int64 // when the server accepted a mail last, in Unix nanoseconds
 
 	mu     sync.Mutex
 	idle   []*connection
@@ -77,15 +80,25 @@ func (m *Mailer) SendMail(ctx context.Context, mail module.Mail) error {
 	for {
 		c, isNew, err := m.connection(ctx)
 		if err != nil {
-			return failure(ctx, err)
+			return failure(ctx, err, m.acceptsOthers())
 		}
 		isFit, err := c.send(ctx, message)
 		m.giveBack(c, isFit)
 		if !isNew && isStale(err) { // the server has closed it meanwhile
 			continue
 		}
-		return failure(ctx, err)
+		if err == nil {
+			m.accepted.Store(time.Now().UnixNano())
+		}
+		return failure(ctx, err, m.acceptsOthers())
 	}
+}
+
+// acceptedFor is how long an accepted mail tells that the server has nothing against this host.
+const acceptedFor = 10 * time.Minute
+
+func (m *Mailer) acceptsOthers() bool {
+	return time.Since(time.Unix(0, m.accepted.Load())) < acceptedFor
 }
 
 // message is a mail as it is sent.
@@ -328,7 +341,8 @@ const waitAfter4xx = time.Minute
 var enhancedCode = regexp.MustCompile(`^[245]\.\d{1,3}\.\d{1,3}\b`)
 
 // failure returns the error of a failed step without the text of the server's answer.
-func failure(ctx context.Context, err error) error {
+// AcceptsOthers says that the server has accepted a mail lately.
+func failure(ctx context.Context, err error, acceptsOthers bool) error {
 	var failed *stepError
 	if !errors.As(err, &failed) {
 		return err // nil
@@ -342,12 +356,12 @@ func failure(ctx context.Context, err error) error {
 	}
 	enhanced := enhancedCode.FindString(answer.Msg)
 	result := &module.MailError{Err: fmt.Errorf("smtp: %s: the server answers %s", failed.step, strings.TrimSpace(fmt.Sprint(answer.Code, " ", enhanced)))}
-	switch {
-	case answer.Code < 500:
+	switch about := judge(failed.step, answer.Code, enhanced, answer.Msg); {
+	case about == aboutNow:
 		result.RetryAfter = waitAfter4xx
-	case failed.step == "RCPT" && refusesRecipient(answer.Code, enhanced):
+	case about == aboutRecipient, about == aboutSomebody && acceptsOthers:
 		result.Refused = true
-	case failed.step == "DATA" || failed.step == "RCPT" && !refusesSender(enhanced):
+	case about == aboutMail:
 		result.Unfit = true
 	default:
 		result.Err = fmt.Errorf("%w: check the settings of the host and of the server", result.Err)
@@ -355,20 +369,47 @@ func failure(ctx context.Context, err error) error {
 	return result
 }
 
-// refusesSender reports whether a 5xx answer is about the sender's address or rights (RFC 3463,
-// 3.2 and 3.8): the settings are wrong, for example if the server does not relay for this host.
-func refusesSender(enhanced string) bool {
-	return enhanced == "5.1.7" || enhanced == "5.1.8" || strings.HasPrefix(enhanced, "5.7.")
-}
+// subject is what an answer other than success is about.
+type subject string
 
-// refusesRecipient reports whether a 5xx answer is about the recipient's address (RFC 3463,
-// 3.2 and 3.3).
-func refusesRecipient(code int, enhanced string) bool {
-	switch enhanced {
-	case "", "5.0.0":
-		return code == 550 || code == 551 || code == 553
-	case "5.1.0", "5.1.1", "5.1.2", "5.1.3", "5.1.6", "5.1.10", "5.2.1", "5.2.4": // OpenSMTPD has 5.2.4 for unknown users
-		return true
+const (
+	aboutNow       subject = "now"       // the server takes the mail later
+	aboutRecipient subject = "recipient" // there is no such address
+	aboutMail      subject = "mail"      // the server never takes this mail
+	aboutHost      subject = "host"      // its sender, name, rights, reputation or settings
+
+	// aboutSomebody does not say whether it is about the recipient or about the host. If the
+	// server accepts other recipients, it is about this one.
+	aboutSomebody subject = "somebody"
+)
+
+// namesHost finds words of answers about the host, for servers without codes of RFC 3463, or with
+// 5.1.0 for all addresses.
+var namesHost = regexp.MustCompile(`(?i)relay|rcpthosts|sender|h[ae]lo|ehlo|authenti|policy|prohibited|denied|spam|spf|dkim|dmarc|block|black|list|reputation`).MatchString
+
+// judge returns what an answer at a step is about, by its code and its enhanced code (RFC 3463). Text
+// counts only where the codes do not tell the recipient from the host.
+func judge(step string, code int, enhanced, text string) subject {
+	switch {
+	case code < 500:
+		return aboutNow
+	case enhanced == "5.1.7", enhanced == "5.1.8", strings.HasPrefix(enhanced, "5.7."), step != "RCPT" && step != "DATA":
+		return aboutHost // RFC 3463, 3.2 and 3.8: the sender's address, security and policy
+	case step == "DATA":
+		return aboutMail
 	}
-	return false
+	switch enhanced {
+	case "5.1.1", "5.1.2", "5.1.3", "5.1.6", "5.1.10", "5.2.1", "5.2.4": // OpenSMTPD has 5.2.4 for unknown users
+		return aboutRecipient
+	case "5.2.2", "5.2.3": // RFC 3463, 3.3: the mailbox is full, the mail too large for it
+		return aboutMail
+	case "", "5.0.0", "5.1.0":
+		switch {
+		case code == 552: // RFC 5321, 4.2.2: as 5.2.2
+			return aboutMail
+		case (code == 550 || code == 551 || code == 553) && !namesHost(text):
+			return aboutSomebody
+		}
+	}
+	return aboutHost
 }
