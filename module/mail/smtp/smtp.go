@@ -359,7 +359,7 @@ func failure(ctx context.Context, err error, acceptsOthers bool) error {
 	switch about := judge(failed.step, answer.Code, enhanced, answer.Msg); {
 	case about == aboutNow:
 		result.RetryAfter = waitAfter4xx
-	case about == aboutRecipient, about == aboutSomebody && acceptsOthers:
+	case about == aboutRecipient, about == aboutEither && acceptsOthers:
 		result.Refused = true
 	case about == aboutMail:
 		result.Unfit = true
@@ -378,9 +378,9 @@ const (
 	aboutMail      subject = "mail"      // the server never takes this mail
 	aboutHost      subject = "host"      // its sender, name, rights, reputation or settings
 
-	// aboutSomebody does not say whether it is about the recipient or about the host. If the
-	// server accepts other recipients, it is about this one.
-	aboutSomebody subject = "somebody"
+	// aboutEither is about the recipient or about the host, and the answer does not say which. If
+	// the server accepts other recipients, it is about this one.
+	aboutEither subject = "either"
 )
 
 // namesHost finds words of answers about the host, for servers without codes of RFC 3463, or with
@@ -408,7 +408,7 @@ func judge(step string, code int, enhanced, text string) subject {
 		case code == 552: // RFC 5321, 4.2.2: as 5.2.2
 			return aboutMail
 		case (code == 550 || code == 551 || code == 553) && !namesHost(text):
-			return aboutSomebody
+			return aboutEither
 		}
 	}
 	return aboutHost

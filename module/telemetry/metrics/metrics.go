@@ -119,7 +119,8 @@ func (m *Metrics) begin() {
 				m.wholeReads.WithLabelValues(store)
 			}
 		case observe.UnreadAppended, observe.UnreadCompacted, observe.UnreadLong, observe.UnreadUnreadable, observe.UnreadShortened: // see Unread
-		case observe.NotificationDropped, observe.NotificationLate, observe.NotificationUnconfirmed, observe.HandoverFailed, observe.DeliveryFailed, observe.RulesKept, observe.RulesRead: // see newForDelivery
+		case observe.NotificationDropped, observe.NotificationLate, observe.NotificationUnconfirmed, observe.HandoverFailed, observe.DeliveryFailed,
+			observe.RulesKept, observe.RulesRead: // see newForDelivery
 		default:
 			for _, store := range stores {
 				m.writes.WithLabelValues(store, event.String())
