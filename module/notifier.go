@@ -293,8 +293,9 @@ type Addition struct {
 	Notification Notification
 	Pushers      []Recipient // at least one; pushers without anything to send begin at the notification
 
-	Urgent bool          // postponed pushers are due at once
-	Lease  time.Duration // of claims
+	Urgent    bool          // postponed pushers are due at once
+	Lease     time.Duration // of claims
+	MaxClaims int           // how many pushers to claim at most; see Recipient.Claim
 
 	// MaxUserBytes bounds the texts in the log, in bytes. Beyond it, and always beyond 1 MiB,
 	// a notification is stored without its text. A notification at which a pusher begins keeps
@@ -307,9 +308,11 @@ type Recipient struct {
 	Pusher string // [A-Za-z0-9_-], at most 64 bytes
 	Gate   string // at most 999 bytes, without a control character
 
-	Claim bool // claim the pusher, if it begins at the notification
+	// Claim says to claim the pusher if it begins at the notification. Beyond
+	// Addition.MaxClaims, it is due at once.
+	Claim bool
 
-	// Delay is the time until the pusher is due, if it begins and is not claimed. A pusher that
+	// Delay is the time until the pusher is due, if it begins without Claim. A pusher that
 	// was never claimed, but waits for its delay, is due after the shortest one: a notification
 	// without delay does not wait for counts.
 	Delay time.Duration

@@ -541,3 +541,60 @@ func TestAfterAnOutageQuietUsersAreAnsweredSoon(t *testing.T) {
 		})
 	}
 }
+
+// A user's dead pushers delay neither the user's phone nor other users.
+func TestDeadPushersDelayNoPhone(t *testing.T) {
+	own, shared := func(_, pusher int) string { return fmt.Sprint("dead", pusher) }, func(int, int) string { return "dead" }
+	refuse := func(ctx context.Context, s sent) (module.GatewayAnswer, error) { return noEgress{}.Post(ctx, "", nil) }
+	for label, test := range map[string]struct {
+		gateway func(user, pusher int) string
+		answer  func(context.Context, sent) (module.GatewayAnswer, error)
+	}{
+		"502 at one gateway":      {shared, slow(50*time.Millisecond, 502)},
+		"507 at one gateway":      {shared, always(507)},
+		"refused by own gateways": {own, refuse},
+		"slow at one gateway":     {shared, slow(time.Second, 502)},
+		"slow at own gateways":    {own, slow(time.Second, 502)},
+		"silent at one gateway":   {shared, slow(time.Hour, 200)},
+		"silent at own gateways":  {own, slow(time.Hour, 200)},
+	} {
+		for _, run := range []struct {
+			pushers, events int
+			every           time.Duration
+		}{{20, 120, 500 * time.Millisecond}, {50, 400, 50 * time.Millisecond}, {100, 120, 500 * time.Millisecond}} {
+			if testing.Short() && run.pushers != 100 {
+				continue
+			}
+			t.Run(fmt.Sprintf("%d, %s", run.pushers, label), func(t *testing.T) {
+				inBubble(t, func(w *world) {
+					for p := range run.pushers {
+						w.answer(test.gateway(0, p), test.answer)
+					}
+					w.set("@attacker0:h", "key-phone", "gw")
+					w.set(name1, "key-other", "gw")
+					d, stop := w.hostOn(w.queue, w)
+					sentAt := map[string]time.Time{}
+					send := func(first int) {
+						for e := range run.events {
+							sentAt[fmt.Sprintf("$%d", first+e)] = time.Now()
+							w.notify(d, first+e, "!r:h", "@attacker0:h", name1)
+							time.Sleep(run.every)
+						}
+					}
+					w.notify(d, 10_000, "!r:h", "@attacker0:h", name1)
+					w.attackers(1, run.pushers, test.gateway)
+					send(0)
+					time.Sleep(10 * time.Minute) // all pushers have been tried
+					stop()
+					d = w.host()
+					send(run.events)
+					time.Sleep(time.Minute)
+					w.checkAges(sentAt, 4*run.events, 10*time.Millisecond)
+					if calls := w.queue.Calls() / int(time.Since(w.began).Seconds()); calls > 120 {
+						t.Errorf("%d calls of the queue in a second", calls)
+					}
+				})
+			})
+		}
+	}
+}

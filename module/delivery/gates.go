@@ -25,11 +25,11 @@ func newGates(cfg turns.Config) *gates {
 }
 
 // admit is [turns.Scheduler.Admit].
-func (g *gates) admit(user mxid.UserID, gate string, fails bool) (*turns.Turn, time.Duration) {
+func (g *gates) admit(user mxid.UserID, gate string, try turns.Try) (*turns.Turn, time.Duration) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	now := time.Now()
-	turn, delay := g.turns.Admit(now, string(user), gate, fails)
+	turn, delay := g.turns.Admit(now, string(user), gate, try)
 	if due := now.Add(delay); turn == nil && delay < lookEvery/2 && due.After(g.putOffUntil) {
 		g.putOffUntil = due
 	}
@@ -127,6 +127,13 @@ func (g *gates) closedFor(gate string, last time.Duration) time.Duration {
 	defer g.mu.Unlock()
 	now := time.Now()
 	return g.turns.ClosedFor(now, now.Add(-last), gate)
+}
+
+// room is [turns.Scheduler.Room].
+func (g *gates) room(user mxid.UserID) int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.turns.Room(string(user))
 }
 
 // mayClaim reports whether this host may claim what is added at a gate. Looks find what to

@@ -274,16 +274,20 @@ func (d *Delivery) claimStrays(life context.Context, r module.ClaimRequest) (all
 	return all
 }
 
-// begin sends for a claimed pusher when its turn comes.
+// begin sends for a claimed pusher, unless this host does so already.
 func (d *Delivery) begin(s *sending) {
-	if d.claims.claimAgain(s.claimed) {
-		return
-	}
-	if s.target == nil || len(s.known) == 0 { // run finds out what to do
+	switch {
+	case d.claims.claimAgain(s.claimed):
+	case s.target == nil || len(s.known) == 0: // run finds out what to do
 		d.startOrRelease(s)
-		return
+	default:
+		d.beginInTurn(s)
 	}
-	turn, delay := d.gates.admit(s.claim.User, s.target.Gate(), s.claim.Fails)
+}
+
+// beginInTurn sends for a claimed pusher when its turn comes, or postpones it.
+func (d *Delivery) beginInTurn(s *sending) {
+	turn, delay := d.gates.admit(s.claim.User, s.target.Gate(), s.try())
 	if turn == nil {
 		d.start(func(context.Context) { s.postpone(delay) })
 		return

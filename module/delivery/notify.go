@@ -11,7 +11,6 @@ import (
 
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/delivery/content"
-	"github.com/pushfx/pushfx/module/delivery/turns"
 	"github.com/pushfx/pushfx/module/fault"
 	"github.com/pushfx/pushfx/module/internal/parts"
 	"github.com/pushfx/pushfx/module/mxid"
@@ -35,7 +34,6 @@ type addition struct {
 	module.Addition
 	meta    content.Meta
 	targets []*content.Target // of each recipient
-	turns   []*turns.Turn     // of each recipient, nil for none
 }
 
 // handover is an event that is being added to logs.
@@ -108,7 +106,7 @@ func (d *Delivery) newAddition(user mxid.UserID, m content.Meta) *addition {
 }
 
 func (a *addition) addTarget(target *content.Target, delay time.Duration) {
-	a.targets, a.turns = append(a.targets, target), append(a.turns, nil)
+	a.targets = append(a.targets, target)
 	a.Pushers = append(a.Pushers, module.Recipient{Pusher: target.ID, Gate: target.Gate(), Delay: delay, Generation: target.SetAt})
 }
 
@@ -195,12 +193,11 @@ func (a *adding) append(ctx context.Context, all []*addition, readAt time.Time) 
 	wasIdle, hastened := d.isStopping(), false
 	additions := make([]module.Addition, len(all))
 	for i, addition := range all {
-		d.admit(addition)
+		d.mayClaim(addition)
 		additions[i] = addition.Addition
 	}
 	claimedAt, unconfirmed := time.Now(), 0
-	results := withTurns(d.gates, all, func() []module.Result[module.Appended] { return d.queue.Append(ctx, additions) })
-	for i, result := range results {
+	for i, result := range d.queue.Append(ctx, additions) {
 		isStored := result.Err == nil
 		if errors.Is(result.Err, fault.ErrNotConfirmed) {
 			isStored = true
@@ -213,7 +210,6 @@ func (a *adding) append(ctx context.Context, all []*addition, readAt time.Time) 
 			if !isLeftOut {
 				a.left.Add(result.Err, all[i].User)
 			}
-			all[i].withdraw(d.gates)
 			continue
 		}
 		hastened = hastened || result.Value.Hastened
@@ -230,70 +226,37 @@ func (a *adding) append(ctx context.Context, all []*addition, readAt time.Time) 
 	return answered
 }
 
-// admit takes turns for a notification. A pusher with a turn is claimed.
-func (d *Delivery) admit(a *addition) {
+// mayClaim says which pushers the queue may claim. Only for those it claims, this host takes
+// turns: the others wait for their next try.
+func (d *Delivery) mayClaim(a *addition) {
+	if d.isStopping() {
+		return
+	}
+	a.MaxClaims = d.gates.room(a.User)
 	for i := range a.Pushers {
 		r := &a.Pushers[i]
-		if r.Delay > 0 || d.isStopping() || !d.gates.mayClaim(r.Gate) {
-			continue
-		}
-		var wait time.Duration
-		if a.turns[i], wait = d.gates.admit(a.User, r.Gate, false); wait > 0 {
-			d.gates.expectMore()
-		}
-		r.Claim = a.turns[i] != nil
+		r.Claim = r.Delay == 0 && d.gates.mayClaim(r.Gate)
 	}
 }
 
-// turnsFor is how long notifications keep their turns while the queue adds them. Then others
-// get the turns: the queue may not answer for seconds.
-const turnsFor = 100 * time.Millisecond
-
-// withTurns calls add. If it takes longer than turnsFor, it ends the turns meanwhile.
-func withTurns(g *gates, all []*addition, add func() []module.Result[module.Appended]) []module.Result[module.Appended] {
-	withdrawn := make(chan struct{})
-	timer := time.AfterFunc(turnsFor, func() {
-		defer close(withdrawn)
-		for _, a := range all {
-			a.withdraw(g)
-		}
-	})
-	results := add()
-	if !timer.Stop() {
-		<-withdrawn
-	}
-	return results
-}
-
-// withdraw ends the turns of a notification.
-func (a *addition) withdraw(g *gates) {
-	for i, turn := range a.turns {
-		if turn != nil {
-			g.unused(turn)
-			a.turns[i] = nil
-		}
-	}
-}
-
-// sendClaimed sends for the claimed pushers, and ends the turns of others.
+// sendClaimed sends for the claimed pushers.
 func (d *Delivery) sendClaimed(a *addition, added module.Appended, claimedAt, readAt time.Time) {
+	claims := 0
 	for i, claim := range added.Claims {
 		if claim == nil {
 			continue
 		}
+		claims++
 		s := d.newSending(claim, claimedAt)
 		first := a.Notification
 		first.Number = claim.Number
 		s.target, s.readAt = a.targets[i], readAt
 		s.known, s.end, s.meta, s.metaOf = []module.Notification{first}, added.End, a.meta, first.Number
-		if !claim.Fails { // otherwise it takes its turn behind others
-			s.turn, a.turns[i] = a.turns[i], nil
-		}
-		if !d.startOrRelease(s) {
-			s.leaveTurn()
-		}
+		d.beginInTurn(s)
 	}
-	a.withdraw(d.gates)
+	if claims == a.MaxClaims && claims < len(a.Pushers) { // the user may have more that are due
+		d.gates.expectMore()
+	}
 }
 
 // startOrRelease sends for a claimed pusher. If this host is stopping, it releases the claim

@@ -186,6 +186,17 @@ func (s *sending) setTarget(target *content.Target) {
 	}
 }
 
+// try returns what is known before the next request.
+func (s *sending) try() turns.Try {
+	switch {
+	case s.claim.Fails:
+		return turns.RetryAfterHang
+	case s.trouble.Attempts > 0:
+		return turns.Retry
+	}
+	return turns.FirstTry
+}
+
 // takeTurn takes a turn for the pusher's gate, or postpones the pusher.
 func (s *sending) takeTurn(life context.Context) bool {
 	gate := s.target.Gate()
@@ -193,7 +204,7 @@ func (s *sending) takeTurn(life context.Context) bool {
 		return true
 	}
 	s.leaveTurn()
-	turn, delay := s.d.gates.admit(s.claim.User, gate, s.claim.Fails)
+	turn, delay := s.d.gates.admit(s.claim.User, gate, s.try())
 	if turn == nil {
 		s.postpone(delay)
 		return false

@@ -88,6 +88,25 @@ func (c *contract) claimsAtOnce() {
 	}
 }
 
+// claimsSome claims as many of the pushers that begin as the addition says. The others are due at once.
+func (c *contract) claimsSome() {
+	c.postpone(c.q, c.begin(note(1), long, "a")[0], long, module.Trouble{Text: "x"}, false)
+	a := claiming(c.adding(note(2), "a", "b", "c", "d"))
+	a.MaxClaims = 2
+	done := c.append(c.q, a)
+	if done.Claims[0] != nil || done.Claims[1] == nil || done.Claims[2] == nil || done.Claims[3] != nil {
+		c.Fatalf("got %+v", done)
+	}
+	c.claim(c.other, "d")
+	c.wantBusy("a", "b", "c", "d")
+	a = claiming(c.adding(note(3), "e"))
+	a.MaxClaims = 0
+	if done := c.append(c.q, a); done.Claims[0] != nil {
+		c.Errorf("got %+v", done)
+	}
+	c.claim(c.other, "e")
+}
+
 func (c *contract) addsOnce() {
 	one := c.begin(note(1), long, "a")[0]
 	again := func(n int, want bool) {

@@ -225,9 +225,9 @@ func (m *Memory) append(a module.Addition) (done module.Appended) {
 		log.add(n, a)
 	}
 	m.nonce++
-	nonce := fmt.Sprint("n", m.nonce)
+	nonce, claims := fmt.Sprint("n", m.nonce), a.MaxClaims
 	for _, r := range a.Pushers {
-		done.Claims = append(done.Claims, m.receive(log, a, r, begin, nonce, &done))
+		done.Claims = append(done.Claims, m.receive(log, a, r, begin, nonce, &claims, &done))
 	}
 	if len(log.pushers) == 0 {
 		log.entries, log.emptyAt = nil, now
@@ -274,7 +274,7 @@ func (p *memoryState) hasten(until time.Time, done *module.Appended) {
 }
 
 // receive gives a notification to a pusher, and returns the claim, if any.
-func (m *Memory) receive(log *memoryLog, a module.Addition, r module.Recipient, begin int64, nonce string, done *module.Appended) *module.Claim {
+func (m *Memory) receive(log *memoryLog, a module.Addition, r module.Recipient, begin int64, nonce string, claims *int, done *module.Appended) *module.Claim {
 	again, now := done.Again, time.Now()
 	delete(m.taken, memoryPlace{a.User, r.Gate})
 	p := log.pushers[r.Pusher]
@@ -282,11 +282,16 @@ func (m *Memory) receive(log *memoryLog, a module.Addition, r module.Recipient, 
 	case p == nil && again:
 		return nil
 	case p == nil:
-		p = &memoryState{number: begin, gate: r.Gate, until: now.Add(r.Delay), delayed: !r.Claim}
+		isClaimed := r.Claim && *claims > 0
+		p = &memoryState{number: begin, gate: r.Gate, until: now, delayed: !isClaimed}
 		log.pushers[r.Pusher] = p
-		if !r.Claim {
+		if !isClaimed {
+			if !r.Claim {
+				p.until = now.Add(r.Delay)
+			}
 			return nil
 		}
+		*claims--
 		p.nonce, p.until = nonce, now.Add(a.Lease)
 		return &module.Claim{User: a.User, Pusher: r.Pusher, Gate: r.Gate, Number: begin, Nonce: nonce, Fails: log.fails[r.Gate]}
 	case p.nonce != "":

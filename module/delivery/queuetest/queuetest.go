@@ -49,6 +49,7 @@ func Queue(t *testing.T, newQueue func(*testing.T) module.DeliveryQueue) {
 	}{
 		{"notifications are read as they were added", (*contract).readsAsAdded},
 		{"a pusher that begins is claimed", (*contract).claimsAtOnce},
+		{"some of many pushers that begin are claimed", (*contract).claimsSome},
 		{"a repeated notification adds nothing", (*contract).addsOnce},
 		{"pushers have their own places", (*contract).places},
 		{"a claim lapses, and fences its host", (*contract).lapses},
@@ -131,6 +132,7 @@ func (c *contract) adding(n module.Notification, pushers ...string) module.Addit
 }
 
 func claiming(a module.Addition) module.Addition {
+	a.MaxClaims = len(a.Pushers)
 	for i := range a.Pushers {
 		a.Pushers[i].Claim = true
 	}

@@ -44,7 +44,7 @@ func (q *Queue) appendCall(a module.Addition, nonce string, done *module.Appende
 	if a.Urgent {
 		urgent = "1"
 	}
-	one, args := &listedCall{}, []any{head, n.Meta, n.Text, nonce, microseconds(a.Lease), a.MaxUserBytes, urgent}
+	one, args := &listedCall{}, []any{head, n.Meta, n.Text, nonce, microseconds(a.Lease), a.MaxUserBytes, urgent, a.MaxClaims}
 	names := make([]string, len(a.Pushers))
 	for i, r := range a.Pushers {
 		names[i] = r.Pusher

@@ -78,7 +78,7 @@ func TestAUserIsListedOnceAtAGate(t *testing.T) {
 		var all []module.Addition
 		for _, user := range users {
 			all = append(all, module.Addition{
-				User: user, Notification: note(n), Lease: time.Hour, MaxUserBytes: 1 << 18, Pushers: []module.Recipient{{Pusher: "p", Gate: gate, Claim: true}},
+				User: user, Notification: note(n), Lease: time.Hour, MaxUserBytes: 1 << 18, MaxClaims: 1, Pushers: []module.Recipient{{Pusher: "p", Gate: gate, Claim: true}},
 			})
 		}
 		for _, r := range h.Append(t.Context(), all) {

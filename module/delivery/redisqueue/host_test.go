@@ -97,7 +97,7 @@ func note(n int) module.Notification {
 
 // add adds a notification for pushers, which it claims.
 func (h *host) add(user mxid.UserID, n int, pushers ...string) (module.Appended, error) {
-	a := module.Addition{User: user, Notification: note(n), Lease: lease, MaxUserBytes: 1 << 18}
+	a := module.Addition{User: user, Notification: note(n), Lease: lease, MaxUserBytes: 1 << 18, MaxClaims: len(pushers)}
 	for _, pusher := range pushers {
 		a.Pushers = append(a.Pushers, module.Recipient{Pusher: pusher, Gate: gate, Claim: true})
 	}

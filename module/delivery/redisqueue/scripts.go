@@ -33,16 +33,16 @@ local now = t[1] * 1000000 + t[2]
 `
 
 // appendScript adds a notification, unless its id is known. ARGV: entry head, meta, text,
-// nonce, lease, MaxUserBytes, "1" if urgent; for each pusher its name, gate digest, delay (-1
-// to claim it) and generation. It returns whether the id is known, the notifications, the next
+// nonce, lease, MaxUserBytes, "1" if urgent, how many pushers to claim at most; for each pusher its
+// name, gate digest, delay (-1 to claim it) and generation. It returns whether the id is known, the notifications, the next
 // number and the failing gates; for each pusher 0 (nothing to do), 1 (claimed by this host), 2
 // (waits, or is claimed by another host) or 3 (waits, and is due earlier now), its number and the
 // time until it is due or its claim lapses. New counts right after counts that no host may be
 // sending are not added: the pushers get them with those (joins).
 const appendScript = `
 local key, nonce, names = KEYS[1], ARGV[4], {'#log', '#ids'}
-for i = 8, #ARGV, 4 do names[#names + 1] = ARGV[i] end
-local got = redis.call('HMGET', key, unpack(names))
+for i = 9, #ARGV, 4 do names[#names + 1] = ARGV[i] end
+local got, claims = redis.call('HMGET', key, unpack(names)), ARGV[8] + 0
 local head = got[1] or string.format('%d %d 0 0 0 0 ', now / 1000, now / 1000)
 local cuts, after, count, bytes, states, counts, gates = string.match(head, ` + stored.LogHeadPattern + `)
 after, count, bytes, states = after + 0, count + 0, bytes + 0, states + 0
@@ -63,7 +63,7 @@ end
 local start, set = after - (joins and 1 or 0), {}
 local reply = {isNew and 0 or 1, 0, 0, gates}
 for i = 3, #names do
-	local kind, n, wait, digest, generation = 0, 0, 0, ARGV[4 * i - 3], ARGV[4 * i - 1]
+	local kind, n, wait, digest, generation = 0, 0, 0, ARGV[4 * i - 2], ARGV[4 * i]
 	if got[i] then
 		local til, by, at, gate, rest = string.match(got[i], ` + stored.PusherStatePattern + `)
 		kind, n, wait = by == nonce and 1 or 2, at + 0, til - now
@@ -71,15 +71,18 @@ for i = 3, #names do
 			local old = tonumber(string.match(rest, '^%d+'))
 			local isSet = old > 0 and old < generation + 0
 			if isSet then rest = '0 ' end
-			local asked = (isSet or ARGV[7] == '1') and 0 or by == '-' and isNew and math.max(ARGV[4 * i - 2], 0)
+			local asked = (isSet or ARGV[7] == '1') and 0 or by == '-' and isNew and math.max(ARGV[4 * i - 1], 0)
 			if asked and asked < wait then kind, til, wait = 3, string.format('%d', now + asked), asked end
 			if kind == 3 or isSet or gate ~= digest then
 				set[#set + 1], set[#set + 2] = names[i], string.format('%s %s %s %s %s', til, by, at, digest, rest)
 			end
 		end
 	elseif isNew then
-		kind, n, wait = 2, start, ARGV[4 * i - 2] + 0
-		if wait < 0 then kind, wait = 1, ARGV[5] + 0 end
+		kind, n, wait = 2, start, ARGV[4 * i - 1] + 0
+		if wait < 0 then
+			claims, wait = claims - 1, 0
+			if claims >= 0 then kind, wait = 1, ARGV[5] + 0 end
+		end
 		set[#set + 1], set[#set + 2] = names[i], string.format('%d %s %d %s 0 ', now + wait, kind == 1 and nonce or '-', n, digest)
 		states = states + 1
 	end

@@ -54,7 +54,7 @@ func (s *simulation) run(d time.Duration) {
 // send sends a request, which ends with r after took. Done learns whether it was sent, and
 // for how long it is put off otherwise. Begun is called when it has its place.
 func (s *simulation) send(user, gate string, fails bool, took time.Duration, r Result, begun func(), done func(sent bool, putOff time.Duration)) {
-	turn, delay := s.Admit(s.now, user, gate, fails)
+	turn, delay := s.Admit(s.now, user, gate, tryOf(fails))
 	if turn == nil {
 		done(false, delay)
 		return
@@ -167,7 +167,7 @@ func TestUsersWithManyRequestsInLineAreRefusedFirst(t *testing.T) {
 	w.prove("well")
 	for n := range 24 {
 		for user := range 300 {
-			w.Admit(w.now, fmt.Sprint("busy", user), fmt.Sprint("https://slow", user, " app", n), false)
+			w.Admit(w.now, fmt.Sprint("busy", user), fmt.Sprint("https://slow", user, " app", n), FirstTry)
 		}
 	}
 	w.must("idle", "well")
@@ -176,13 +176,13 @@ func TestUsersWithManyRequestsInLineAreRefusedFirst(t *testing.T) {
 		t.Errorf("a look returns %d users", got)
 	}
 	for n := range 2 * maxWaiting { // one request of each user
-		w.Admit(w.now, fmt.Sprint("user", n), "full", false)
+		w.Admit(w.now, fmt.Sprint("user", n), "full", FirstTry)
 	}
 	if s := w.Stats(); s.Waiting != maxWaiting {
 		t.Errorf("%d requests wait", s.Waiting)
 	}
 	w.must("idle again", "well")
-	if turn, _ := w.Admit(w.now, "user3000", "full", false); turn != nil {
+	if turn, _ := w.Admit(w.now, "user3000", "full", FirstTry); turn != nil {
 		t.Error("a user with a request in line has one more")
 	}
 }

@@ -17,7 +17,7 @@ func TestAFreedPlaceGoesToAStarvedGate(t *testing.T) {
 		inFlight = append(inFlight, w.must(fmt.Sprint("u", n), "https://a x"))
 	}
 	for _, r := range [][2]string{{"new", "https://a x"}, {"u0", "https://b x"}, {"new too", "https://a y"}, {"another", "https://b y"}} {
-		turn, _ := w.Admit(w.now, r[0], r[1], false)
+		turn, _ := w.Admit(w.now, r[0], r[1], FirstTry)
 		waits = append(waits, turn)
 	}
 	for n, next := range []int{3, 0, 2, -1, -1, -1, -1, 1} {
@@ -37,8 +37,8 @@ func TestAFreedPlaceGoesToAStarvedGate(t *testing.T) {
 	for n := range 4 {
 		inFlight[n] = w.must(fmt.Sprint("u", n), "q")
 	}
-	second, _ := w.Admit(w.now, "u0", "q2", false)
-	first, _ := w.Admit(w.now, "first", "q3", false)
+	second, _ := w.Admit(w.now, "u0", "q2", FirstTry)
+	first, _ := w.Admit(w.now, "first", "q3", FirstTry)
 	if w.end(inFlight[3], Taken); hasPlace(second) || !hasPlace(first) {
 		t.Error("a user with a request in flight goes before one without")
 	}
@@ -57,7 +57,7 @@ func TestUsersThatFailGoLast(t *testing.T) {
 	begin := func(want int) (begun []*Turn) {
 		t.Helper()
 		for n := range 40 {
-			if turn, _ := w.Admit(w.now, fmt.Sprint("fails", w.Scheduler.admitted, n), "g", true); hasPlace(turn) {
+			if turn, _ := w.Admit(w.now, fmt.Sprint("fails", w.Scheduler.admitted, n), "g", RetryAfterHang); hasPlace(turn) {
 				begun = append(begun, turn)
 			} else {
 				w.end(turn, Unused)
@@ -68,8 +68,8 @@ func TestUsersThatFailGoLast(t *testing.T) {
 		}
 		return begun
 	}
-	one, _ := w.Admit(w.now, "fails", "g", true)
-	two, _ := w.Admit(w.now, "fails", "g", false)
+	one, _ := w.Admit(w.now, "fails", "g", RetryAfterHang)
+	two, _ := w.Admit(w.now, "fails", "g", FirstTry)
 	if hasPlace(two) {
 		t.Error("a user that fails has two requests at once")
 	}
@@ -78,7 +78,7 @@ func TestUsersThatFailGoLast(t *testing.T) {
 	begun := begin(newGate / 4)
 	claimable(0)
 	unknown := w.must("unknown", "g")
-	if turn, _ := w.Admit(w.now, "unknown", "g", false); hasPlace(turn) {
+	if turn, _ := w.Admit(w.now, "unknown", "g", FirstTry); hasPlace(turn) {
 		t.Error("an unknown user has two requests at once")
 	}
 	w.end(unknown, Unused)
@@ -150,7 +150,7 @@ func TestAClosedGateIsLookedForAProbe(t *testing.T) {
 	look(0, 0)
 	w.pass(tryEvery)
 	look(probeClaims, 0)
-	if turn, delay := w.Admit(w.now, "u1", "g", false); turn != nil || delay != 0 {
+	if turn, delay := w.Admit(w.now, "u1", "g", FirstTry); turn != nil || delay != 0 {
 		t.Errorf("lost the race for the probe, got %v, %v", turn, delay)
 	}
 	w.pass(maxProbeDelay - tryEvery)
@@ -159,12 +159,12 @@ func TestAClosedGateIsLookedForAProbe(t *testing.T) {
 	w.must("well", "g")
 	var turn *Turn
 	for n := range maxClosedLine {
-		turn, _ = w.Admit(w.now, fmt.Sprint("new", n), "g", false)
+		turn, _ = w.Admit(w.now, fmt.Sprint("new", n), "g", FirstTry)
 	}
 	if w.PutOff(turn) != 0 {
 		t.Error("a request in the line of a closed gate does not keep its time")
 	}
-	if turn, delay := w.Admit(w.now, "one more", "g", false); turn != nil || delay != 0 {
+	if turn, delay := w.Admit(w.now, "one more", "g", FirstTry); turn != nil || delay != 0 {
 		t.Errorf("the line of a closed gate is full, got %v, %v", turn, delay)
 	}
 	g := w.gates["g"]
@@ -217,7 +217,7 @@ func TestRefusedRequestsArePutOffForLonger(t *testing.T) {
 	w := newWorld(t)
 	refused := func(users int) (last time.Duration) {
 		for n := range 10_000 {
-			if turn, delay := w.Admit(w.now, fmt.Sprint("u", n%users), "g", false); turn == nil {
+			if turn, delay := w.Admit(w.now, fmt.Sprint("u", n%users), "g", FirstTry); turn == nil {
 				last = delay
 			}
 		}
@@ -234,7 +234,7 @@ func TestRefusedRequestsArePutOffForLonger(t *testing.T) {
 // Names of gates are free: a user makes half a million of them.
 func makeGates(s *Scheduler, now time.Time, gates int) {
 	for n := range gates {
-		turn, _ := s.Admit(now, fmt.Sprint("user", n%100), fmt.Sprint("https://gw", n, " app"), false)
+		turn, _ := s.Admit(now, fmt.Sprint("user", n%100), fmt.Sprint("https://gw", n, " app"), FirstTry)
 		s.End(now, turn, []Result{Taken, Failed, Unreached}[n%3], 0)
 	}
 }
@@ -269,7 +269,7 @@ func BenchmarkTickBesideManyGates(b *testing.B) {
 	now := time.Unix(1_700_000_000, 0)
 	makeGates(s, now, 500_000)
 	for n := range 100 {
-		s.Admit(now, fmt.Sprint("waits", n), "https://full app", false)
+		s.Admit(now, fmt.Sprint("waits", n), "https://full app", FirstTry)
 	}
 	for b.Loop() {
 		s.Tick(now)
@@ -296,7 +296,7 @@ func TestLateRequestsLeaveTheirPlaces(t *testing.T) {
 			}
 			for turn, _ := w.admit("silent", "g"); turn != nil; turn, _ = w.admit(fmt.Sprint("silent", w.Scheduler.admitted), "g") {
 			}
-			last, _ := w.Admit(w.now, "last", "g", false)
+			last, _ := w.Admit(w.now, "last", "g", FirstTry)
 			w.pass(test.patience - time.Millisecond)
 			if w.Tick(w.now); hasPlace(last) {
 				t.Errorf("a request has a place before %v", test.patience)
@@ -316,8 +316,8 @@ func TestFurtherRequestsOfAUserGoAfterOthers(t *testing.T) {
 		w.must(fmt.Sprint("new", n), "g")
 	}
 	w.must("known", "g")
-	further, _ := w.Admit(w.now, "known", "g", false)
-	another, _ := w.Admit(w.now, "another", "g", false)
+	further, _ := w.Admit(w.now, "known", "g", FirstTry)
+	another, _ := w.Admit(w.now, "another", "g", FirstTry)
 	w.end(w.users["new0"].young[0], Neutral)
 	if hasPlace(further) || !hasPlace(another) {
 		t.Error("a user's second request goes before another user's first one")

@@ -21,6 +21,11 @@ const (
 	maxUserAll     = 16 // requests in flight
 	maxUserWaiting = 16 // requests that wait for a place; see [Scheduler.mayWait]
 
+	// A quarter of these bounds is for requests to quick gates that have answered the user, and
+	// another for requests that do not repeat a failed one; see [Scheduler.shareOf]. A user's
+	// dead pushers delay no well one so.
+	shares = 4
+
 	// hangAfter is the time after which a request without an answer hangs. It no longer
 	// counts for its gate then, but still for its user.
 	hangAfter = 2 * time.Second
@@ -38,7 +43,7 @@ const (
 // If more requests than these are put off within a second, their delays grow in proportion,
 // which bounds the load on the queue.
 const (
-	manyOfUser = 8
+	manyOfUser = 8 // with a full share; see [Scheduler.shareOf]
 	manyOfAll  = 1000
 )
 
@@ -87,8 +92,9 @@ type Turn struct {
 	began   time.Time
 	isProbe bool
 	class   class // when it began
-	isLate  bool  // it has left its place at the gate; see Scheduler.release
-	hangs   bool  // it hangs, while the gate answers others
+	try     Try
+	isLate  bool // it has left its place at the gate; see Scheduler.release
+	hangs   bool // it hangs, while the gate answers others
 	user    *user
 	gate    *gate
 	place   *list.Element // in Scheduler.young
@@ -109,7 +115,7 @@ type user struct {
 	inLine  int
 	young   []*Turn
 	hanging []*Turn
-	refused refusals
+	refused [shares + 1]refusals // by share: a gate that fails makes no other wait longer
 }
 
 func (u *user) inFlight() int { return len(u.young) + len(u.hanging) }
@@ -174,21 +180,31 @@ func (s *Scheduler) Hold(gateways []string) {
 
 func (s *Scheduler) isHeld(gate string) bool { return s.held[gatewayOf(gate)] }
 
+// Try says what is known before a request.
+type Try int
+
+// The tries.
+const (
+	FirstTry       Try = iota
+	Retry              // the pusher's last request has failed
+	RetryAfterHang     // the user's last request at the gate hangs, as far as other hosts know
+)
+
 // Admit gives a request its turn, which the caller must [Scheduler.End]. The turn may
 // wait for its place; see [Turn.Ready]. If turn is nil, the request is put off for delay.
 // At a closed gate, delay is 0, and [Scheduler.Claimable] returns 0 until the next probe.
-// Fails says that the user's last request at the gate hangs, as far as other hosts know. Such
-// users go last, until one of their requests is answered.
-func (s *Scheduler) Admit(now time.Time, userName, gateName string, fails bool) (turn *Turn, delay time.Duration) {
+// After a hang, users go last, until one of their requests is answered.
+func (s *Scheduler) Admit(now time.Time, userName, gateName string, try Try) (turn *Turn, delay time.Duration) {
 	s.sweep(now)
 	s.age(now)
 	g, u := s.gate(gateName), s.user(userName)
 	g.usedAt = now
-	if fails {
+	if try == RetryAfterHang {
 		g.answers.at(now).failing.add(s.hash(userName))
 	}
 	g.closeIfSilent(now)
-	t := &Turn{User: userName, Gate: gateName, user: u, gate: g, number: s.admitted}
+	t := &Turn{User: userName, Gate: gateName, user: u, gate: g, number: s.admitted, try: try}
+	share := s.shareOf(t, s.classOf(t))
 	s.admitted++
 	switch {
 	case s.isHeld(gateName):
@@ -196,8 +212,8 @@ func (s *Scheduler) Admit(now time.Time, userName, gateName string, fails bool) 
 	case g.isClosed() && !g.mayWaitForProbe(s.classOf(t), now):
 		g.noLookUntil = now.Add(tryEvery)
 		return nil, 0
-	case u.inLine+len(u.waiting) >= s.mayWait():
-		return nil, s.putOff(float64(u.refused.add(now)) / manyOfUser)
+	case u.inLine+len(u.waiting) >= max(1, s.mayWait()*share/shares):
+		return nil, s.putOff(float64(u.refused[share].add(now)*shares) / float64(manyOfUser*share))
 	}
 	u.waiting = append(u.waiting, t)
 	s.waiting++
@@ -217,6 +233,27 @@ func (s *Scheduler) Admit(now time.Time, userName, gateName string, fails bool) 
 // may be of one user. Half of maxWaiting is for users without any others.
 func (s *Scheduler) mayWait() int {
 	return max(1, maxUserWaiting-s.waiting*maxUserWaiting/(maxWaiting/2))
+}
+
+// Room returns how many more requests of a user may wait.
+func (s *Scheduler) Room(userName string) int {
+	room := s.mayWait()
+	if u := s.users[userName]; u != nil {
+		room -= u.inLine + len(u.waiting)
+	}
+	return max(0, min(room, maxWaiting-s.waiting))
+}
+
+// shareOf returns how much of the bounds of its user a request may use, of [shares].
+func (s *Scheduler) shareOf(t *Turn, c class) int {
+	share := shares
+	if t.gate.isSlow || c != classKnown && c != classFurther {
+		share--
+	}
+	if t.try != FirstTry || c == classFailing {
+		share--
+	}
+	return share
 }
 
 // PutOff returns how long to put off a request that has waited for its place in vain.
@@ -261,13 +298,13 @@ func (s *Scheduler) Claimable(now time.Time, gate string) (most, failing int, is
 // lines. No user has more than maxUser requests in lines.
 func (s *Scheduler) advance(u *user, now time.Time) {
 	for _, t := range slices.Clone(u.waiting) {
-		if u.inLine >= maxUser || !s.mayBegin(t, s.classOf(t)) {
+		class := s.classOf(t)
+		if u.inLine >= maxUser*s.shareOf(t, class)/shares || !s.mayBegin(t, class) {
 			continue
 		}
 		u.waiting = slices.DeleteFunc(u.waiting, func(other *Turn) bool { return other == t })
 		t.state = inLine
 		u.inLine++
-		class := s.classOf(t)
 		t.gate.lines[class] = append(t.gate.lines[class], t)
 		s.lined[t.gate] = struct{}{}
 		s.serve(t.gate, now)
@@ -373,7 +410,7 @@ lines:
 
 // MayProbe reports whether a user whom a look has returned may have a request at a gate. At a
 // closed gate that is the next probe: of each class, one user. A user whom the gate has answered
-// lately is found so among many others. Fails is as for [Scheduler.Admit].
+// lately is found so among many others. Fails is true after a hang; see [RetryAfterHang].
 func (s *Scheduler) MayProbe(now time.Time, userName, gateName string, fails bool) bool {
 	g, u := s.gates[gateName], s.users[userName]
 	if g == nil || !g.isClosed() {
@@ -422,9 +459,9 @@ func isLateAt(turns []*Turn, g *gate) bool {
 // that hang share half of the host's places. A user above this share may only begin
 // requests to quick gates, where the user's last request did not hang.
 func (s *Scheduler) mayBegin(t *Turn, c class) bool {
-	u := t.user
+	u, share := t.user, s.shareOf(t, c)
 	switch {
-	case len(u.young) >= maxUser, u.inFlight() >= maxUserAll:
+	case len(u.young) >= maxUser*share/shares, u.inFlight() >= maxUserAll*share/shares:
 		return false
 	case c != classFurther && isAt(u.young, t.gate): // until this request is answered, or hangs
 		return false
@@ -694,7 +731,8 @@ func (s *Scheduler) sweep(now time.Time) {
 	}
 	s.swept = now
 	for name, u := range s.users {
-		if u.inFlight()+u.inLine+len(u.waiting) == 0 && now.Sub(u.refused.began) > time.Minute {
+		isRefused := slices.ContainsFunc(u.refused[:], func(r refusals) bool { return now.Sub(r.began) <= time.Minute })
+		if u.inFlight()+u.inLine+len(u.waiting) == 0 && !isRefused {
 			delete(s.users, name)
 		}
 	}

@@ -24,12 +24,19 @@ func (w *world) pass(d time.Duration) { w.now = w.now.Add(d) }
 
 // admit returns a turn that has its place. One that waits for it is ended.
 func (w *world) admit(user, gate string) (*Turn, time.Duration) {
-	turn, delay := w.Admit(w.now, user, gate, false)
+	turn, delay := w.Admit(w.now, user, gate, FirstTry)
 	if turn != nil && !hasPlace(turn) {
 		w.End(w.now, turn, Unused, 0)
 		return nil, w.PutOff(turn)
 	}
 	return turn, delay
+}
+
+func tryOf(fails bool) Try {
+	if fails {
+		return RetryAfterHang
+	}
+	return FirstTry
 }
 
 func hasPlace(turn *Turn) bool { return turn.state == young || turn.state == hanging }
@@ -69,24 +76,69 @@ func (w *world) prove(gate string) {
 	}
 }
 
+// Of a user's four requests, one is to a gate that answers the user quickly, and another repeats no failed one. Of 16, if
+// some have no answer for 2 s, and of 16 that wait, four are.
 func TestAUserHasFourRequests(t *testing.T) {
+	for label, test := range map[string]struct {
+		try         Try
+		isWell      bool // the gates have answered the user
+		atOnce, all int
+	}{
+		"quick gates": {FirstTry, true, 4, 16}, "new gates": {FirstTry, false, 3, 12},
+		"repeated, quick gates": {Retry, true, 3, 12}, "repeated, new gates": {Retry, false, 2, 8}, "after a hang": {RetryAfterHang, false, 2, 8},
+	} {
+		t.Run(label, func(t *testing.T) {
+			w, n := newWorld(t), 0
+			if test.isWell {
+				for gate := range 18 {
+					w.end(w.must("a", fmt.Sprint("gate", gate)), Taken)
+				}
+			}
+			fill := func() time.Duration {
+				turn, _ := w.Admit(w.now, "a", fmt.Sprint("gate", n), test.try)
+				for ; hasPlace(turn); turn, _ = w.Admit(w.now, "a", fmt.Sprint("gate", n), test.try) {
+					n++
+				}
+				w.End(w.now, turn, Unused, 0)
+				return w.PutOff(turn)
+			}
+			if delay := fill(); n != test.atOnce || delay <= 0 || delay > 300*time.Millisecond {
+				t.Fatalf("%d begin at once, one more is put off for %v", n, delay)
+			}
+			w.must("b", "new gate")
+			for range 10 {
+				w.pass(2 * time.Second)
+				fill()
+			}
+			if n != test.all {
+				t.Errorf("%d begin", n)
+			}
+			waiting := 0
+			for turn, _ := w.Admit(w.now, "a", "gate99", test.try); turn != nil; turn, _ = w.Admit(w.now, "a", "gate99", test.try) {
+				waiting++
+			}
+			if want := map[Try]int{FirstTry: 12, Retry: 8, RetryAfterHang: 8}[test.try]; waiting != want { // at a new gate
+				t.Errorf("%d wait, want %d", waiting, want)
+			}
+		})
+	}
+}
+
+// What is refused at failing gates makes no request to a well one wait.
+func TestARefusalCountsForItsShare(t *testing.T) {
 	w := newWorld(t)
-	for n := range 4 {
-		w.must("a", fmt.Sprint("gate", n))
-	}
-	if turn, delay := w.admit("a", "other"); turn != nil || delay <= 0 || delay > 300*time.Millisecond {
-		t.Errorf("a fifth request: got %v, %v", turn, delay)
-	}
-	w.must("b", "other")
-	w.pass(2 * time.Second) // slow requests have another limit
-	for n := 4; n < 16; n++ {
-		w.must("a", fmt.Sprint("gate", n))
-		if n%4 == 3 {
-			w.pass(2 * time.Second)
+	w.end(w.must("a", "well"), Taken)
+	var last time.Duration
+	for n := range 200 {
+		if turn, delay := w.Admit(w.now, "a", fmt.Sprint("dead", n), Retry); turn == nil {
+			last = delay
 		}
 	}
-	if turn, _ := w.admit("a", "other"); turn != nil {
-		t.Error("a 17th request has a turn")
+	if last < 4*time.Second {
+		t.Errorf("the last one is put off for %v", last)
+	}
+	if turn := w.must("a", "well"); turn.Ready != nil {
+		t.Error("the well gate waits")
 	}
 }
 
@@ -161,7 +213,7 @@ func TestUsersShareThePlacesOfRequestsThatHang(t *testing.T) {
 func TestAUserAboveItsShareBeginsNothingThatMayHang(t *testing.T) {
 	w := newWorld(t)
 	for n := range 12 {
-		if w.admit("many", fmt.Sprint("gate", n)); n%maxUser == maxUser-1 {
+		if w.admit("many", fmt.Sprint("gate", n)); n%3 == 2 { // at once
 			w.pass(hangAfter)
 		}
 	}
@@ -186,7 +238,7 @@ func TestWaitingRequestsGetTheirPlacesInOrder(t *testing.T) {
 	w := newWorld(t)
 	var turns []*Turn
 	for n := range 2 * newPlaces {
-		turn, _ := w.Admit(w.now, fmt.Sprint("u", n), "g", false)
+		turn, _ := w.Admit(w.now, fmt.Sprint("u", n), "g", FirstTry)
 		turns = append(turns, turn)
 	}
 	for n, turn := range turns {
@@ -222,12 +274,12 @@ func TestAUserHasFewRequestsInALine(t *testing.T) {
 	}
 	admitted := 0
 	for range 100 {
-		if turn, _ := w.Admit(w.now, "attacker", "g", false); turn != nil {
+		if turn, _ := w.Admit(w.now, "attacker", "g", FirstTry); turn != nil {
 			admitted++
 		}
 	}
-	turn, _ := w.Admit(w.now, "well", "g", false)
-	if at := slices.Index(w.gates["g"].lines[classUnknown], turn); admitted != maxUserWaiting || at != maxUser {
+	turn, _ := w.Admit(w.now, "well", "g", FirstTry)
+	if at := slices.Index(w.gates["g"].lines[classUnknown], turn); admitted != maxUserWaiting*3/4 || at != maxUser*3/4 {
 		t.Errorf("the attacker has %d, and another user is number %d in line", admitted, at)
 	}
 }
@@ -241,13 +293,13 @@ func TestAUserWaitsAtManyGates(t *testing.T) {
 		turns = append(turns, w.must("a", "g"))
 	}
 	for n := range 3 {
-		turn, _ := w.Admit(w.now, "a", fmt.Sprint("other", n), false)
+		turn, _ := w.Admit(w.now, "a", fmt.Sprint("other", n), FirstTry)
 		turns = append(turns, turn)
 	}
-	for n := range 3 {
+	for n := range 4 {
 		w.end(turns[n], Taken)
-		if !hasPlace(turns[maxUser+n]) {
-			t.Errorf("request %d has no place", n)
+		if n > 0 && !hasPlace(turns[maxUser+n-1]) { // one place is for gates that have answered
+			t.Errorf("request %d has no place", n-1)
 		}
 	}
 }
@@ -377,7 +429,7 @@ func TestAUserWithoutFailuresProbesAClosedGate(t *testing.T) {
 		t.Error("a user that failed probes the gate")
 	}
 	probe := w.must("well", "g")
-	next, _ := w.Admit(w.now, "well too", "g", false)
+	next, _ := w.Admit(w.now, "well too", "g", FirstTry)
 	if next == nil || hasPlace(next) {
 		t.Errorf("the next one does not wait for the probe: %+v", next)
 	}
@@ -442,7 +494,7 @@ func TestRetryAfterOfThreeUsersClosesTheGateForAWhile(t *testing.T) {
 func TestOperatorsHoldGateways(t *testing.T) {
 	w := newWorld(t)
 	w.Hold([]string{"https://gw:443"})
-	if turn, delay := w.Admit(w.now, "a", "https://gw:443 app", false); turn != nil || delay != 0 || w.claimable("https://gw:443 app") != 0 {
+	if turn, delay := w.Admit(w.now, "a", "https://gw:443 app", FirstTry); turn != nil || delay != 0 || w.claimable("https://gw:443 app") != 0 {
 		t.Errorf("got %v, %v", turn, delay)
 	}
 	w.must("a", "https://gw:8443 app")
@@ -503,7 +555,7 @@ func TestCountsMatchTheTurns(t *testing.T) {
 				n := random.IntN(len(all))
 				s.End(now, all[n], Result(random.IntN(int(Neutral)+1)), time.Second)
 				all = append(all[:n], all[n+1:]...)
-			} else if turn, delay := s.Admit(now, fmt.Sprint(random.IntN(4)), fmt.Sprint(random.IntN(5)), random.IntN(8) == 0); turn != nil {
+			} else if turn, delay := s.Admit(now, fmt.Sprint(random.IntN(4)), fmt.Sprint(random.IntN(5)), tryOf(random.IntN(8) == 0)); turn != nil {
 				all = append(all, turn)
 			} else if delay < 0 || delay > 10*time.Minute {
 				t.Fatalf("seed %d: put off for %v", seed, delay)
