@@ -25,7 +25,13 @@ import (
 // a move that begins later cannot hide a key, because its source knows of it, and a
 // replica that replaces the source is another node. So one danger is left: within
 // replyAge, a slot's move begins, and a person fails its master over to a replica and
-// back.
+// back, or makes it forget the move.
+//
+// The replies are used for settledAge if the list of the nodes has not changed since. A
+// failover, also one there and back, changes an epoch in it, and the node that replied
+// lists the moves of its slots. It is asked for the list every replyAge: a gap of more
+// than lookGap counts as a change. So the danger is the same, within lookGap. While one
+// of the node's slots moves, or another node is silent, replies are used for replyAge.
 //
 // A master that does not reply must not break the users of other masters. Its replicas
 // are asked instead. Without a reply from these, it is left out, unless it had keys of
@@ -53,7 +59,9 @@ func newMoves(client redis.UniversalClient, observer observe.Observer) *moves {
 }
 
 const (
-	replyAge = time.Second
+	replyAge   = time.Second
+	settledAge = 30 * time.Second
+	lookGap    = 2 * replyAge
 
 	// silenceAge is how long a silent node is not asked again.
 	silenceAge = 5 * time.Second
@@ -71,6 +79,10 @@ const (
 type layout struct {
 	own    string                   // the node's id
 	others []*listed                // all other nodes
+	state  string                   // of all nodes
+	moving bool                     // one of the node's slots
+	asked  time.Time                // before the nodes were
+	since  time.Time                // when the state was first seen
 	known  map[string]*redis.Client // see clientsOf
 }
 
@@ -82,8 +94,9 @@ type block struct {
 
 // keys says which other nodes have keys of the slots of a block.
 type keys struct {
-	layout *layout
-	nodes  map[int][]*listed // by slot
+	asked   time.Time         // before the nodes were
+	settled bool              // no slot moved, and all nodes replied
+	nodes   map[int][]*listed // by slot
 }
 
 type silence struct {
@@ -123,13 +136,19 @@ func (m *moves) holder(ctx context.Context, key string, replied *redis.Client) (
 	}
 	slot := SlotOf(key)
 	in := block{replied.Options().Addr, slot / slotBlock * slotBlock}
-	found, err := share(ctx, m, m.blocks, in, func(ctx context.Context, last *keys) (*keys, error) { return m.ask(ctx, in, last) })
+	l, err := share(ctx, m, m.layouts, in.replied, func(*layout) bool { return false },
+		func(ctx context.Context, last *layout) (*layout, error) { return m.layoutFrom(ctx, in.replied, last) })
+	if err != nil {
+		return nil, err
+	}
+	found, err := share(ctx, m, m.blocks, in, func(k *keys) bool { return k.settled && !k.asked.Before(l.since) },
+		func(ctx context.Context, last *keys) (*keys, error) { return m.ask(ctx, l, in, last) })
 	if err != nil {
 		return nil, err
 	}
 	for _, n := range found.nodes[slot] {
 		var keys []string
-		err := m.reach(ctx, found.layout, n, func(ctx context.Context, client *redis.Client) (err error) {
+		err := m.reach(ctx, l, n, func(ctx context.Context, client *redis.Client) (err error) {
 			keys, err = client.ClusterGetKeysInSlot(ctx, slot, maxSlotKeys).Result()
 			return err
 		})
@@ -140,7 +159,8 @@ func (m *moves) holder(ctx context.Context, key string, replied *redis.Client) (
 	return nil, nil
 }
 
-// reply is a result for all callers that need it within replyAge.
+// reply is a result for all callers that need it within replyAge, or within settledAge
+// while it holds.
 type reply[T any] struct {
 	began time.Time
 	done  chan struct{} // closed when value and err are set
@@ -148,11 +168,12 @@ type reply[T any] struct {
 	err   error
 }
 
-// share returns a result of do that began within replyAge. Do gets the last one.
-func share[K comparable, T any](ctx context.Context, m *moves, all map[K]*reply[T], key K, do func(ctx context.Context, last T) (T, error)) (value T, err error) {
+// share returns a result of do that began within replyAge, or within settledAge if it
+// holds. Do gets the last one.
+func share[K comparable, T any](ctx context.Context, m *moves, all map[K]*reply[T], key K, holds func(T) bool, do func(ctx context.Context, last T) (T, error)) (value T, err error) {
 	m.mu.Lock()
 	r, found := all[key]
-	if !found || r.isOver() {
+	if !found || r.isOver(holds) {
 		var last T
 		if found {
 			last = r.value
@@ -182,10 +203,11 @@ func share[K comparable, T any](ctx context.Context, m *moves, all map[K]*reply[
 }
 
 // isOver reports whether a result is too old, or an error.
-func (r *reply[T]) isOver() bool {
+func (r *reply[T]) isOver(holds func(T) bool) bool {
 	select {
 	case <-r.done:
-		return r.err != nil || time.Since(r.began) > replyAge
+		age := time.Since(r.began)
+		return r.err != nil || age > settledAge || age > replyAge && !holds(r.value)
 	default:
 		return false
 	}
@@ -202,12 +224,8 @@ return found`
 
 // ask asks all other masters for the keys of a block, and the replicas of silent and
 // failed ones. A silent node counts as having the keys that it had.
-func (m *moves) ask(ctx context.Context, in block, last *keys) (*keys, error) {
-	l, err := share(ctx, m, m.layouts, in.replied, func(ctx context.Context, _ *layout) (*layout, error) { return m.layoutFrom(ctx, in.replied) })
-	if err != nil {
-		return nil, err
-	}
-	found := &keys{layout: l, nodes: map[int][]*listed{}}
+func (m *moves) ask(ctx context.Context, l *layout, in block, last *keys) (*keys, error) {
+	found := &keys{asked: time.Now(), settled: !l.moving, nodes: map[int][]*listed{}}
 	var mu sync.Mutex
 	var denied error
 	replied := map[string]bool{l.own: true}
@@ -225,7 +243,9 @@ func (m *moves) ask(ctx context.Context, in block, last *keys) (*keys, error) {
 				if redis.HasErrorPrefix(err, "NOPERM") {
 					denied = fmt.Errorf("the Redis at %s: %w", n.addresses[0], err)
 				}
-				if replied[n.id] = err == nil; err != nil && last != nil {
+				replied[n.id] = err == nil
+				found.settled = found.settled && err == nil
+				if err != nil && last != nil {
 					slots = last.of(n)
 				}
 				for _, slot := range slots {
@@ -252,8 +272,9 @@ func (k *keys) of(n *listed) (slots []int64) {
 // layoutFrom returns the nodes that the node at an address lists, and another one, which
 // may know of later masters: after a restart, a node may list a master from before a
 // failover.
-func (m *moves) layoutFrom(ctx context.Context, address string) (*layout, error) {
-	l := &layout{known: clientsOf(ctx, m.cluster.ForEachShard)}
+func (m *moves) layoutFrom(ctx context.Context, address string, last *layout) (*layout, error) {
+	asked := time.Now()
+	l := &layout{known: clientsOf(ctx, m.cluster.ForEachShard), asked: asked, since: asked}
 	list := func(n *listed) (nodes []*listed, err error) {
 		err = m.reach(ctx, l, n, func(ctx context.Context, client *redis.Client) error {
 			text, err := client.ClusterNodes(ctx).Result()
@@ -267,7 +288,7 @@ func (m *moves) layoutFrom(ctx context.Context, address string) (*layout, error)
 		return nil, err
 	}
 	if i := slices.IndexFunc(nodes, func(n *listed) bool { return n.is("myself") }); i >= 0 {
-		l.own = nodes[i].id
+		l.own, l.moving = nodes[i].id, nodes[i].isMoving
 	}
 	for _, n := range nodes {
 		if n.id == l.own || n.is("fail") {
@@ -277,6 +298,12 @@ func (m *moves) layoutFrom(ctx context.Context, address string) (*layout, error)
 			nodes = union(nodes, others)
 			break
 		}
+	}
+	for _, n := range nodes {
+		l.state += n.state + "\n"
+	}
+	if last != nil && l.state == last.state && asked.Sub(last.asked) <= lookGap {
+		l.since = last.since
 	}
 	l.others = slices.DeleteFunc(nodes, func(n *listed) bool { return n.id == l.own })
 	for _, n := range l.others {

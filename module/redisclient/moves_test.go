@@ -28,14 +28,22 @@ h1 127.0.0.1:7007@17007 handshake - 0 0 0 connected
 `
 	var got []string
 	for _, n := range readNodes(nodes) {
-		got = append(got, fmt.Sprint(*n))
+		got = append(got, fmt.Sprintf("%s %s %s %s, slots: %t, move: %t", n.id, n.addresses, n.flags, n.master, n.hasSlots, n.isMoving))
 	}
 	want := []string{
-		"{a1 [127.0.0.1:7000] [myself master] - true}", "{a2 [127.0.0.1:7001] [slave fail] a1 false}",
-		"{b1 [127.0.0.1:7002 host-b:7002] [master] - true}", "{c1 [[::1]:7003] [master fail] - true}", "{e1 [127.0.0.1:7005] [master fail?] - false}",
+		"a1 [127.0.0.1:7000] [myself master] -, slots: true, move: true",
+		"a2 [127.0.0.1:7001] [slave fail] a1, slots: false, move: false",
+		"b1 [127.0.0.1:7002 host-b:7002] [master] -, slots: true, move: false",
+		"c1 [[::1]:7003] [master fail] -, slots: true, move: false",
+		"e1 [127.0.0.1:7005] [master fail?] -, slots: false, move: true",
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("got  %q\nwant %q", got, want)
+	}
+	state := func(line string) string { return readNodes(line)[0].state }
+	before := "a1 127.0.0.1:7000@17000 master - 1 2 3 connected 0-5460"
+	if state(before) != state("a1 127.0.0.1:7000@17000 master - 8 9 3 connected 0-5460") || state(before) == state("a1 127.0.0.1:7000@17000 master - 1 2 4 connected 0-5460") {
+		t.Error("the state has the epoch and no times")
 	}
 	if nodes := readNodes("not a list\n\n"); len(nodes) != 0 {
 		t.Errorf("got %v", nodes)
@@ -106,16 +114,28 @@ func (c *movingCluster) moveKey(t *testing.T) {
 }
 
 // expire makes all replies too old.
-func (c *movingCluster) expire() {
+func (c *movingCluster) expire() { c.age(2 * settledAge) }
+
+// age makes all replies older.
+func (c *movingCluster) age(by time.Duration) {
 	c.moves.mu.Lock()
 	defer c.moves.mu.Unlock()
 	for _, r := range c.moves.layouts {
-		r.began = time.Time{}
+		r.began = r.began.Add(-by)
+		if r.value != nil {
+			r.value.asked, r.value.since = r.value.asked.Add(-by), r.value.since.Add(-by)
+		}
 	}
 	for _, r := range c.moves.blocks {
-		r.began = time.Time{}
+		r.began = r.began.Add(-by)
+		if r.value != nil {
+			r.value.asked = r.value.asked.Add(-by)
+		}
 	}
 }
+
+// nextLook is when the nodes are listed again.
+const nextLook = replyAge + replyAge/4
 
 // otherKeyOfOwner returns a new key of another slot of the same master.
 func (c *movingCluster) otherKeyOfOwner() string {
@@ -186,7 +206,7 @@ func (c *movingCluster) calls(t *testing.T) (nodes, slots int) {
 			switch name {
 			case "cmdstat_cluster|nodes":
 				nodes += n
-			case "cmdstat_eval":
+			case "cmdstat_cluster|getkeysinslot":
 				slots += n
 			}
 		}
@@ -199,17 +219,23 @@ func TestMissingKeysOfAWholeClusterCostLittle(t *testing.T) {
 	c := newMovingCluster(t, 0)
 	nodesBefore, slotsBefore := c.calls(t)
 	start := time.Now()
-	const keys = 5000
-	for i := range keys {
-		c.wantAlone(t, fmt.Sprint("missing", i))
+	const keys, seconds = 5000, 10
+	for range seconds {
+		for i := range keys {
+			c.wantAlone(t, fmt.Sprint("missing", i))
+		}
+		c.age(nextLook)
 	}
 	nodes, slots := c.calls(t)
-	seconds, masters := int(time.Since(start)/replyAge)+1, len(c.Masters())
-	if most := seconds * 2 * masters; nodes-nodesBefore > most {
-		t.Errorf("CLUSTER NODES %d times in %v, want %d at most", nodes-nodesBefore, time.Since(start), most)
+	nodes, slots = nodes-nodesBefore, slots-slotsBefore
+	masters := len(c.Masters())
+	if most := (seconds + int(time.Since(start)/replyAge)) * 2 * masters; nodes > most {
+		t.Errorf("CLUSTER NODES %d times in %v, want %d at most", nodes, time.Since(start), most)
 	}
-	if most := seconds * masters * 16384 / slotBlock; slots-slotsBefore > most {
-		t.Errorf("%d questions about slots, want %d at most", slots-slotsBefore, most)
+	looks := 1 + int((time.Since(start)+seconds*nextLook)/settledAge)
+	// A block at the border of two masters is asked for from both.
+	if most := looks * (masters - 1) * (16384 + masters*slotBlock); slots > most {
+		t.Errorf("GETKEYSINSLOT %d times, want %d at most", slots, most)
 	}
 }
 
@@ -232,7 +258,7 @@ func TestManyMissingKeysAtOnceAskForEachBlockOnce(t *testing.T) {
 			t.Fatal("the masters do not reply in time")
 		}
 	}
-	if _, after := c.calls(t); after-before > tries*len(c.Masters())*16384/slotBlock {
+	if _, after := c.calls(t); after-before > tries*len(c.Masters())*16384 {
 		t.Errorf("%d questions about slots in %d tries", after-before, tries)
 	}
 }
@@ -258,6 +284,95 @@ func TestAMoveThatBeginsAfterTheLookIsNoticed(t *testing.T) {
 		t.Skipf("the new master knows of the move: %d, %v", exists, err)
 	}
 	c.wantElsewhere(t, replied)
+}
+
+// The master that is back has forgotten the move, and has replied before. The list of the nodes tells.
+func TestAFailoverThereAndBackDuringAMoveIsNoticed(t *testing.T) {
+	t.Parallel()
+	c := newMovingCluster(t, 1)
+	c.wantAlone(t, movedKey)
+	c.moveKey(t)
+	replicas, err := c.ReplicasOf(t.Context(), c.owner)
+	if err != nil || len(replicas) != 1 {
+		t.Fatal(replicas, err)
+	}
+	last := c.owner
+	for _, next := range []*redistest.Server{replicas[0], c.owner} {
+		if err := next.Client(t).Do(t.Context(), "CLUSTER", "FAILOVER", "TAKEOVER").Err(); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := c.WaitTakeover(t.Context(), movedSlot, last); err != nil || got != next {
+			t.Fatal(got, err)
+		}
+		last = next
+	}
+	owner := c.owner.Client(t)
+	if exists, err := owner.Exists(t.Context(), movedKey).Result(); exists != 0 || err != nil {
+		t.Skipf("the master knows of the move: %d, %v", exists, err)
+	}
+	c.age(nextLook)
+	c.wantElsewhere(t, owner)
+}
+
+// Keys may follow while a slot moves, and a node that was silent may have keys.
+func TestRepliesOfACalmClusterAreUsedLonger(t *testing.T) {
+	t.Parallel()
+	c := newMovingCluster(t, 0, "--cluster-node-timeout", "60000") // nobody is declared failed
+	lastReply := func() *reply[*keys] {
+		t.Helper()
+		c.wantAlone(t, "another{"+movedKey+"}")
+		c.moves.mu.Lock()
+		defer c.moves.mu.Unlock()
+		return c.moves.blocks[block{c.owner.Addr(), movedSlot / slotBlock * slotBlock}]
+	}
+	isAskedAgain := func() bool {
+		t.Helper()
+		before := lastReply()
+		c.age(nextLook)
+		return lastReply() != before
+	}
+	if isAskedAgain() {
+		t.Error("a calm cluster is asked again")
+	}
+	if _, err := c.BeginMove(t.Context(), movedSlot, c.target); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if !isAskedAgain() {
+			t.Error("the cluster is not asked again while a slot moves")
+		}
+	}
+	c.stabilize(t, c.owner)
+	c.stabilize(t, c.target)
+	if isAskedAgain(); isAskedAgain() {
+		t.Error("the cluster is asked again after the move")
+	}
+	c.target.Pause()
+	t.Cleanup(c.target.Resume)
+	c.expire()
+	if !isAskedAgain() {
+		t.Error("the cluster is not asked again while a node is silent")
+	}
+}
+
+// In the end, the nodes are listed as in the beginning.
+func TestAMoveThatIsForgottenAtOnceIsNoticed(t *testing.T) {
+	t.Parallel()
+	for name, looks := range map[string]bool{"other keys are missing meanwhile": true, "nothing is looked for meanwhile": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := newMovingCluster(t, 0)
+			c.wantAlone(t, movedKey)
+			for _, step := range []func(){func() { c.moveKey(t) }, func() { c.stabilize(t, c.owner); c.stabilize(t, c.target) }} {
+				step()
+				c.age(nextLook)
+				if looks {
+					c.wantAlone(t, c.otherKeyOfOwner())
+				}
+			}
+			c.wantElsewhere(t, c.owner.Client(t))
+		})
+	}
 }
 
 // A person ended the move on both masters, which left the key on a master that does not serve it.

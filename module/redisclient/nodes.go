@@ -18,20 +18,26 @@ type listed struct {
 	flags     []string
 	master    string // id; "-" for a master
 	hasSlots  bool
+	isMoving  bool   // a slot is moving from or to it; only its own list says so
+	state     string // the line without what changes all the time
 }
 
 func (n *listed) is(flag string) bool { return slices.Contains(n.flags, flag) }
 
 // readNodes skips nodes without an address.
 func readNodes(text string) (nodes []*listed) {
-	const firstSlot = 8
+	const pingSent, epoch, firstSlot = 4, 6, 8
 	for line := range strings.Lines(text) {
 		fields := strings.Fields(line)
 		if len(fields) < firstSlot {
 			continue
 		}
 		n := &listed{id: fields[0], addresses: addressesOf(fields[1]), flags: strings.Split(fields[2], ","), master: fields[3]}
-		n.hasSlots = slices.ContainsFunc(fields[firstSlot:], func(slots string) bool { return !strings.HasPrefix(slots, "[") }) // [: a move
+		for _, slots := range fields[firstSlot:] {
+			isMove := strings.HasPrefix(slots, "[")
+			n.hasSlots, n.isMoving = n.hasSlots || !isMove, n.isMoving || isMove
+		}
+		n.state = strings.Join(slices.Delete(fields, pingSent, epoch), " ")
 		if !n.is("noaddr") && !n.is("handshake") {
 			nodes = append(nodes, n)
 		}
