@@ -468,6 +468,8 @@ func TestAnInvalidServerOfMailIsRefused(t *testing.T) {
 		"smtps://":                              "cannot be read",
 		"smtps://user:hush@mail/path":           "cannot be read",
 		"smtp+starttls://user:hush@mail?x=y":    "cannot be read",
+		"smtps://user@mail.example.org":         "User or Password is empty",
+		"smtps://:hush@mail.example.org":        "User or Password is empty",
 		"smtp://localhost":                      "",
 		"smtp://[::1]:2525":                     "",
 		"smtps://user:hush@mail.example.org":    "",

@@ -119,6 +119,15 @@ func parseFlags(args []string) (config, error) {
 	if flags.NArg() > 0 {
 		return config{}, fmt.Errorf("unexpected argument %q", flags.Arg(0))
 	}
+	var needsMail error
+	flags.Visit(func(f *flag.Flag) {
+		if strings.HasPrefix(f.Name, "mail-") && values.mail == "" {
+			needsMail = fmt.Errorf("-%s needs -mail", f.Name)
+		}
+	})
+	if needsMail != nil {
+		return config{}, needsMail
+	}
 	return values.read()
 }
 

@@ -53,6 +53,8 @@ func TestWrongFlags(t *testing.T) {
 		{"mail to a host without TLS", []string{"-mail", "smtp://mail.example.org"}, "-mail: URL has the scheme smtp"},
 		{"mail to no server", []string{"-mail", "smtps://user:s3cret@"}, "-mail: URL cannot be read"},
 		{"delay of a day", []string{"-mail", "inbox", "-mail-delay", "24h"}, "-mail-delay"},
+		{"delay of no mail", []string{"-mail-delay", "1m"}, "-mail-delay needs -mail"},
+		{"repeat of no mail", []string{"-mail-repeat", "1h"}, "-mail-repeat needs -mail"},
 		{"unknown level", []string{"-log-level", "loud"}, "-log-level"},
 		{"level of zap only", []string{"-log-level", "fatal"}, "-log-level"},
 		{"slash in a password", []string{"-redis-mode", "standalone", "-redis", "redis://user:s3cret/x@host"}, "-redis"},

@@ -335,6 +335,7 @@ func TestEachCommandHasAUsage(t *testing.T) {
 func TestNoTableIsWiderThanATerminal(t *testing.T) {
 	t.Parallel()
 	now, host := time.Now(), "https://push-gateway-of-a-long-name.example.org:8443"
+	phone := namedPusher{"I0rGUzqbEPAr7oXUSnlEDg", "org.example.app.ios", "ABCDEFGHIJ", "Alice's telephone for work and for home"}
 	found := newReport()
 	for _, k := range []kind{
 		unreadableEvent, emptyEvent, unreadablePushers, pusherUnindexed, unreadablePushkey, holderUnused,
@@ -350,7 +351,7 @@ func TestNoTableIsWiderThanATerminal(t *testing.T) {
 		},
 		"queues show": func(w io.Writer) error {
 			return writeQueues(w, []shownQueue{{
-				Pusher: "I0rGUzqbEPAr7oXUSnlEDg", Gateway: host, State: stateHeld, Since: now.Add(-20 * time.Hour), Generation: 1763716975000000,
+				namedPusher: phone, Gateway: host, State: stateHeld, Since: now.Add(-20 * time.Hour), Generation: 1763716975000000,
 			}}, now)
 		},
 		"gateways": func(w io.Writer) error {
@@ -359,7 +360,7 @@ func TestNoTableIsWiderThanATerminal(t *testing.T) {
 			}}, now)
 		},
 		"send-test": func(w io.Writer) error {
-			return writeTestTable(w, []shownTest{{Pusher: "I0rGUzqbEPAr7oXUSnlEDg", Gateway: host, Why: "dial tcp 127.0.0.1:17404: dialguard: refused: prohibited IP address: 127.0.0.1 is not a permitted destination (denied by: 127.0.0.0/8)"}})
+			return writeTestTable(w, []shownTest{{namedPusher: phone, Gateway: host, Why: "dial tcp 127.0.0.1:17404: dialguard: refused: prohibited IP address: 127.0.0.1 is not a permitted destination (denied by: 127.0.0.0/8)"}})
 		},
 		"check": func(w io.Writer) error { return found.write(w, "standalone at 127.0.0.1:6379", "No problems.") },
 		"repair, dry": func(w io.Writer) error {

@@ -167,7 +167,7 @@ func queuesShowCommand() command {
 	return command{
 		name: "queues show", args: "USER",
 		summary: "shows what waits for a user's pushers, and why",
-		about: "Shows each pusher of a user by a digest: its gateway, the waiting notifications, since when they\n" +
+		about: "Shows each pusher of a user by a digest, its app and device: its gateway, the waiting notifications, since when they\n" +
 			"wait and it fails, the status of the last answer or why there was none (dns, tls, refused, timeout, blocked),\n" +
 			"the next try, and its generation, which changes when the pusher is set. Exit status 1: a pusher is\n" +
 			"late, so no host sends, or there is no such user.",
@@ -189,7 +189,7 @@ const (
 )
 
 type shownQueue struct {
-	Pusher        string    `json:"pusher"` // a digest
+	namedPusher
 	Gateway       string    `json:"gateway,omitempty"`
 	State         string    `json:"state"`
 	Notifications int       `json:"notifications"`
@@ -246,7 +246,7 @@ func (c *call) queuesOf(ctx context.Context, user mxid.UserID) ([]shownQueue, er
 		all = append(all, q)
 	}
 	for _, b := range backlogs {
-		q := shownQueue{Pusher: b.pusherID(), Gateway: b.gateway, State: stateGone}
+		q := shownQueue{namedPusher: namedPusher{Pusher: b.pusherID(), AppID: b.App}, Gateway: b.gateway, State: stateGone}
 		q.fill(b, gates)
 		all = append(all, q)
 	}
@@ -257,7 +257,7 @@ func (c *call) queuesOf(ctx context.Context, user mxid.UserID) ([]shownQueue, er
 }
 
 func newShownQueue(user mxid.UserID, p pusher.Pusher) shownQueue {
-	q := shownQueue{Pusher: delivery.PusherID(user, p.Key), State: stateWell, Generation: p.SetAt}
+	q := shownQueue{namedPusher: newNamedPusher(user, p), State: stateWell, Generation: p.SetAt}
 	gateway, ok := delivery.GatewayOf(user, p)
 	if q.Gateway = gateway; !ok {
 		q.State = stateOff
@@ -309,13 +309,13 @@ func writeQueues(w io.Writer, all []shownQueue, now time.Time) error {
 		if !q.Due.IsZero() {
 			next = max(0, q.Due.Sub(now)).Round(time.Second).String()
 		}
-		rows = append(rows, []string{
-			printable(q.Pusher), printable(cmp.Or(q.Gateway, "-")), q.State, strconv.Itoa(q.Notifications), ago(q.Oldest, now), ago(q.Since, now),
+		rows = append(rows, append(q.cells(),
+			printable(cmp.Or(q.Gateway, "-")), q.State, strconv.Itoa(q.Notifications), ago(q.Oldest, now), ago(q.Since, now),
 			printable(cmp.Or(q.Last, "-")), strconv.Itoa(q.Attempts), next, strconv.FormatInt(q.Generation, 10),
-		})
+		))
 	}
-	head := []string{"PUSHER", "GATEWAY", "STATE", "NOTIFICATIONS", "WAITING FOR", "FAILING FOR", "LAST", "ATTEMPTS", "NEXT TRY IN", "GENERATION"}
-	return writeTable(w, head, rows)
+	head := []string{"GATEWAY", "STATE", "NOTIFICATIONS", "WAITING FOR", "FAILING FOR", "LAST", "ATTEMPTS", "NEXT TRY IN", "GENERATION"}
+	return writeTable(w, slices.Concat(pusherColumns, head), rows)
 }
 
 // selectBacklogs returns what waits for a user, or for all users, at the gateways that -gateway names.

@@ -400,6 +400,47 @@ func TestSendTestMail(t *testing.T) {
 	}
 }
 
+// All commands name a pusher by the same digest, with its app and device beside it.
+func TestWhichPhoneGetsNothing(t *testing.T) {
+	t.Parallel()
+	d := onOne(t).deliver(8)
+	for name, device := range map[string]string{"Old phone": "OLD", "New phone": "NEW"} {
+		p := aPusher(device)
+		p.AppID, p.Device, p.DeviceDisplayName = "org.example.app", device, name
+		if err := d.service.Set(t.Context(), alice, p, pusher.KeepOthers); err != nil {
+			t.Fatal(err)
+		}
+	}
+	d.answers(func(pushkey string) (module.GatewayAnswer, error) {
+		if strings.HasSuffix(pushkey, "OLD") {
+			return module.GatewayAnswer{Status: http.StatusServiceUnavailable, RetryAfter: time.Hour}, nil
+		}
+		return takes(pushkey)
+	})
+	d.notify(alice)
+	var waits []shownQueue
+	d.until("the old phone waits", func() bool {
+		waits = slices.DeleteFunc(d.queues(alice), func(q shownQueue) bool { return q.State != stateWaits || q.Last != "503" })
+		return len(waits) == 1
+	})
+	d.stop()
+	want := namedPusher{delivery.PusherID(alice, pusher.Key{AppID: "org.example.app", Pushkey: secret + "OLD"}), "org.example.app", "OLD", "Old phone"}
+	if waits[0].namedPusher != want {
+		t.Errorf("got %+v", waits[0])
+	}
+	for _, args := range [][]string{{"show"}, {"queues", "show"}, {"send-test"}} {
+		r := d.ctl(append(args, string(alice))...)
+		for _, part := range []string{want.Pusher, "org.example.app", `OLD "Old phone"`} {
+			if !strings.Contains(r.stdout, part) {
+				t.Errorf("%s lacks %s: %s", args, part, r.stdout)
+			}
+		}
+		if strings.Contains(r.stdout, secret) {
+			t.Errorf("%s shows a pushkey", args)
+		}
+	}
+}
+
 // A mistyped name must not look like success.
 func TestUnknownUsersAndGatewaysAreNotFound(t *testing.T) {
 	t.Parallel()

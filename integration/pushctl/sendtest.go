@@ -30,7 +30,7 @@ func sendTestCommand() command {
 			"like a host, and shows the answers. With -mail, pushers of kind email get a test mail. It stores nothing and removes no rejected pusher. Exit status 1:\n" +
 			"a gateway did not accept it, or there is no such user or pusher.",
 		flags: func(f *flags) {
-			f.StringVar(&f.pusher, "pusher", "", "send to the pusher with this `DIGEST` only; queues show has it")
+			f.StringVar(&f.pusher, "pusher", "", "send to the pusher with this `DIGEST` only; show and queues show have it")
 			f.StringVar(&f.allowedPrefixes, "allowed-prefixes", "",
 				"the hosts' PusherPolicy.AllowedPrefixes: `PREFIXES` of addresses that are not public,\n"+
 					"separated by commas")
@@ -47,7 +47,7 @@ const mailPassword = "SMTP_PASSWORD"
 
 // shownTest is the answer of a pusher's gateway.
 type shownTest struct {
-	Pusher  string               `json:"pusher"` // a digest
+	namedPusher
 	Gateway string               `json:"gateway,omitempty"`
 	Status  int                  `json:"status"` // 0 without an answer
 	Outcome delivery.PostOutcome `json:"outcome,omitempty"`
@@ -122,7 +122,7 @@ type tester struct {
 }
 
 func (t tester) sendTo(ctx context.Context, user mxid.UserID, p pusher.Pusher) shownTest {
-	shown := shownTest{Pusher: delivery.PusherID(user, p.Key)}
+	shown := shownTest{namedPusher: newNamedPusher(user, p)}
 	r, err := t.send(ctx, user, p, pushfx.DefaultConfig().Delivery)
 	if err == nil {
 		shown.Gateway, shown.Status, shown.Outcome, shown.Took, err = r.Gateway, r.Status, r.Outcome, r.Took.Seconds(), r.Err
@@ -158,12 +158,12 @@ func writeTestTable(w io.Writer, all []shownTest) error {
 		if t.Status > 0 {
 			status = fmt.Sprint(t.Status)
 		}
-		rows = append(rows, []string{
-			t.Pusher, printable(cmp.Or(t.Gateway, "-")), status, cmp.Or(string(t.Outcome), "not sent"),
+		rows = append(rows, append(t.cells(),
+			printable(cmp.Or(t.Gateway, "-")), status, cmp.Or(string(t.Outcome), "not sent"),
 			duration(t.Took, time.Millisecond), printable(cmp.Or(t.Why, "-")),
-		})
+		))
 	}
-	return writeTable(w, []string{"PUSHER", "GATEWAY", "STATUS", "OUTCOME", "TOOK", "WHY"}, rows)
+	return writeTable(w, slices.Concat(pusherColumns, []string{"GATEWAY", "STATUS", "OUTCOME", "TOOK", "WHY"}), rows)
 }
 
 func readPrefixes(text string) (prefixes []netip.Prefix, err error) {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/pushfx/pushfx/module/delivery"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pusher"
 	"github.com/pushfx/pushfx/module/pushrule"
@@ -20,7 +22,7 @@ func showCommand() command {
 		name: "show", args: "USER",
 		summary: "shows a user's push rules and pushers",
 		about: "Shows a user's stored push rules, pushers and unread counts with their keys and problems. A digest\n" +
-			"stands for each pushkey, which is a credential. Of a pusher's data it shows the host of the URL. Exit\n" +
+			"names each pusher in all commands and in the hosts' log: pushkeys are credentials. Of a pusher's data it shows the host of the URL. Exit\n" +
 			"status 1: nothing is stored for the user.",
 		flags: func(f *flags) {
 			f.addDefaultRules()
@@ -71,16 +73,41 @@ type shownPushers struct {
 	Pushers []shownPusher `json:"pushers"`
 }
 
+// namedPusher is how all commands name a pusher, without its pushkey.
+type namedPusher struct {
+	Pusher     string `json:"pusher"` // see [delivery.PusherID]
+	AppID      string `json:"app_id,omitempty"`
+	Device     string `json:"device_id,omitempty"`
+	DeviceName string `json:"device_display_name,omitempty"`
+}
+
+func newNamedPusher(user mxid.UserID, p pusher.Pusher) namedPusher {
+	return namedPusher{delivery.PusherID(user, p.Key), p.AppID, p.Device, p.DeviceDisplayName}
+}
+
+// device returns the id and the name of the device.
+func (n namedPusher) device() string {
+	if n.Device+n.DeviceName == "" {
+		return "-"
+	}
+	return printable(strings.TrimSpace(n.Device + " " + strconv.Quote(n.DeviceName)))
+}
+
+// cells are the first columns of a table of pushers.
+func (n namedPusher) cells() []string {
+	return []string{printable(n.Pusher), printable(cmp.Or(n.AppID, "-")), n.device()}
+}
+
+var pusherColumns = []string{"PUSHER", "APP", "DEVICE"}
+
 type shownPusher struct {
-	AppID      string        `json:"app_id"`
-	Kind       pusher.Kind   `json:"kind"`
-	Digest     pusher.Digest `json:"pushkey_digest"`
-	Device     string        `json:"device_id"`
-	DeviceName string        `json:"device_display_name"`
-	Host       string        `json:"url_host"`
-	DataBytes  int           `json:"data_bytes"`
-	Claim      int64         `json:"claim"`
-	Taken      bool          `json:"taken"` // by another user: nobody sees this pusher
+	namedPusher
+	Kind      pusher.Kind `json:"kind"`
+	Entry     string      `json:"entry"` // the key of the pushkey's entry in the index
+	Host      string      `json:"url_host"`
+	DataBytes int         `json:"data_bytes"`
+	Claim     int64       `json:"claim"`
+	Taken     bool        `json:"taken"` // by another user: nobody sees this pusher
 }
 
 func (c *call) show(ctx context.Context) error {
@@ -179,7 +206,7 @@ func (c *call) shownPushers(ctx context.Context, v value) (shownPushers, error) 
 	for _, p := range h.Pushers.All() {
 		entry, _ := stored.ReadEntry(entries[p.Digest()]) // an unreadable entry takes nothing
 		s.Pushers = append(s.Pushers, shownPusher{
-			AppID: p.AppID, Kind: p.Kind, Digest: p.Digest(), Device: p.Device, DeviceName: p.DeviceDisplayName, Host: urlHost(p.Data), DataBytes: len(p.Data),
+			namedPusher: newNamedPusher(v.User, p), Kind: p.Kind, Entry: c.keys.Pushkey(p.Digest()), Host: urlHost(p.Data), DataBytes: len(p.Data),
 			Claim: p.Claim, Taken: !entry.Shows(v.User, p.Claim),
 		})
 	}
@@ -267,11 +294,12 @@ func (s shownPushers) write(w io.Writer) {
 	s.shownKeyed.write(w, "Pushers")
 	for i, p := range s.Pushers {
 		fmt.Fprintf(w, "  %s %d  %s\n", printable(string(p.Kind)), i+1, printable(p.AppID))
-		fmt.Fprintf(w, "    pushkey    digest %s, claim %d\n", p.Digest, p.Claim)
+		fmt.Fprintf(w, "    digest     %s\n", p.Pusher)
+		fmt.Fprintf(w, "    pushkey    %s, claim %d\n", printable(p.Entry), p.Claim)
 		if p.Taken {
 			fmt.Fprintln(w, "    taken      by another user, gets nothing")
 		}
-		fmt.Fprintf(w, "    device     %s\n", printable(p.Device+" "+strconv.Quote(p.DeviceName)))
+		fmt.Fprintf(w, "    device     %s\n", p.device())
 		fmt.Fprintf(w, "    data       %d bytes, URL host %s\n", p.DataBytes, printable(p.Host))
 	}
 	if len(s.Pushers) > 0 {

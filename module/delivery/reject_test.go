@@ -41,7 +41,7 @@ func TestARejectedPusherIsRemoved(t *testing.T) {
 		if len(w.removed) != 1 || w.queue.Waiting() != 0 || len(w.all()) != 1 {
 			t.Errorf("removed %v, %d are left, %d posts", w.removed, w.queue.Waiting(), len(w.all()))
 		}
-		if want := (RejectedError{name1, PusherID(name1, pusher.Key{AppID: "app", Pushkey: "key"}), "https://gw:443"}); !slices.Equal(w.rejected, []RejectedError{want}) {
+		if want := (RejectedError{name1, PusherID(name1, pusher.Key{AppID: "app", Pushkey: "key"}), "app", "", "https://gw:443"}); !slices.Equal(w.rejected, []RejectedError{want}) {
 			t.Errorf("reported %v, want %v", w.rejected, want)
 		}
 		w.set(name1, "key", "gw")

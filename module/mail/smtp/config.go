@@ -97,6 +97,9 @@ func (c Config) read() (s server, err error) {
 	if s.password, _ = u.User.Password(); c.Password != "" {
 		s.password = c.Password
 	}
+	if (s.user == "") != (s.password == "") {
+		refuse("User or Password is empty, want both or none")
+	}
 	if s.from, err = mail.ParseAddress(c.From); err != nil {
 		refuse("From is %q, want an address such as Example Chat <push@example.org>", c.From)
 	}

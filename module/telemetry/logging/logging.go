@@ -54,11 +54,12 @@ func fields(problem observe.Problem, err error) []zap.Field {
 			zap.Int("failures", late.Attempts), zap.String("last", late.Last)}
 	case errors.As(err, &removed):
 		return []zap.Field{zap.String("user_id", string(removed.User)), zap.String("pusher", delivery.PusherID(removed.User, removed.Key)),
-			zap.String("device_id", removed.Device)}
+			zap.String("app_id", removed.Key.AppID), zap.String("device_id", removed.Device)}
 	case errors.As(err, &setting):
 		return []zap.Field{zap.String("option", setting.Option), zap.String("why", setting.String()), zap.String("redis", setting.Address)}
 	case errors.As(err, &rejected):
-		return []zap.Field{zap.String("user_id", string(rejected.User)), zap.String("pusher", rejected.Pusher), zap.String("gateway", rejected.Gateway)}
+		return []zap.Field{zap.String("user_id", string(rejected.User)), zap.String("pusher", rejected.Pusher),
+			zap.String("app_id", rejected.App), zap.String("device_id", rejected.Device), zap.String("gateway", rejected.Gateway)}
 	case problem == observe.NoDurability:
 		return []zap.Field{zap.String("why", err.Error())}
 	}
