@@ -705,7 +705,7 @@ func TestThePageSaysWhenListsAreCompacted(t *testing.T) {
 		t.Errorf("README.md does not say %q", want)
 	}
 	for length, want := range map[int]bool{fewOps: false, MaxOps + 1: true, stuckOps: true} {
-		if isDue(length) != want {
+		if isCompactedAt(length) != want {
 			t.Errorf("a list of %d operations is compacted: %t", length, !want)
 		}
 	}
