@@ -2,6 +2,7 @@ package pushfx_test
 
 import (
 	"context"
+	"errors"
 	"log"
 	"maps"
 	"net"
@@ -20,6 +21,7 @@ import (
 	"github.com/pushfx/pushfx"
 	"github.com/pushfx/pushfx/handlers"
 	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/match"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pushrule"
 )
@@ -62,6 +64,14 @@ func requireUser(next echo.HandlerFunc) echo.HandlerFunc {
 		c.SetRequest(c.Request().WithContext(handlers.WithRequester(c.Request().Context(), who)))
 		return next(c)
 	}
+}
+
+// What a host calls for each new event, from its outbox.
+func newEvent(ctx context.Context, push *pushfx.Push, at module.Place, e module.Event, members []match.Member) error {
+	decisions, undecided := push.Notifier.Decide(ctx, e, members) // by the push rules of each member
+	uncounted := push.Unread.Add(ctx, at, decisions)              // unread counts, for /sync
+	unsent := push.Notifier.Notify(ctx, e, decisions)             // to phones, whichever host sends it
+	return errors.Join(undecided, uncounted, unsent)              // names the users to repeat this for
 }
 
 // A host without fx and echo.

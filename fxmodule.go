@@ -386,7 +386,8 @@ var Module = fx.Module("push",
 // Delivery adds a [module.Notifier], which sends notifications, to a host with [Module].
 // A [module.Unread] and a [module.Attention] are optional. The host may replace or wrap
 // the [module.Notifier], the [module.Gateway], the [module.DeliveryQueue], the [module.Mailer] and the
-// [module.MailComposer]. Both of mail are nil without Config.SMTP.
+// [module.MailComposer]. The Mailer is nil if Config.SMTP.URL is empty, the
+// MailComposer if Config.Mail.Key is empty, too.
 var Delivery = fx.Module("push_delivery", once("pushfx.Delivery"), besideModule("pushfx.Delivery"), fx.Provide(
 	(*builder).deliveryQueue,
 	(*builder).gateway,

@@ -1,8 +1,10 @@
 package pushfx_test
 
 import (
+	"context"
 	"net"
 	"net/http"
+	"slices"
 	"testing"
 
 	"github.com/labstack/echo/v4"
@@ -10,6 +12,10 @@ import (
 	"go.uber.org/fx"
 	"go.uber.org/fx/fxtest"
 
+	"github.com/pushfx/pushfx"
+	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/match"
+	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/redisclient"
 )
 
@@ -36,6 +42,33 @@ func TestTheHostOfThePageListensAtTheStart(t *testing.T) {
 	e = echo.New()
 	if host().Start(t.Context()) == nil {
 		t.Error("the host starts on a port in use")
+	}
+}
+
+type (
+	stubNotifier struct{ module.Notifier }
+	stubUnread   struct{ module.UnreadService }
+)
+
+func (stubNotifier) Decide(context.Context, module.Event, []match.Member) (module.Decisions, error) {
+	return nil, &module.LeftError{Users: []mxid.UserID{"@undecided:x"}}
+}
+
+func (stubNotifier) Notify(context.Context, module.Event, module.Decisions) error {
+	return &module.LeftError{Users: []mxid.UserID{"@unsent:x"}}
+}
+
+func (stubUnread) Add(context.Context, module.Place, module.Decisions) error {
+	return &module.LeftError{Users: []mxid.UserID{"@uncounted:x"}}
+}
+
+// The first call of the README names all users to repeat it for.
+func TestTheCallOfThePageNamesTheUsersThatAreLeft(t *testing.T) {
+	t.Parallel()
+	push := &pushfx.Push{Notifier: stubNotifier{}, Unread: stubUnread{}}
+	left, all := module.Left(newEvent(t.Context(), push, module.Place{}, module.Event{}, nil))
+	if slices.Sort(left); all || !slices.Equal(left, []mxid.UserID{"@uncounted:x", "@undecided:x", "@unsent:x"}) {
+		t.Errorf("left are %v, all: %t", left, all)
 	}
 }
 

@@ -3,13 +3,23 @@ package integration
 import (
 	"context"
 	"encoding/json"
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/labstack/echo/v4"
+	"go.uber.org/fx"
+
+	"github.com/pushfx/pushfx"
+	"github.com/pushfx/pushfx/module"
 )
 
-// surface lists every shape of path below the two prefixes with its allowed methods, or none.
-var surface = []struct{ path, allow string }{
+type pathShape struct{ path, allow string }
+
+// surface lists every shape of path below the two prefixes with its allowed methods, or none. USER stands for the
+// user who asks.
+var surface = []pathShape{
 	{"/pushrules", "GET, OPTIONS"},
 	{"/pushrules/", "GET, OPTIONS"},
 	{"/pushrules/global", "GET, OPTIONS"},
@@ -24,6 +34,10 @@ var surface = []struct{ path, allow string }{
 	{"/pushrules/device/override/a", "GET, OPTIONS"},
 	{"/pushers", "GET, OPTIONS"},
 	{"/pushers/set", "POST, OPTIONS"},
+	{"/pushers/unsubscribe", "GET, POST, OPTIONS"},
+	{"/notifications", "GET, OPTIONS"},
+	{"/user/USER/account_data/m.push_rules", "DELETE, GET, PUT, OPTIONS"},
+	{"/user/USER/rooms/!r:x/account_data/m.push_rules", "DELETE, GET, PUT, OPTIONS"},
 
 	{"/pushrules/device", ""},
 	{"/pushrules/device/", ""},
@@ -54,15 +68,24 @@ var surface = []struct{ path, allow string }{
 
 func TestEveryMethodOnEveryPath(t *testing.T) {
 	t.Parallel()
-	s := newService(t)
+	var push *pushfx.Push
+	s, routes := newWholeService(t, fx.Populate(&push))
 	methods := []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "FOO"}
 	for _, shape := range surface {
 		t.Run(shape.path, func(t *testing.T) {
+			contentType, isValid, methods := "application/json", isAnswer, methods
+			if shape.path == "/pushers/unsubscribe" { // a page; unknown methods get the 404 of the paths below /pushers
+				contentType, isValid, methods = "text/html; charset=UTF-8", func(answer) bool { return true }, methods[:len(methods)-1]
+			}
 			onBothPrefixes(t, func(t *testing.T, prefix string) {
 				for _, method := range methods {
 					c := s.owner(t, prefix)
+					path := strings.Replace(shape.path, "USER", c.user, 1)
 					served := slices.Contains(strings.Split(shape.allow, ", "), method)
-					got := c.send(method+" "+shape.path, "")
+					if shape.allow != "" && !push.Owns(httptest.NewRequest(method, prefix+path, nil)) {
+						t.Errorf("%s is not owned", method)
+					}
+					got := c.send(method+" "+path, "")
 					switch {
 					case shape.allow == "":
 						c.wantRefusal(method, got, unrecognized)
@@ -72,7 +95,7 @@ func TestEveryMethodOnEveryPath(t *testing.T) {
 						}
 					case !served:
 						c.wantRefusal(method, got, methodNotAllowed)
-					case got.status >= 500 || got.header.Get("Content-Type") != "application/json" || !isAnswer(got):
+					case got.status >= 500 || got.header.Get("Content-Type") != contentType || !isValid(got):
 						t.Errorf("%s: got %s", method, got)
 					}
 					if allow := got.header.Get("Allow"); !served && allow != shape.allow || served && method != "OPTIONS" && allow != "" {
@@ -82,6 +105,41 @@ func TestEveryMethodOnEveryPath(t *testing.T) {
 			})
 		})
 	}
+	for _, path := range routes.notIn(surface) {
+		t.Errorf("surface has no path of the route %s", path)
+	}
+}
+
+// newWholeService starts a service with every route group.
+func newWholeService(t *testing.T, options ...fx.Option) (*apiService, routeTable) {
+	t.Helper()
+	var routes routeTable
+	return newService(t, append(options, pushfx.Delivery, pushfx.Unread, fx.Populate(&routes.Echo),
+		fx.Provide(func() module.NotifiedEvents { return roomEvents{} }),
+		fx.Decorate((&postOffice{address: "127.0.0.1:1"}).withMail))...), routes
+}
+
+// routeTable has the routes of a service.
+type routeTable struct{ *echo.Echo }
+
+// notIn returns the routes that serve no listed path.
+func (r routeTable) notIn(list []pathShape) (missing []string) {
+	asked := map[string]bool{}
+	for _, shape := range list {
+		for method := range strings.SplitSeq(strings.TrimSuffix(shape.allow, ", OPTIONS"), ", ") {
+			for _, prefix := range []string{r0, v3} {
+				c := r.NewContext(nil, nil)
+				r.Router().Find(method, prefix+shape.path, c)
+				asked[c.Path()] = true
+			}
+		}
+	}
+	for _, route := range r.Routes() {
+		if !asked[route.Path] && !strings.HasSuffix(route.Path, "*") && !slices.Contains(missing, route.Path) {
+			missing = append(missing, route.Path)
+		}
+	}
+	return missing
 }
 
 func (c *caller) wantRefusal(method string, got answer, want string) {

@@ -30,6 +30,27 @@ func atOnce(do func(writer int)) {
 	group.Wait()
 }
 
+// Two hosts change the rules of one user at the same time.
+func TestManyWritersKeepEveryChange(t *testing.T) {
+	t.Parallel()
+	eachRedis(t, func(t *testing.T, newClient func(*testing.T) redis.UniversalClient) {
+		hosts := []*host{startHost(t, newClient(t)), startHost(t, newClient(t))}
+		hosts[0].do(alice, http.MethodGet, v3+"/pushrules/", "")
+		atOnce(func(writer int) {
+			path := fmt.Sprintf("%s/pushrules/global/room/writer%d", v3, writer)
+			if a := hosts[writer%2].do(alice, http.MethodPut, path, `{"actions":[]}`); a.status != http.StatusOK {
+				t.Errorf("writer %d: %d %s", writer, a.status, a.body)
+			}
+		})
+		rules := hosts[1].do(alice, http.MethodGet, v3+"/pushrules/", "").body
+		kept := strings.Count(rules, `"rule_id":"writer`)
+		t.Logf("kept %d of %d changes of one user's rules at once", kept, writers)
+		if kept != writers {
+			t.Error("changes are lost")
+		}
+	})
+}
+
 // room is what is left below a limit for many writers.
 const room = 5
 

@@ -128,6 +128,36 @@ func goFilesOfThePages(t *testing.T) (files []string) {
 	return files
 }
 
+// The README has each interface that a host may replace, and the host developer's page each file with one.
+func TestThePagesListTheInterfacesOfTheModule(t *testing.T) {
+	t.Parallel()
+	all, interfaces := pages(t), 0
+	paths, err := filepath.Glob("../module/*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range paths {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, found := range declaredInterface.FindAllStringSubmatch(string(text), -1) {
+			interfaces++
+			if !strings.Contains(all["../README.md"], "`"+found[1]+"`") {
+				t.Errorf("README.md does not name %s", found[1])
+			}
+			if file := filepath.Base(path); !strings.Contains(all["../module/README.md"], "]("+file+")") {
+				t.Errorf("module/README.md does not link to %s, which has %s", file, found[1])
+			}
+		}
+	}
+	if interfaces < 20 {
+		t.Errorf("found only %d interfaces", interfaces)
+	}
+}
+
+var declaredInterface = regexp.MustCompile(`(?m)^type ([A-Z]\w*) interface`)
+
 // flat replaces each spacing in Go code by one space.
 func flat(code string) string { return anySpace.ReplaceAllString(code, " ") }
 

@@ -16,7 +16,7 @@ import (
 
 // promised are the packages under semantic versioning.
 var promised = []string{
-	"pushfx", "handlers", "module", "module/delivery", "module/delivery/queuetest", "module/fault", "module/match",
+	"pushfx", "handlers", "module", "module/delivery", "module/fault", "module/match",
 	"module/mxid", "module/observe", "module/pusher", "module/pushrule", "module/storetest", "pusherstore", "rulestore",
 }
 

@@ -1,6 +1,6 @@
 // Package module is the registry of the interfaces that a host may implement, wrap or
 // replace: registry.go and import.go for push rules and pushers, notifier.go for delivery,
-// unread.go for unread counts. It has their types and errors, too. Package service
+// mail.go for mails, unread.go for unread counts. It has their types and errors, too. Package service
 // implements the services, and package feed the SyncService.
 //
 //	handlers ── RuleService ──── RuleStore         (rulestore: Redis)
@@ -178,9 +178,9 @@ type PushkeyIndex interface {
 	LoadMany(ctx context.Context, keys []pusher.Digest) map[pusher.Digest]Result[pusher.Entry]
 
 	// Update atomically replaces the entry with the result of edit, and returns it; see
-	// [RuleStore.Update]. It reports a [PusherChange] of each user who loses the
-	// pushkey to another ([pusher.Entry.Lost]) to the watchers of the pushers. An entry that [pusher.Entry.IsOver] may go
-	// after ten minutes.
+	// [RuleStore.Update]. The watchers of the store of pushers get a
+	// [PusherChange] of each user who loses the pushkey to another ([pusher.Entry.Lost]). An
+	// entry for which [pusher.Entry.IsOver] is true may go after ten minutes without a change.
 	Update(ctx context.Context, key pusher.Digest, edit func(*pusher.Entry) error) (pusher.Entry, error)
 }
 
@@ -326,7 +326,7 @@ type HostService interface {
 	RemovePusher(ctx context.Context, user mxid.UserID, key pusher.Key, setAt int64) error
 
 	// Unsubscribe removes the pusher of kind email that the token of a mail's link names, if it
-	// is still set. The route group of pushers calls it. A token that is not valid, or older than
+	// is still set. The page behind the link calls it. A token that is not valid, or older than
 	// a year, gets [fault.InvalidParam].
 	Unsubscribe(ctx context.Context, token string) error
 

@@ -1,5 +1,5 @@
 // Command bench compares the demo host and delivery with bare programs that do only the
-// necessary work:
+// necessary work.
 //
 //	go run ./integration/bench speed    # with an echo and go-redis host
 //	go run ./integration/bench delivery # with an HTTP client

@@ -32,9 +32,9 @@ type Config struct {
 	// 2,048.
 	MaxInFlight int
 
-	// MaxPerGateway bounds the requests in flight to a gateway, for one app. Requests that
-	// take four times as long as the gateway's answers do not count; there may be as many
-	// again. At least 4; default 256.
+	// MaxPerGateway bounds the requests in flight to a gateway for one app. A request that takes
+	// four times as long as the gateway's answers counts separately, as slow; the slow requests
+	// have the same bound. At least 4; default 256.
 	MaxPerGateway int
 
 	// RequestTimeout bounds the wait for an answer. Sygnal retries for 30 s, and after

@@ -2,6 +2,7 @@ package delivery
 
 import (
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -153,4 +154,20 @@ func TestALongLogIsCut(t *testing.T) {
 		w.answer("gw", always(200))
 		w.wait(time.Minute, func() bool { return w.queue.Waiting() == 0 })
 	})
+}
+
+func TestThePageHasTheBoundsOfTheCode(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		fmt.Sprintf("for %d ms at most, before a mail %.0f s", beforeFor.Milliseconds(), askMail.Seconds()),
+		fmt.Sprintf("more than `MaxBacklog` (%d) and a fifth wait for a pusher", DefaultConfig().MaxBacklog),
+	} {
+		if !strings.Contains(strings.Join(strings.Fields(string(page)), " "), want) {
+			t.Errorf("README.md does not say %q", want)
+		}
+	}
 }

@@ -1,6 +1,6 @@
-// Package feed watches the stores for changes, notifies listeners and waiting syncs of
-// them, and keeps what a host has read of its users until it changes. Only [Config] and the
-// promised packages' use of [Feed] are under semantic versioning.
+// Package feed watches the stores for changes of rules and pushers; its API may change at any
+// time, except [Config] and [Feed]. After a change it calls the listeners, wakes the user's
+// waiting syncs, and forgets what the host has cached of the user.
 package feed
 
 import (

@@ -102,12 +102,15 @@ func (w *bulkWorker) evaluate(ctx context.Context, members []Member, results []R
 	}
 }
 
+// resultFor returns the result of a member's rules. Members with the same shared set are
+// often next to each other, so the worker keeps the first result of the last set. If no
+// condition of that result is about the member, the result is valid for all members.
 func (w *bulkWorker) resultFor(m *Member) Result {
 	if m.Rules.shared {
 		if m.Rules != w.last {
 			w.last, w.found = m.Rules, w.results[m.Rules]
 		}
-		if w.found != nil && len(w.found.notes) == 0 { // no condition is about the member
+		if isForAll := w.found != nil && len(w.found.notes) == 0; isForAll {
 			return w.found.result
 		}
 	}

@@ -87,9 +87,9 @@ func ReadPower(create, levels string, sender mxid.UserID) (*Power, error) {
 	return readPower(create, levels, sender, (*Event).roomVersion)
 }
 
-// ReadPowerAs is [ReadPower] for a room whose version the specification lacks: version
-// is the version of the specification with the same power levels and creators. A version
-// below 1 is read as the newest.
+// ReadPowerAs is [ReadPower] for a room with a version that the specification does not
+// define. The caller names the defined version with the same rules about power levels and
+// creators. A version below 1 means the newest.
 func ReadPowerAs(create, levels string, sender mxid.UserID, version int) (*Power, error) {
 	return readPower(create, levels, sender, func(*Event) int { return orNewest(version) })
 }

@@ -2,6 +2,7 @@ package pusher_test
 
 import (
 	"reflect"
+	"slices"
 	"testing"
 
 	"github.com/pushfx/pushfx/module/pusher"
@@ -142,10 +143,54 @@ func FuzzReadStored(f *testing.F) {
 	})
 }
 
-func TestEqualComparesEveryField(t *testing.T) {
+// fullPusher has a value in each field.
+func fullPusher() pusher.Pusher {
 	full := claimed(7, 9)
 	full.Extra = []pusher.Member{{Name: "x", Value: "1"}}
 	full.Device, full.Created = "DEV", 5
+	return full
+}
+
+// Each field is in the stored form, in the form for clients and in the comparisons, unless serverFields has it.
+func TestEveryFieldIsStoredShownAndCompared(t *testing.T) {
+	serverFields := []string{"Device", "Created", "Claim", "SetAt"} // clients neither see nor set them
+	full := fullPusher()
+	stored, shown := string(full.AppendStored(nil)), string(full.AppendJSON(nil))
+	switched := full
+	switched.Extra = append([]pusher.Member{{Name: "enabled", Value: "false"}}, full.Extra...)
+	for _, field := range reflect.VisibleFields(reflect.TypeOf(full)) {
+		if field.Anonymous {
+			continue // its fields follow
+		}
+		without := full
+		reflect.ValueOf(&without).Elem().FieldByIndex(field.Index).SetZero()
+		if string(without.AppendStored(nil)) == stored {
+			t.Errorf("the stored form lacks the field %s, or fullPusher does", field.Name)
+		}
+		isServers := slices.Contains(serverFields, field.Name)
+		if isShown := string(without.AppendJSON(nil)) != shown; isShown == isServers {
+			t.Errorf("clients see the field %s: %t", field.Name, isShown)
+		}
+		if without.DiffersOnlyInEnabled(switched) != isServers {
+			t.Errorf("DiffersOnlyInEnabled ignores the field %s: %t", field.Name, !isServers)
+		}
+	}
+	if got, err := pusher.ReadStored(stored); err != nil || !got.Equal(full) {
+		t.Errorf("read back as %+v, %v", got, err)
+	}
+	change, err := read(shown)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := *change.Pusher
+	got.Device, got.Created, got.Claim, got.SetAt = full.Device, full.Created, full.Claim, full.SetAt
+	if !got.Equal(full) {
+		t.Errorf("set by a client as %+v", got)
+	}
+}
+
+func TestEqualComparesEveryField(t *testing.T) {
+	full := fullPusher()
 	same := full
 	same.Extra = []pusher.Member{{Name: "x", Value: "1"}}
 	if !full.Equal(same) {

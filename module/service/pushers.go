@@ -287,10 +287,13 @@ func (s *pusherService) removeLoggedOut(ctx context.Context, user mxid.UserID, m
 	return err
 }
 
-// remove removes a user's matching pushers. Their user stops holding the pushkeys first: an
-// entry may know too many users, but never too few. An entry that cannot be changed keeps no
-// pusher: who logs out gets no notifications, even while the master of a pushkey is away.
-// Then the entry has a holder without a pusher.
+// remove removes a user's matching pushers. It first makes the user a loser of their
+// pushkeys, then removes the stored pushers, then removes the loser from the entries: an entry
+// may know a user without a pusher, but never lack a user with one. A set of the same pusher in
+// between is brought in line with the entries at the end.
+//
+// Errors of entries are ignored. A device that is logged out gets no notifications even while
+// the master of a pushkey is away; the entry then keeps a holder without a pusher.
 func (s *pusherService) remove(ctx context.Context, user mxid.UserID, match func(pusher.Pusher) bool) ([]pusher.Pusher, error) {
 	list, err := s.store.Load(ctx, user)
 	if err != nil {
@@ -300,9 +303,9 @@ func (s *pusherService) remove(ctx context.Context, user mxid.UserID, match func
 	if len(going) == 0 {
 		return nil, nil
 	}
-	left := make([][]pusher.Holder, len(going))
+	losers := make([][]pusher.Holder, len(going))
 	for i, p := range going {
-		left[i], _ = s.pushkeys.release(ctx, user, p, releasing(user, p))
+		losers[i], _ = s.pushkeys.release(ctx, user, p, releasing(user, p))
 	}
 	var stay []pusher.Pusher // set again with the same claim by another device
 	removed, err := s.drop(ctx, user, func(p pusher.Pusher) bool {
@@ -316,7 +319,7 @@ func (s *pusherService) remove(ctx context.Context, user mxid.UserID, match func
 		return nil, err
 	}
 	for i, p := range going {
-		_ = s.pushkeys.forget(ctx, p.Digest(), left[i])
+		_ = s.pushkeys.forget(ctx, p.Digest(), losers[i])
 	}
 	for _, p := range removed {
 		if !hasClaim(going, p) { // set again meanwhile

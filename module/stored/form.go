@@ -10,7 +10,7 @@ const formMember = "form" // of a revision
 // formOfRevision returns the form that a revision names. Found is false for form 1.
 func formOfRevision(text string) (form string, found bool) { return member(text, formMember) }
 
-// formOfValue returns the form of an event or of claims. Found is false for form 1.
+// formOfValue returns the form of an event of push rules, or of a pushkey's entry. Found is false for form 1.
 func formOfValue(text string) (form string, found bool) {
 	revision, _ := member(text, revisionMember)
 	return formOfRevision(revision)

@@ -1,4 +1,4 @@
-// Package storetest tests the contracts of the module's stores on any implementation:
+// Package storetest tests the contracts of the module's stores on any implementation.
 //
 //	func TestStore(t *testing.T) {
 //		database := newDatabase(t)

@@ -29,16 +29,17 @@ const (
 	idleTime = 7 * 24 * time.Hour
 )
 
-// isDue reports whether a list of this length is compacted after an append. Chance
-// spreads the work, because the lists of a room's members grow together.
-func isDue(length int) bool {
+// isCompactedAt reports whether an append compacts a list that now has this length. The
+// lists of a room's members grow together: without the random choice, the service would
+// compact all of them after the same event.
+func isCompactedAt(length int) bool {
 	switch {
 	case length <= fewOps:
 		return false
-	case length <= MaxOps, length > stuckOps:
-		return rand.IntN(fewOps) == 0
+	case length > MaxOps && length <= stuckOps:
+		return true
 	}
-	return true
+	return rand.IntN(fewOps) == 0
 }
 
 // compactUsers loads and compacts lists. It leaves unreadable lists alone. A failure

@@ -201,7 +201,7 @@ func (s *Service) append(ctx context.Context, texts []module.UserText) []error {
 		if length.Value > MaxOps {
 			long++
 		}
-		if isDue(length.Value) {
+		if isCompactedAt(length.Value) {
 			due = append(due, texts[i].User)
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -689,5 +690,23 @@ func TestAddNamesTheUsersWhoAreLeft(t *testing.T) {
 	}
 	if counts, err := s.Rooms(t.Context(), "@away:x"); err != nil || counts["!r:x"].Sum().Notifications != 1 {
 		t.Errorf("got %v, %v", counts, err)
+	}
+}
+
+func TestThePageSaysWhenListsAreCompacted(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := fmt.Sprintf("always if it has %d to 1,%03d operations, and otherwise with a chance of 1 in %d if it has more than %d;",
+		MaxOps+1, stuckOps%1000, fewOps, fewOps)
+	if !strings.Contains(strings.Join(strings.Fields(string(page)), " "), want) {
+		t.Errorf("README.md does not say %q", want)
+	}
+	for length, want := range map[int]bool{fewOps: false, MaxOps + 1: true, stuckOps: true} {
+		if isCompactedAt(length) != want {
+			t.Errorf("a list of %d operations is compacted: %t", length, !want)
+		}
 	}
 }

@@ -1,5 +1,5 @@
 // Package queuetest has the contract of [module.DeliveryQueue] as tests for any
-// implementation:
+// implementation; its API may change at any time.
 //
 //	func TestQueue(t *testing.T) {
 //		database := newDatabase(t)

@@ -18,8 +18,8 @@ import (
 	"github.com/pushfx/pushfx/module/redisclient"
 )
 
-// listing is where a user is listed at a gate, as a call of the host knows it. The claims of
-// the call share it.
+// listing is the entry of a user at a gate in the index, as one call has read or written it.
+// All claims of the call share it.
 type listing struct {
 	user mxid.UserID
 	gate string

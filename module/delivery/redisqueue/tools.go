@@ -18,7 +18,7 @@ import (
 // number64 is the text of a number.
 func number64(n int64) string { return strconv.FormatInt(n, 10) }
 
-// State is a pusher's place in a log, with what the log says of its gate.
+// State is what the log of a user says of a pusher.
 type State struct {
 	stored.PusherState
 	Pusher string

@@ -188,7 +188,7 @@ func (m *Metrics) Delivery(stats func() delivery.Stats) []prometheus.Collector {
 		func(s delivery.Stats) float64 { return float64(s.Slow) })
 	gauge("late_seconds", "How long the user that is due the longest has been due. It grows while this host cannot look.",
 		func(s delivery.Stats) float64 { return s.Late.Seconds() })
-	gauge("waiting", "Notifications in the queue, counted for each pusher, due or not. All hosts show the whole queue.",
+	gauge("waiting", "Notifications in the queue, counted for each pusher, due or not. One host shows the whole queue, the others 0.",
 		func(s delivery.Stats) float64 { return float64(s.Waiting) })
 	gauge("oldest_seconds", "For how long notifications of three users have waited at a gateway. It grows while this host cannot read the queue.",
 		func(s delivery.Stats) float64 { return s.Oldest.Seconds() })

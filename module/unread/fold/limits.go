@@ -121,7 +121,10 @@ func keepMost[K cmp.Ordered, V any](entries map[K]V, limit int, compare func(a, 
 	}
 }
 
-// keep omits all but some notifications.
+// keep keeps the most important notifications, up to limit, and only counts the others. The
+// order of importance: invites; the newest of the main timeline, up to a quarter of the
+// limit; highlights; the newest of each thread, up to a twentieth of the limit; all others.
+// Within each rank, the newest come first.
 func (r *Room) keep(limit int) {
 	type ranked struct {
 		rank int
