@@ -12,20 +12,20 @@ import (
 // module's implementation; a host may wrap or replace it. Without an [UnreadService] nothing
 // is counted.
 type EventService interface {
-	// HandOver hands an event over. Rest is nil at the first try, and then what the last try
-	// has returned: a repetition does only this. If nothing is left, the returned Rest is nil,
-	// and the host removes the event from its outbox. Otherwise the host stores the Rest, and
-	// any host repeats the call later. Without a stored Rest, as after a crash, it is repeated
-	// with nil, or with an older Rest, and has the same result. Two hosts may call it at once.
-	// Do not repeat it for an event that was redacted meanwhile: after Forget, an event can
-	// count again.
+	// HandOver hands an event over. Rest is empty at the first try, and then what the last try
+	// has returned: a repetition does only this. If nothing is left, the returned Rest is
+	// empty, and the host removes the event from its outbox. Otherwise the host stores the
+	// Rest, and any host repeats the call later. After a crash it is repeated with the Rest
+	// that was stored last, with the same result. Two hosts may call it at once. Do not
+	// repeat it for an event that was redacted meanwhile: after Forget, an event can count
+	// again.
 	//
 	// Shown says which users may see the event from now on. It is called at the first try
 	// alone, in one goroutine, before HandOver returns, with each user of the event once:
 	// Members, Others, Sender and Changed. It is called when the counts of the users are
 	// stored, or after a second without them, or if they cannot be stored now. Then syncs show
-	// the event without its count, until a repetition has stored it. A try with a nil Rest
-	// after a crash calls it again. Shown may be nil.
+	// the event without its count, until a repetition has stored it. After a crash, a try
+	// with an empty Rest calls it again. Shown may be nil.
 	//
 	// HandOver waits neither longer than a second for counts before it notifies, nor for users
 	// whose storage is away. It returns when all that it began has ended, within the timeouts
@@ -50,8 +50,8 @@ type NewEvent struct {
 	Sender mxid.UserID
 
 	// Members are the users whose push rules decide; see module/delivery/README.md, "Whom to
-	// give to HandOver". At a repetition they are the present members: nobody else is
-	// notified or counted, and users who are not in the Rest are not, either.
+	// give". They were members at the event. At a repetition, pass those who still are: a user
+	// who has left the room, or began to ignore the sender, gets nothing more.
 	Members []match.Member
 
 	// Others see the event without being notified, such as members who ignore the sender.
@@ -62,8 +62,8 @@ type NewEvent struct {
 	Changed mxid.UserID
 }
 
-// Rest is what is left of an event after [EventService.HandOver]: for which users, and
-// which of its steps. It is JSON, and at most as large as the ids of the event's users. The
-// host stores it as it is. This version and the next one read it on any host. Nil, and an
-// empty Rest, mean that no host has begun.
-type Rest []byte
+// Rest is what is left of an event after [EventService.HandOver]: which of its steps, for
+// which users. It is JSON, and hardly longer than the ids of the event's users. The host
+// stores it as it is. This version and the next one read it, on any host. It is empty before
+// the first try, and when nothing is left.
+type Rest string
