@@ -119,8 +119,7 @@ func roomOf(event string) (room string) {
 }
 
 // run makes the calls, and returns when they have ended. The context of a call has no shorter
-// deadline: a call for many users passes over a storage that does not answer, and needs its
-// own time to find that out.
+// deadline: a count that is stored after the patience needs no repetition.
 func (h *handover) run(ctx context.Context, e module.NewEvent, shown func(users []mxid.UserID)) {
 	waiting, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
