@@ -32,6 +32,7 @@ import (
 	"github.com/pushfx/pushfx/module/delivery/dialguard"
 	"github.com/pushfx/pushfx/module/delivery/redisqueue"
 	"github.com/pushfx/pushfx/module/feed"
+	"github.com/pushfx/pushfx/module/handover"
 	"github.com/pushfx/pushfx/module/mail"
 	"github.com/pushfx/pushfx/module/mail/smtp"
 	"github.com/pushfx/pushfx/module/match"
@@ -163,6 +164,10 @@ type Push struct {
 	Host    module.HostService   // calls for the host's own code
 	Sync    module.SyncService   // the push rules part of /sync
 	Health  module.Health        // for the readiness probe
+
+	// Events hands new events over. Without [Delivery] or [Options.Delivery] its calls fail, and
+	// all of the event is left; without unread counts nothing is counted.
+	Events module.EventService
 
 	// Notifier sends notifications. Its calls fail without [Delivery] or [Options.Delivery].
 	Notifier module.Notifier
@@ -377,13 +382,15 @@ var Module = fx.Module("push",
 		fx.Annotate(func(own ownGroups) []handlers.RouteGroup { return own }, fx.ResultTags(`group:"push.route_groups,flatten"`)),
 		fx.Annotate(notifierOf, fx.ParamTags(`optional:"true"`)),
 		fx.Annotate(unreadOf, fx.ParamTags(`optional:"true"`)),
+		fx.Annotate(eventsOf, fx.ParamTags("", `optional:"true"`)),
 		(*builder).push,
 	),
 	fx.Decorate(func(log *zap.Logger) *zap.Logger { return log.Named("push") }),
 	fx.Invoke(run),
 )
 
-// Delivery adds a [module.Notifier], which sends notifications, to a host with [Module].
+// Delivery adds a [module.Notifier], which sends notifications, and a [module.EventService],
+// which hands events over to it, to a host with [Module].
 // A [module.Unread] and a [module.Attention] are optional. The host may replace or wrap
 // the [module.Notifier], the [module.Gateway], the [module.DeliveryQueue], the [module.Mailer] and the
 // [module.MailComposer]. The Mailer is nil if Config.SMTP.URL is empty, the
@@ -693,7 +700,7 @@ type parts struct {
 func (b *builder) push(p parts) *Push {
 	notifier, _ := notifierOf(p.Delivery) // without delivery, each call of notifier returns the error
 	push := &Push{
-		Rules: p.Rules, Pushers: p.Pushers, Host: p.Host, Sync: p.Sync, Health: p.Health, Notifier: notifier,
+		Rules: p.Rules, Pushers: p.Pushers, Host: p.Host, Sync: p.Sync, Health: p.Health, Notifier: notifier, Events: eventsOf(notifier, p.Unread),
 		Stores: p.Stores, Clock: b.servers.Clock(), Groups: p.Groups,
 		feed: p.Feed, delivery: p.Delivery, mailer: b.ownMailer, metrics: b.metrics,
 		features: b.host.Config.Features, log: b.host.Log, hasNotifications: b.hasNotifications,
@@ -770,6 +777,15 @@ func unreadOf(s *unread.Service) (module.UnreadService, error) {
 		return nil, errNoUnread
 	}
 	return s, nil
+}
+
+// eventsOf returns the EventService of an app. An app that asks for one without [Delivery] gets
+// the error of its Notifier at start.
+func eventsOf(notifier module.Notifier, unread *counts) module.EventService {
+	if unread == nil {
+		return handover.New(notifier, nil)
+	}
+	return handover.New(notifier, unread.service)
 }
 
 func (b *builder) deliveryQueue() (module.DeliveryQueue, error) {

@@ -2,6 +2,7 @@ package integration
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -17,6 +18,7 @@ import (
 	"github.com/pushfx/pushfx"
 	"github.com/pushfx/pushfx/integration/gateway/receiver"
 	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/fault"
 	"github.com/pushfx/pushfx/module/match"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pusher"
@@ -147,8 +149,12 @@ func TestCallsOfDeliveryFailClearlyWithoutIt(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, decide := push.Notifier.Decide(t.Context(), message(1), nil)
+	rest, handOver := push.Events.HandOver(t.Context(), module.NewEvent{Event: message(1), Members: []match.Member{{User: alice}}}, "", nil)
+	if rest == "" {
+		t.Error("a handover loses the event")
+	}
 	for _, err := range []error{
-		decide, push.Notifier.Notify(t.Context(), message(1), nil), push.Notifier.UpdateBadges(t.Context(), alice),
+		decide, errors.New(fault.Details(handOver)), push.Notifier.Notify(t.Context(), message(1), nil), push.Notifier.UpdateBadges(t.Context(), alice),
 	} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v", err)

@@ -2,7 +2,6 @@ package integration
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"testing"
@@ -20,51 +19,51 @@ import (
 	"github.com/pushfx/pushfx/module/redistest"
 )
 
-// leftRow is an event of an outbox, with the users who are left for each call.
+// leftRow is an event of an outbox. Left are the users who are left.
 type leftRow struct {
-	event           int
-	count, notified []mxid.UserID
+	event int
+	rest  module.Rest
+	left  []mxid.UserID
 }
 
 // awayMaster is a cluster of which a master is away. A third of the members of a room is on it.
 type awayMaster struct {
-	t        *testing.T
-	notifier module.Notifier
-	unread   module.UnreadService
-	pushers  module.PusherService
-	gateway  *testGateway
-	members  []mxid.UserID
-	left     map[string]bool // "USER $EVENT", of errors that named the user
+	t       *testing.T
+	events  module.EventService
+	unread  module.UnreadService
+	pushers module.PusherService
+	gateway *testGateway
+	members []mxid.UserID
+	left    map[string]bool          // "USER $EVENT", of errors that named the user
+	shown   map[string]time.Duration // "USER $EVENT": how long after the call of HandOver
 }
 
-// handOver makes the calls of an event, and returns the row if somebody is left.
+// handOver hands over what is left of an event, and returns the row if somebody is left.
 func (a *awayMaster) handOver(r leftRow) (rest []leftRow) {
 	a.t.Helper()
-	ctx, e := context.WithoutCancel(a.t.Context()), message(r.event)
-	var members []match.Member
+	e := module.NewEvent{Event: message(r.event)}
+	e.Position = int64(r.event + 1)
 	for _, user := range a.members {
-		members = append(members, match.Member{User: user})
+		e.Members = append(e.Members, match.Member{User: user})
 	}
-	decisions, undecided := a.notifier.Decide(ctx, e, module.MembersOf(members, append(slices.Clone(r.count), r.notified...)))
-	uncounted := a.unread.Add(ctx, module.Place{Room: "!room:x", Position: int64(r.event + 1), Thread: module.MainThread}, decisions.Of(r.count))
-	unnotified := a.notifier.Notify(ctx, e, decisions.Of(r.notified))
-	if len(r.notified) == 0 {
-		undecided = nil
-	}
-	left := leftRow{event: r.event}
-	var isAll [2]bool
-	left.count, isAll[0] = module.Left(errors.Join(undecided, uncounted))
-	left.notified, isAll[1] = module.Left(errors.Join(undecided, unnotified))
-	if isAll != [2]bool{} {
-		a.t.Fatalf("event %d: an error names nobody: %v", r.event, fault.Details(errors.Join(undecided, uncounted, unnotified)))
-	}
-	if len(left.count)+len(left.notified) == 0 {
+	began := time.Now()
+	left, err := a.events.HandOver(context.WithoutCancel(a.t.Context()), e, r.rest, func(users []mxid.UserID) {
+		for _, user := range users {
+			a.shown[fmt.Sprint(user, " $", r.event)] = time.Since(began)
+		}
+	})
+	if left == "" {
 		return nil
 	}
-	for _, user := range left.notified {
+	r = leftRow{event: r.event, rest: left}
+	var isAll bool
+	if r.left, isAll = module.Left(err); isAll || len(r.left) == 0 {
+		a.t.Fatalf("event %d: an error names nobody: %v", r.event, fault.Details(err))
+	}
+	for _, user := range r.left {
 		a.left[fmt.Sprint(user, " $", r.event)] = true
 	}
-	return []leftRow{left}
+	return []leftRow{r}
 }
 
 // got returns the events that each member got, in order.
@@ -129,8 +128,8 @@ func TestAnOutboxBesideAMasterThatIsAway(t *testing.T) {
 				Addrs: cluster.Addrs(), ContextTimeoutEnabled: true, ClusterStateReloadInterval: time.Second, DialTimeout: 1200 * time.Millisecond, DialerRetries: 2,
 			})
 			t.Cleanup(func() { client.Close() })
-			a := &awayMaster{t: t, gateway: newTestGateway(t), left: map[string]bool{}}
-			startHost(t, client, pushfx.Delivery, pushfx.Unread, fx.Decorate(allowLoopback), fx.Populate(&a.notifier, &a.unread, &a.pushers),
+			a := &awayMaster{t: t, gateway: newTestGateway(t), left: map[string]bool{}, shown: map[string]time.Duration{}}
+			startHost(t, client, pushfx.Delivery, pushfx.Unread, fx.Decorate(allowLoopback), fx.Populate(&a.events, &a.unread, &a.pushers),
 				fx.Provide(func() module.NotifiedEvents { return roomEvents{} }))
 			lost := cluster.Masters()[0]
 			var affected, others []mxid.UserID
@@ -153,21 +152,23 @@ func TestAnOutboxBesideAMasterThatIsAway(t *testing.T) {
 				}
 			}
 			took := make([]time.Duration, events)
-			if rows := a.handOver(leftRow{0, a.members, a.members}); len(rows) > 0 {
-				t.Fatalf("left are %v", rows)
+			for range 2 { // as after a crash
+				if rows := a.handOver(leftRow{event: 0}); len(rows) > 0 {
+					t.Fatalf("left are %v", rows)
+				}
 			}
 			a.wantEach("before", a.members, 1)
 			test.lose(lost)
 			var rows []leftRow
 			for e := 1; e < events; e++ {
 				began := time.Now()
-				rows = append(rows, a.handOver(leftRow{e, a.members, a.members})...)
+				rows = append(rows, a.handOver(leftRow{event: e})...)
 				took[e] = time.Since(began)
 			}
 			slices.Sort(took)
 			t.Logf("the calls of an event take p50 %v, p99 %v, at most %v", took[events/2], took[events*99/100], took[events-1])
 			isLeft := func(r leftRow) bool { // on a busy machine, also of a living master
-				return slices.ContainsFunc(r.notified, func(user mxid.UserID) bool { return slices.Contains(others, user) })
+				return slices.ContainsFunc(r.left, func(user mxid.UserID) bool { return slices.Contains(others, user) })
 			}
 			for round := 0; round < rounds || round < 20*rounds && slices.ContainsFunc(rows, isLeft); round++ {
 				var left []leftRow
@@ -177,6 +178,20 @@ func TestAnOutboxBesideAMasterThatIsAway(t *testing.T) {
 				rows = left
 			}
 			a.wantEach("members on living masters", others, events)
+			if len(a.shown) != events*users {
+				t.Errorf("%d events were shown to a user, want %d", len(a.shown), events*users)
+			}
+			late := 0
+			for _, user := range a.members {
+				for e := range events {
+					if a.shown[fmt.Sprint(user, " $", e)] > 900*time.Millisecond {
+						late++
+					}
+				}
+			}
+			if late > events*users/10 {
+				t.Errorf("%d of %d events were shown later than 0.9 s", late, events*users)
+			}
 			if len(rows) != events-1 {
 				t.Errorf("%d rows are left", len(rows))
 			}
@@ -194,6 +209,12 @@ func TestAnOutboxBesideAMasterThatIsAway(t *testing.T) {
 			if name == "killed" { // after a hang, each event may come twice: its reply is lost
 				a.left = map[string]bool{}
 				a.wantEach("members on the master that was away", affected, events)
+			}
+			for _, user := range a.members {
+				counts, err := a.unread.Rooms(t.Context(), user, "!room:x")
+				if got := counts["!room:x"].Main.Notifications; err != nil || got < min(events, 200) || got > events { // of more than 200, a count means "at least"
+					t.Errorf("%s has %d unread notifications, %v, want %d", user, got, err, events)
+				}
 			}
 		})
 	}

@@ -58,6 +58,9 @@ func TestWrongWiringNamesTheRemedy(t *testing.T) {
 		"a Notifier without Delivery": {
 			host(pushfx.Module, fx.Invoke(func(module.Notifier) {})), "include pushfx.Delivery beside pushfx.Module, or set Options.Delivery",
 		},
+		"an EventService without Delivery": {
+			host(pushfx.Module, pushfx.Unread, fx.Invoke(func(module.EventService) {})), "include pushfx.Delivery beside pushfx.Module, or set Options.Delivery",
+		},
 		"NotifiedEvents without Unread": {
 			host(pushfx.Module, fx.Supply(fx.Annotate(noEvents{}, fx.As(new(module.NotifiedEvents))))), "include pushfx.Unread, or provide no NotifiedEvents",
 		},
@@ -79,6 +82,8 @@ func TestWrongWiringNamesTheRemedy(t *testing.T) {
 	for name, err := range map[string]error{
 		"all":          host(pushfx.Delivery, pushfx.Unread, pushfx.Module),
 		"Unread alone": host(pushfx.Module, pushfx.Unread),
+
+		"events without counts": host(pushfx.Module, pushfx.Delivery, fx.Invoke(func(module.EventService) {})),
 	} {
 		if err != nil {
 			t.Errorf("%s: got %v", name, err)

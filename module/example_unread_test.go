@@ -3,15 +3,11 @@ package module_test
 import (
 	"context"
 	"errors"
-	"slices"
-	"testing"
-	"time"
 
 	"go.uber.org/zap"
 
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/fault"
-	"github.com/pushfx/pushfx/module/match"
 	"github.com/pushfx/pushfx/module/mxid"
 )
 
@@ -19,10 +15,8 @@ import (
 func ExampleUnreadService() {
 	var unread module.UnreadService // Push.Unread of package pushfx, or out of the fx container
 	var notifier module.Notifier
-	r := &rooms{unread, notifier, zap.NewExample(), noStream{}}
-	_ = r.newEvent
+	r := &rooms{unread, notifier, zap.NewExample()}
 	_ = r.receipt
-	_ = r.membershipChanged
 	_ = r.redacted
 	_ = r.counts
 	_ = r.firstSync
@@ -32,29 +26,6 @@ type rooms struct {
 	unread   module.UnreadService
 	notifier module.Notifier
 	log      *zap.Logger
-	stream   interface{ show(at module.Place) }
-}
-
-type noStream struct{}
-
-func (noStream) show(module.Place) {}
-
-// newEvent is called from the outbox, with all members as toCount and toNotify, and then with
-// the users that module.Left returns for the errors, until nobody is left.
-func (r *rooms) newEvent(
-	ctx context.Context, at module.Place, event module.Event, members []match.Member, toCount, toNotify []mxid.UserID,
-) (uncounted, unnotified error) {
-	event.Position, event.Thread = at.Position, at.Thread
-	counting, cancel := context.WithTimeout(ctx, time.Second)
-	decisions, undecided := r.notifier.Decide(counting, event, members)
-	uncounted = errors.Join(undecided, r.unread.Add(counting, at, decisions.Of(toCount)))
-	cancel()
-	r.stream.show(at) // in /sync, from now on; after an error, without its count
-	unnotified = errors.Join(undecided, r.notifier.Notify(ctx, event, decisions.Of(toNotify)))
-	if at.Sender != "" {
-		unnotified = errors.Join(unnotified, r.notifier.UpdateBadges(ctx, at.Sender)) // has read the thread
-	}
-	return uncounted, unnotified
 }
 
 // receipt is called with the position of the event of an m.read or m.read.private.
@@ -63,12 +34,6 @@ func (r *rooms) receipt(ctx context.Context, user mxid.UserID, room, thread stri
 		return err
 	}
 	return r.notifier.UpdateBadges(ctx, user)
-}
-
-// membershipChanged is called when a local user joins or leaves, is kicked or banned, or
-// rejects an invite.
-func (r *rooms) membershipChanged(ctx context.Context, user mxid.UserID, room string, position int64) error {
-	return r.receipt(ctx, user, room, module.AllThreads, position)
 }
 
 // redacted is called with the local members and the position of the redacted event.
@@ -95,54 +60,4 @@ func (r *rooms) firstSync(ctx context.Context, user mxid.UserID, joined, invited
 	err := r.unread.Retain(ctx, user, append(invited, joined...)...)
 	counts, failed := r.unread.Rooms(ctx, user)
 	return counts, errors.Join(err, failed)
-}
-
-// uncounted is a homeserver's Redis, in which some users cannot be reached.
-type uncounted struct {
-	module.UnreadService
-	module.Notifier
-	shown             bool
-	counted, notified []mxid.UserID
-}
-
-func (u *uncounted) Decide(_ context.Context, _ module.Event, members []match.Member) (decisions module.Decisions, _ error) {
-	for _, m := range members {
-		decisions = append(decisions, module.Decision{User: m.User})
-	}
-	return decisions, nil
-}
-
-func (u *uncounted) Add(ctx context.Context, _ module.Place, decisions module.Decisions) error {
-	for _, d := range decisions {
-		u.counted = append(u.counted, d.User)
-	}
-	if _, found := ctx.Deadline(); !found {
-		return nil
-	}
-	return &module.LeftError{Users: []mxid.UserID{"@b:x"}, Reasons: []error{module.Unavailable(nil)}}
-}
-
-func (u *uncounted) Notify(_ context.Context, _ module.Event, decisions module.Decisions) error {
-	for _, d := range decisions {
-		u.notified = append(u.notified, d.User)
-	}
-	return nil
-}
-
-func (u *uncounted) show(module.Place) { u.shown = true }
-
-// The event is shown although it could not be counted for a user. The outbox repeats one call for this user.
-func TestAnEventIsShownWithoutItsCount(t *testing.T) {
-	var u uncounted
-	r := &rooms{&u, &u, zap.NewNop(), &u}
-	members := []match.Member{{User: "@a:x"}, {User: "@b:x"}}
-	failed, unnotified := r.newEvent(t.Context(), module.Place{Position: 1}, module.Event{}, members, []mxid.UserID{"@a:x", "@b:x"}, []mxid.UserID{"@a:x", "@b:x"})
-	left, all := module.Left(failed)
-	if all || !slices.Equal(left, []mxid.UserID{"@b:x"}) || unnotified != nil || !u.shown || len(u.notified) != 2 {
-		t.Errorf("left are %v, all: %t, %v, shown is %t, notified are %v", left, all, unnotified, u.shown, u.notified)
-	}
-	r.newEvent(t.Context(), module.Place{Position: 1}, module.Event{}, module.MembersOf(members, left), left, nil)
-	if !slices.Equal(u.counted, []mxid.UserID{"@a:x", "@b:x", "@b:x"}) || len(u.notified) != 2 {
-		t.Errorf("counted are %v, notified %v", u.counted, u.notified)
-	}
 }

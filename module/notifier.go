@@ -13,12 +13,13 @@ import (
 // push gateways. A host without delivery needs none of them.
 
 // Notifier sends notifications of new events to push gateways. Package delivery has
-// the module's implementation; a host may wrap or replace it.
+// the module's implementation; a host may wrap or replace it. [EventService] makes its calls
+// for an event.
 type Notifier interface {
 	// Decide evaluates push rules for members of the event's room, and stores nothing. A
 	// member without Rules gets the stored ones. Hosts may use the result for their own
 	// counts, too. The members and events to pass are listed in module/delivery/README.md,
-	// "Whom to give to Decide".
+	// "Whom to give".
 	//
 	// Errors: [fault.InvalidParam] for an event that is not a JSON object, for a user that
 	// is not a user id, and for a room without joined members, except at an invite;

@@ -16,7 +16,6 @@ import (
 
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/feed"
-	"github.com/pushfx/pushfx/module/match"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pusher"
 	"github.com/pushfx/pushfx/module/pushrule"
@@ -183,55 +182,5 @@ func TestProbeExample(t *testing.T) {
 		if answer.Code != want {
 			t.Errorf("%v: got %d, want %d", err, answer.Code, want)
 		}
-	}
-}
-
-type failingUnread struct {
-	module.UnreadService
-	hangs bool
-}
-
-func (u failingUnread) Add(ctx context.Context, _ module.Place, _ module.Decisions) error {
-	if u.hangs {
-		<-ctx.Done()
-	}
-	return module.Unavailable(errors.New("no answer"))
-}
-
-type notifies struct{ module.Notifier }
-
-func (notifies) Decide(context.Context, module.Event, []match.Member) (module.Decisions, error) {
-	return nil, nil
-}
-
-func (notifies) Notify(context.Context, module.Event, module.Decisions) error { return nil }
-
-type shownAt chan time.Time
-
-func (s shownAt) show(module.Place) { s <- time.Now() }
-
-// The failure of Add in the page's table: a sync waits a second at most, then shows the event without its count.
-func TestThePageShowsAnEventThatIsNotCounted(t *testing.T) {
-	t.Parallel()
-	for _, hangs := range []bool{false, true} {
-		synctest.Test(t, func(t *testing.T) {
-			shown := make(shownAt, 1)
-			r := &rooms{failingUnread{hangs: hangs}, notifies{}, zap.NewNop(), shown}
-			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-			defer cancel()
-			began := time.Now()
-			uncounted, unnotified := r.newEvent(ctx, module.Place{Room: "!r:x", Position: 1}, module.Event{}, nil, nil, nil)
-			if _, all := module.Left(uncounted); !all || unnotified != nil {
-				t.Errorf("got %v and %v, want an error, so that the row of the outbox stays", uncounted, unnotified)
-			}
-			select {
-			case at := <-shown:
-				if took := at.Sub(began); took > time.Second {
-					t.Errorf("shown after %v", took)
-				}
-			default:
-				t.Error("not shown")
-			}
-		})
 	}
 }

@@ -1,6 +1,6 @@
 // Package module is the registry of the interfaces that a host may implement, wrap or
-// replace: registry.go and import.go for push rules and pushers, notifier.go for delivery,
-// mail.go for mails, unread.go for unread counts. It has their types and errors, too. Package service
+// replace: registry.go and import.go for push rules and pushers, handover.go for new events,
+// notifier.go for delivery, mail.go for mails, unread.go for unread counts. It has their types and errors, too. Package service
 // implements the services, and package feed the SyncService.
 //
 //	handlers ── RuleService ──── RuleStore         (rulestore: Redis)
@@ -11,6 +11,7 @@
 //	                 feed ────── ChangeListener, PusherListener (the host's, any number)
 //	                 services ── Accounts, BulkAccounts (the host's, if it has them)
 //	                          └─ ImportSource           (the host's, if users move in)
+//	     ────── EventService ── Notifier, UnreadService
 //	     ────── Notifier ───┬─ DeliveryQueue, Gateway   (delivery, if the host has it)
 //	                        └─ Unread, Attention        (the host's, if it has them)
 //	     ────── UnreadService ─┬─ UnreadStore           (redisunread, if the host has counts)

@@ -1,5 +1,5 @@
-// Package sqlstore is an example of a [module.RuleStore] in an SQL database, made to be
-// copied. It works on Postgres and SQLite. Its README explains it.
+// Package sqlstore is an example of a [module.RuleStore] and of an outbox in an SQL database,
+// made to be copied. It works on Postgres and SQLite. Its README explains it.
 package sqlstore
 
 import (
