@@ -69,6 +69,7 @@ type Command struct {
 	// After the command:
 
 	Node   *redis.Client // the node that replied, nil if it is not known
+	Asked  bool          // see [Pipelines.Elsewhere]
 	Waited time.Duration // for its durability
 }
 
@@ -149,7 +150,10 @@ func (p *Pipelines) Do(ctx context.Context, k Kind, commands ...*Command) []erro
 // Elsewhere looks for missing keys on the other masters of a cluster. It returns an error
 // for each command whose key another master may have, and wraps [ErrOtherMaster] if that
 // is certain. The key may have been created or moved since the reply. So the caller sends
-// the command again: the error counts only if the key is still missing.
+// the command again: the error counts only if the key is still missing. The caller also
+// sends a command again whose Asked is set: the slot's master has redirected it to the target
+// of a move. If that was long ago, the slot may have moved on, and be on its way back to this
+// node, which lacks the keys that are still at the new source.
 func (p *Pipelines) Elsewhere(ctx context.Context, commands ...*Command) []error {
 	errs := make([]error, len(commands))
 	if !p.isCluster() {
@@ -301,7 +305,7 @@ func (p *Pipelines) mayRepeat(ctx context.Context, k Kind, s *sent, known newcom
 	if lacksReply(s.err) {
 		return p.repeats(ctx, k, s)
 	}
-	s.redirect, s.asking = nil, false
+	s.Asked, s.redirect, s.asking = s.asking, nil, false
 	var refusal redis.Error
 	if !errors.As(s.err, &refusal) {
 		return false

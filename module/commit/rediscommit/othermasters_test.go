@@ -2,6 +2,8 @@ package rediscommit
 
 import (
 	"context"
+	"errors"
+	"slices"
 	"strings"
 	"testing"
 
@@ -99,4 +101,67 @@ func TestMastersWithoutSlotsAreAsked(t *testing.T) {
 		t.Fatal(err)
 	}
 	newForgottenMove(t, cluster, owner, empty).wantRefused(t, "another master has the key, since a move of its slot was interrupted: the Redis at "+empty.Addr())
+}
+
+// atAsking is a hook of a client. It runs do once, before a command goes to the target of a move.
+type atAsking struct{ do func() error }
+
+func (h *atAsking) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (h *atAsking) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
+
+func (h *atAsking) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, commands []redis.Cmder) error {
+		isAsking := slices.ContainsFunc(commands, func(c redis.Cmder) bool { return c.Name() == "asking" })
+		if do := h.do; isAsking && do != nil {
+			h.do = nil
+			if err := do(); err != nil {
+				return err
+			}
+		}
+		return next(ctx, commands)
+	}
+}
+
+// A client is so slow that the slot has moved on, and is on its way back to the master that the client was told to ask.
+// That master had replied before that another key of the slot is missing everywhere.
+func TestAnOldRedirectionHidesNoKey(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.Cluster(t, 3, 0)
+	masters, slot := cluster.Masters(), redisclient.SlotOf(movedKey)
+	client, hook := cluster.Client(t), &atAsking{}
+	client.OnNewNode(func(node *redis.Client) { node.AddHook(hook) })
+	store, err := New(client, DefaultConfig(), Options{}, texts())
+	if err != nil {
+		t.Fatal(err)
+	}
+	do := func(steps ...error) {
+		t.Helper()
+		if err := errors.Join(steps...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	do(cluster.MoveSlot(t.Context(), slot, masters[0]))
+	move, err := cluster.BeginMove(t.Context(), slot, masters[1])
+	do(err)
+	_, err = store.Load(t.Context(), "another{"+movedKey+"}")
+	do(err, client.Set(t.Context(), movedKey, "text\n{}", 0).Err())
+	hook.do = func() error {
+		if err := move.Finish(t.Context()); err != nil {
+			return err
+		}
+		for _, next := range []*redistest.Server{masters[2], masters[0]} {
+			if err := cluster.MoveSlot(t.Context(), slot, next); err != nil {
+				return err
+			}
+		}
+		_, err := cluster.BeginMove(t.Context(), slot, masters[1])
+		return err
+	}
+	if got, err := store.Load(t.Context(), movedKey); err != nil || !got.Found {
+		t.Errorf("got %+v, %v", got, err)
+	}
+	if hook.do != nil {
+		t.Error("the client was not told to ask another master")
+	}
 }

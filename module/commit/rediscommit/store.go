@@ -158,15 +158,11 @@ func (s *Store[V, R]) load(ctx context.Context, key string) (commit.Snapshot[V, 
 			return known, nil
 		}
 	}
-	whole, node, err := ask(ctx, s, key, s.codec.Read)
+	whole, command, err := ask(ctx, s, key, s.codec.Read)
 	if err == nil && !whole.Found {
-		command := &redisclient.Command{Key: key, Node: node}
-		if otherMaster := s.pipelines.Elsewhere(ctx, command)[0]; otherMaster != nil {
-			// Another host may have stored the value since the first read.
-			if whole, _, err = ask(ctx, s, key, s.codec.Read); err == nil && !whole.Found {
-				err = s.unavailable("read", otherMaster)
-			}
-		}
+		q := s.codec.Read
+		q.IsMissing = func(now commit.Snapshot[V, R]) bool { return !now.Found }
+		whole, err = askAgain(ctx, s, q, whole, command, s.pipelines.Elsewhere(ctx, command)[0])
 	}
 	if err == nil {
 		s.countWhole(key, whole)
@@ -174,11 +170,24 @@ func (s *Store[V, R]) load(ctx context.Context, key string) (commit.Snapshot[V, 
 	return whole, err
 }
 
-func ask[T, V, R any](ctx context.Context, s *Store[V, R], key string, q Query[T]) (value T, node *redis.Client, err error) {
+func ask[T, V, R any](ctx context.Context, s *Store[V, R], key string, q Query[T]) (T, *redisclient.Command, error) {
 	r := &read[T]{query: q, key: key}
 	command := r.command()
-	value, err = r.result(s.pipelines.Do(ctx, redisclient.Kind{IsRead: true}, command)[0])
-	return value, command.Node, s.checkError(err)
+	value, err := r.result(s.pipelines.Do(ctx, redisclient.Kind{IsRead: true}, command)[0])
+	return value, command, s.checkError(err)
+}
+
+// askAgain sends a query again whose reply, that the key is missing, may be untrue. It
+// gets what [redisclient.Pipelines.Elsewhere] has returned for the command.
+func askAgain[T, V, R any](ctx context.Context, s *Store[V, R], q Query[T], missing T, command *redisclient.Command, otherMaster error) (T, error) {
+	if otherMaster == nil && !command.Asked {
+		return missing, nil
+	}
+	value, _, err := ask(ctx, s, command.Key, q) // another host may have stored it, too
+	if err == nil && otherMaster != nil && q.IsMissing(value) {
+		err = s.unavailable("read", otherMaster)
+	}
+	return value, err
 }
 
 func (s *Store[V, R]) checkError(err error) error {

@@ -91,14 +91,7 @@ func verifyMissing[T, V, R any](ctx context.Context, s *Store[V, R], q Query[T],
 		}
 	}
 	for n, otherMaster := range s.pipelines.Elsewhere(ctx, missing...) {
-		if otherMaster == nil {
-			continue
-		}
-		// Another host may have stored the value since the first read.
-		value, _, err := ask(ctx, s, missing[n].Key, q)
-		if err == nil && q.IsMissing(value) {
-			err = s.unavailable("read", otherMaster)
-		}
+		value, err := askAgain(ctx, s, q, results[places[n]].Value, missing[n], otherMaster)
 		results[places[n]] = module.Result[T]{Value: value, Err: err}
 	}
 }
