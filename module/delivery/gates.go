@@ -75,9 +75,6 @@ func (g *gates) lookNow() {
 	}
 }
 
-// unused ends a turn in which nothing was sent.
-func (g *gates) unused(t *turns.Turn) { g.end(t, turns.Unused, 0) }
-
 // putOff returns how long to put off a request that has waited for its turn in vain.
 func (g *gates) putOff(t *turns.Turn) time.Duration {
 	g.mu.Lock()

@@ -170,7 +170,9 @@ type reply[T any] struct {
 
 // share returns a result of do that began within replyAge, or within settledAge if it
 // holds. Do gets the last one.
-func share[K comparable, T any](ctx context.Context, m *moves, all map[K]*reply[T], key K, holds func(T) bool, do func(ctx context.Context, last T) (T, error)) (value T, err error) {
+func share[K comparable, T any](
+	ctx context.Context, m *moves, all map[K]*reply[T], key K, holds func(T) bool, do func(ctx context.Context, last T) (T, error),
+) (value T, err error) {
 	m.mu.Lock()
 	r, found := all[key]
 	if !found || r.isOver(holds) {
