@@ -187,13 +187,9 @@ type setting struct {
 	retries          int // as in redis.Options
 	readTimeout      time.Duration
 	operationTimeout time.Duration
-	large            bool // every event counts as large
 }
 
 func (s setting) String() string {
-	if s.large {
-		return "large events"
-	}
 	if s.retries < 0 {
 		return "client that does not retry"
 	}
@@ -206,12 +202,9 @@ const (
 	soon  = 400 * time.Millisecond
 )
 
-// eachClient returns settings in which the client or the store repeats commands, and a setting in which every
-// event counts as large.
+// eachClient returns settings in which the client or the store repeats commands.
 func eachClient(readTimeout, operationTimeout time.Duration) []setting {
-	return []setting{
-		{0, readTimeout, operationTimeout, false}, {-1, readTimeout, operationTimeout, false}, {-1, readTimeout, operationTimeout, true},
-	}
+	return []setting{{0, readTimeout, operationTimeout}, {-1, readTimeout, operationTimeout}}
 }
 
 // mutationTest is a mutation of a user, sent by a host behind a proxy.
@@ -236,9 +229,6 @@ func (s *mutationServer) newScene(t *testing.T, n int, with setting) *mutationTe
 	h := startHost(t, client,
 		fx.Decorate(func(c pushfx.Config) pushfx.Config {
 			setTimeouts(&c, with.operationTimeout)
-			if with.large {
-				c.Redis.LargeValueBytes = 1
-			}
 			return c
 		}),
 		fx.Provide(pushfx.AsChangeListener(func() versionRecorder { return versionRecorder{recorder{received}, s.client, user} })),
@@ -433,7 +423,7 @@ func TestEffectOnceWithLostMessages(t *testing.T) {
 		for i, with := range eachClient(m.readTimeout, never) {
 			t.Run(m.name+"/"+with.String(), func(t *testing.T) {
 				t.Parallel()
-				mutationServer.playMutations(t, with, n+i, 3, func(c *mutationTest) { c.wantOnce(m) })
+				mutationServer.playMutations(t, with, n+i, 2, func(c *mutationTest) { c.wantOnce(m) })
 			})
 		}
 	}
@@ -524,7 +514,7 @@ func TestAnUnknownOutcomeGives503InTimeAndAtMostOneEffect(t *testing.T) {
 	const limit = time.Second
 	mutationServer := newMutationServer(t)
 	for n, m := range silences {
-		for i, with := range append(eachClient(soon, limit), setting{0, never, limit, false}) {
+		for i, with := range append(eachClient(soon, limit), setting{0, never, limit}) {
 			t.Run(fmt.Sprintf("%s/%s for %v", m.name, with, with.readTimeout), func(t *testing.T) {
 				t.Parallel()
 				mutationServer.playMutations(t, with, n+i, 2, func(c *mutationTest) { c.trySilence(m, limit) })

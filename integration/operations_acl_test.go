@@ -150,7 +150,6 @@ func (h *guardedHost) chores() []chore {
 		{"start", h.app.Start},
 		{"registration", h.register},
 		{"endpoints", h.endpoints},
-		{"a large event", h.large},
 		{"calls of the host", h.calls},
 		{"sync", h.receivesChange},
 		{"the readiness probe", h.health.Healthy},
@@ -206,15 +205,6 @@ func (h *guardedHost) endpoints(ctx context.Context) error {
 		}
 	}
 	return nil
-}
-
-func (h *guardedHost) large(ctx context.Context) error {
-	tweak := `{"actions":[{"set_tweak":"x","value":"` + strings.Repeat("x", h.cfg.Redis.LargeValueBytes) + `"}]}`
-	return errors.Join(
-		h.request(ctx, alice, http.MethodPut, "/pushrules/global/room/!large:example.org", tweak),
-		h.request(ctx, alice, http.MethodPut, "/pushrules/global/room/!large:example.org/enabled", `{"enabled":false}`),
-		h.request(ctx, alice, http.MethodDelete, "/pushrules/global/room/!large:example.org", ""),
-	)
 }
 
 func (h *guardedHost) calls(ctx context.Context) error {

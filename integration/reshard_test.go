@@ -61,7 +61,7 @@ type moving struct {
 }
 
 // newMoving returns a move to the newcomer, or to another master if that is nil.
-func (s *mutationCluster) newMoving(t *testing.T, n int, when phase, large bool, newcomer *redistest.Server) *moving {
+func (s *mutationCluster) newMoving(t *testing.T, n int, when phase, newcomer *redistest.Server) *moving {
 	t.Helper()
 	user, slot := s.newUser(t)
 	to, err := otherMaster(t.Context(), s.cluster, slot)
@@ -78,9 +78,6 @@ func (s *mutationCluster) newMoving(t *testing.T, n int, when phase, large bool,
 		fx.Decorate(func(c pushfx.Config) pushfx.Config {
 			setTimeouts(&c, never)
 			c.Redis.Durability = s.durability
-			if large {
-				c.Redis.LargeValueBytes = 1
-			}
 			return c
 		}),
 		fx.Provide(pushfx.AsChangeListener(func() versionRecorder { return versionRecorder{recorder{received}, s.client, user} })),
@@ -270,7 +267,7 @@ func (m *moving) play(when phase, losesReply bool) {
 	}
 }
 
-// Each phase has half of the mutations with a durability, and half without. In half of them, every event counts as large.
+// Each phase has half of the mutations with a durability, and half without.
 func TestEffectOnceWhileSlotMoves(t *testing.T) {
 	t.Parallel()
 	redistest.Require(t)
@@ -287,7 +284,7 @@ func TestEffectOnceWhileSlotMoves(t *testing.T) {
 	}
 }
 
-// playMoves plays a phase. The mutations of a turn, and those with large events, are others in other phases.
+// playMoves plays a phase. The mutations of a turn are others in other phases.
 func (s *mutationCluster) playMoves(t *testing.T, number int, losesReply bool, turn int) {
 	when := phases[number]
 	var newcomer *redistest.Server
@@ -298,7 +295,7 @@ func (s *mutationCluster) playMoves(t *testing.T, number int, losesReply bool, t
 	var group sync.WaitGroup
 	for n := range mutations {
 		if isPlayed(n, number/2+turn, 2) {
-			m := s.newMoving(t, n, when, (number/4+n/2)%2 == 0, newcomer)
+			m := s.newMoving(t, n, when, newcomer)
 			moves = append(moves, m)
 			group.Go(func() { m.play(when, losesReply) })
 		}

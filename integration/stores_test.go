@@ -69,28 +69,21 @@ func eachWay(t *testing.T, run func(t *testing.T, newClient func(*testing.T) red
 
 func TestRuleStoreContract(t *testing.T) {
 	t.Parallel()
-	all := rediscommit.DefaultConfig()
-	all.LargeValueBytes = 1
-	for name, cfg := range map[string]rediscommit.Config{"by default": rediscommit.DefaultConfig(), "all events large": all} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			eachWay(t, func(t *testing.T, newClient func(*testing.T) redis.UniversalClient) {
-				newStore := func(t *testing.T) module.RuleStore {
-					store, err := rulestore.New(newClient(t), cfg, rediscommit.Options{})
-					if err != nil {
-						t.Fatal(err)
-					}
-					return store
-				}
-				storetest.Rules(t, newStore, func(t *testing.T, user mxid.UserID, content string) {
-					event := `{"type":"m.push_rules","content":` + content + `}`
-					if err := newClient(t).Set(t.Context(), eventKey(string(user)), event, 0).Err(); err != nil {
-						t.Fatal(err)
-					}
-				})
-			})
+	eachWay(t, func(t *testing.T, newClient func(*testing.T) redis.UniversalClient) {
+		newStore := func(t *testing.T) module.RuleStore {
+			store, err := rulestore.New(newClient(t), rediscommit.DefaultConfig(), rediscommit.Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return store
+		}
+		storetest.Rules(t, newStore, func(t *testing.T, user mxid.UserID, content string) {
+			event := `{"type":"m.push_rules","content":` + content + `}`
+			if err := newClient(t).Set(t.Context(), eventKey(string(user)), event, 0).Err(); err != nil {
+				t.Fatal(err)
+			}
 		})
-	}
+	})
 }
 
 func TestPusherStoreContract(t *testing.T) {

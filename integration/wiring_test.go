@@ -116,7 +116,6 @@ func TestAnInvalidConfigStopsTheStart(t *testing.T) {
 	const want = `Config.Redis.Durability.Replicas is -1, want at least 0
 Config.Redis.KeyPrefix is "{x}", want no braces
 Config.Redis.OperationTimeout is 0s, want above 0 and at most 30s
-Config.Redis.LargeValueBytes is 0, want at least 1
 Config.Servers.StartTimeout is 0s, want above 0
 Config.Handlers.MaxBodyBytes is 0, want at least 1
 Config.Handlers.MaxJSONDepth is 0, want 1 to 1000

@@ -86,14 +86,12 @@ func (r ruleClients) start(w *world) func(context.Context, *strike) (history, er
 	}
 	teams := map[rediscommit.Durability][]*host{}
 	for _, durability := range []rediscommit.Durability{{}, r.durable} {
-		for _, large := range []int{1, rediscommit.DefaultConfig().LargeValueBytes} { // small and large events have different write paths
-			if len(teams[durability]) < 2 {
-				teams[durability] = append(teams[durability], startHost(w.t, w.client(w.t, -1), fx.Decorate(func(c pushfx.Config) pushfx.Config {
-					c.Redis.Durability, c.Redis.LargeValueBytes = durability, large
-					c.PusherPolicy.MaxPushers = 1000
-					return c
-				})))
-			}
+		for len(teams[durability]) < 2 {
+			teams[durability] = append(teams[durability], startHost(w.t, w.client(w.t, -1), fx.Decorate(func(c pushfx.Config) pushfx.Config {
+				c.Redis.Durability = durability
+				c.PusherPolicy.MaxPushers = 1000
+				return c
+			})))
 		}
 	}
 	return func(ctx context.Context, s *strike) (history, error) {

@@ -35,7 +35,7 @@ func New(client redis.UniversalClient, cfg rediscommit.Config, o rediscommit.Opt
 	if now == nil {
 		now = time.Now
 	}
-	encoder := encoder{cfg.LargeValueBytes, stored.Keys{Prefix: cfg.KeyPrefix}.Channel()}
+	encoder := encoder{stored.Keys{Prefix: cfg.KeyPrefix}.Channel()}
 	events, err := rediscommit.New(client, cfg, o, newCodec(encoder))
 	if err != nil {
 		return nil, err

@@ -33,10 +33,7 @@ redis.call('SET', KEYS[1], ARGV[1])
 if ARGV[3] ~= '' then redis.pcall('PUBLISH', ARGV[2], ARGV[3]) end
 return 1`
 
-type encoder struct {
-	largeBytes int // from this size on, swaps are staged
-	channel    string
-}
+type encoder struct{ channel string }
 
 type snapshot = commit.Snapshot[stored.Event, string]
 
@@ -82,8 +79,5 @@ func (e encoder) prepare(u commit.Update[stored.Event, string]) rediscommit.Swap
 	}
 	swap.Now.Value.Revision = u.Revision
 	swap.Now.Value.Share(text)
-	if suffix, found := rediscommit.SuffixOf(u.Old.Raw, u.Old.Revision); found && max(len(text), len(u.Old.Raw)) >= e.largeBytes {
-		swap.Staged = &rediscommit.StagedSwap{Old: suffix, New: text, Channel: e.channel, Message: message}
-	}
 	return swap
 }

@@ -10,7 +10,7 @@ import (
 // Limits are the limits of users' rules. The service checks them when it puts a rule or
 // sets actions, but not when it reads, disables or deletes.
 type Limits struct {
-	MaxSetBytes     int // bytes of one user's set, as JSON; default 1 MiB
+	MaxSetBytes     int // bytes of one user's set, as JSON, at most 1 MiB; default 256 KiB, about 2,700 room rules
 	MaxRules        int // rules of all kinds in one user's set, defaults included; default 10,000
 	MaxRuleIDBytes  int // bytes of a rule id; default 1,024
 	MaxPatternBytes int // bytes of a content rule's pattern; default 1,024
@@ -21,11 +21,14 @@ type Limits struct {
 // DefaultLimits returns the defaults.
 func DefaultLimits() Limits {
 	return Limits{
-		MaxSetBytes: 1 << 20, MaxRules: 10_000, MaxRuleIDBytes: 1024, MaxPatternBytes: 1024, MaxConditions: 100, MaxActions: 100,
+		MaxSetBytes: 256 << 10, MaxRules: 10_000, MaxRuleIDBytes: 1024, MaxPatternBytes: 1024, MaxConditions: 100, MaxActions: 100,
 	}
 }
 
-// Validate joins an error for each limit that is not positive.
+// maxSetBytes bounds how long a change of a set keeps Redis busy: for 1.2 ms.
+const maxSetBytes = 1 << 20
+
+// Validate joins an error for each limit that is not positive, or too large.
 func (l Limits) Validate() error {
 	var faults []error
 	for _, limit := range []struct {
@@ -42,6 +45,9 @@ func (l Limits) Validate() error {
 		if limit.value < 1 {
 			faults = append(faults, fmt.Errorf("%s is %d, want at least 1", limit.name, limit.value))
 		}
+	}
+	if l.MaxSetBytes > maxSetBytes {
+		faults = append(faults, fmt.Errorf("MaxSetBytes is %d, want at most %d", l.MaxSetBytes, maxSetBytes))
 	}
 	return errors.Join(faults...)
 }

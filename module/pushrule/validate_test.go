@@ -152,8 +152,8 @@ func TestLimitsMustBePositive(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	one := pushrule.DefaultLimits()
-	one.MaxActions = 0
-	if err := one.Validate(); fmt.Sprint(err) != "MaxActions is 0, want at least 1" {
+	one.MaxActions, one.MaxSetBytes = 0, 1<<20+1
+	if err := one.Validate(); fmt.Sprint(err) != "MaxActions is 0, want at least 1\nMaxSetBytes is 1048577, want at most 1048576" {
 		t.Errorf("got %v", err)
 	}
 }

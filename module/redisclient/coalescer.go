@@ -42,7 +42,7 @@ const lateAfter = 20 * time.Millisecond
 // send sends commands to a node, together with those of other requests unless they are many
 // or large, and perhaps by another request. It returns when they are done, or ctx has ended.
 func (c *coalescer) send(ctx context.Context, node *redis.Client, commands []*sent) {
-	if node == nil || len(commands) > maxBatch || slices.ContainsFunc(commands, (*sent).goesAlone) {
+	if node == nil || len(commands) > maxBatch || slices.ContainsFunc(commands, func(s *sent) bool { return s.shared }) {
 		for some := range slices.Chunk(commands, maxPipeline) {
 			c.pipelines.send(ctx, c.kind, node, some)
 		}
@@ -84,10 +84,6 @@ func (c *coalescer) leave(commands []*sent, err error) {
 		s.left = err
 	}
 }
-
-// goesAlone reports whether a command shares no pipeline with other callers: it is
-// large, or its shared pipeline failed.
-func (s *sent) goesAlone() bool { return s.IsLarge || s.shared }
 
 func (c *coalescer) queueOf(node *redis.Client) *queue {
 	address := node.Options().Addr

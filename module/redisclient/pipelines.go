@@ -64,7 +64,6 @@ type Command struct {
 	Queue func(ctx context.Context, to Sender) (check func() error)
 
 	IsSingle bool // Queue sends one command
-	IsLarge  bool // the command is sent without others, which would wait for it
 
 	// After the command:
 

@@ -312,28 +312,6 @@ func TestAPanicOfTheSenderDoesNotCountAsDone(t *testing.T) {
 	})
 }
 
-// Otherwise a user with many rules would delay the changes of others.
-func TestALargeCommandSharesNoPipeline(t *testing.T) {
-	t.Parallel()
-	l := newLane(t, true, nil)
-	l.begin(t.Context(), "small", mustWork(t))
-	l.waitFor(t, 1)
-	l.running.Go(func() {
-		large := &Command{Key: "large", IsLarge: true, IsSingle: true, Queue: func(ctx context.Context, to Sender) func() error {
-			return to.Incr(ctx, "large").Err
-		}}
-		mustWork(t)(l.pipelines.Do(t.Context(), Kind{}, large)[0])
-	})
-	select {
-	case <-l.held: // the large one, while the lane is busy
-	case <-time.After(never):
-		t.Error("the large command waits")
-	}
-	close(l.opens)
-	l.running.Wait()
-	l.wantSizes(t, 1, 1, 1)
-}
-
 // A write without a reply may have been done: the caller decides.
 func TestAWriteWithoutAReplyIsNotRepeated(t *testing.T) {
 	t.Parallel()

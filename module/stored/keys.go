@@ -53,7 +53,6 @@ type Keys struct {
 const (
 	rulesPrefix   = "account_data:{"
 	rulesSuffix   = "}:m.push_rules"
-	stagedMark    = ":next:"
 	pushersPrefix = "pushers:{"
 	unreadPrefix  = "unread:{"
 	pushkeyPrefix = "pushkey:{"
@@ -64,10 +63,6 @@ const (
 func (k Keys) Rules(user mxid.UserID) string {
 	return k.Prefix + rulesPrefix + string(user) + rulesSuffix
 }
-
-// Staged is the temporary key of an event that is about to replace the event at key; it
-// expires. The token makes it unique.
-func Staged(key, token string) string { return key + stagedMark + token }
 
 // Pushers is the key of the hash with a user's pushers.
 func (k Keys) Pushers(user mxid.UserID) string {
@@ -94,7 +89,6 @@ const (
 	MalformedKey                   // begins like the module's keys, but is not one
 	OtherVersionKey                // of another version
 	RulesKey                       // see [Keys.Rules]
-	StagedKey                      // see [Staged]
 	PushersKey                     // see [Keys.Pushers]
 	UnreadKey                      // see [Keys.Unread]
 	PushkeyKey                     // see [Keys.Pushkey]
@@ -119,7 +113,7 @@ func (k KeyKind) OfShard() bool { return k >= ShardGatesKey && k <= ShardAfterKe
 // Key is a parsed key.
 type Key struct {
 	Kind   KeyKind
-	User   mxid.UserID   // for [RulesKey], [StagedKey], [PushersKey], [UnreadKey], [UserLogKey] and [SentKey]
+	User   mxid.UserID   // for [RulesKey], [PushersKey], [UnreadKey], [UserLogKey] and [SentKey]
 	Digest pusher.Digest // for [PushkeyKey]
 	Shard  int           // for the keys of a shard
 	Name   string        // for [SentKey] the pusher, for [ShardDueKey] and [ShardAfterKey] the gate
@@ -142,11 +136,6 @@ func (k Keys) Parse(name string) Key {
 	}
 	if text, found := cut(rest, pushkeyPrefix, tagSuffix); found && pusher.Digest(text).Validate() == nil {
 		return Key{Kind: PushkeyKey, Digest: pusher.Digest(text)}
-	}
-	if at := strings.LastIndex(rest, stagedMark); at >= 0 {
-		if user, found := cutUser(rest[:at], rulesPrefix, rulesSuffix); found {
-			return Key{Kind: StagedKey, User: user}
-		}
 	}
 	if key, found := parseDelivery(rest); found {
 		return key

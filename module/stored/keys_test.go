@@ -23,7 +23,6 @@ func TestKeysHaveFixedNames(t *testing.T) {
 			key        Key
 		}{
 			{k.Rules(alice), "account_data:{@alice:example.org}:m.push_rules", Key{Kind: RulesKey, User: alice}},
-			{Staged(k.Rules(alice), "ABC"), "account_data:{@alice:example.org}:m.push_rules:next:ABC", Key{Kind: StagedKey, User: alice}},
 			{k.Pushers(alice), "pushers:{@alice:example.org}", Key{Kind: PushersKey, User: alice}},
 			{k.Unread(alice), "unread:{@alice:example.org}", Key{Kind: UnreadKey, User: alice}},
 			{k.Pushkey(digest), "pushkey:{" + string(digest) + "}", Key{Kind: PushkeyKey, Digest: digest}},
@@ -50,7 +49,7 @@ func TestKeysHaveFixedNames(t *testing.T) {
 func TestKeysOfOddUserIDsAreParsed(t *testing.T) {
 	t.Parallel()
 	k := Keys{"hs1:"}
-	for _, user := range []mxid.UserID{"@a}b:x", "@a}:m.push_rules:x", "@pushers:{b:x", "@a:next:b", "@a}:sent:b:x"} {
+	for _, user := range []mxid.UserID{"@a}b:x", "@a}:m.push_rules:x", "@pushers:{b:x", "@a}:sent:b:x"} {
 		if got := k.Parse(k.Rules(user)); got != (Key{Kind: RulesKey, User: user}) {
 			t.Errorf("rules of %q: got %+v", user, got)
 		}
@@ -82,7 +81,6 @@ func TestForeignAndMalformedKeysAreRecognized(t *testing.T) {
 		{"account_data:@alice:example.org:m.push_rules", "", MalformedKey},
 		{"account_data:{alice}:m.push_rules", "", MalformedKey},
 		{"account_data:{@alice:example.org}:m.push_rules:later:ABC", "", MalformedKey},
-		{"x:next:ABC", "", ForeignKey},
 		{"pushers:{alice}", "", MalformedKey},
 		{"hs1:pushers:@alice:example.org", "hs1:", MalformedKey},
 		{"pushkey:{key}", "", MalformedKey},

@@ -89,9 +89,8 @@ func (r *read[T]) result(err error) (value T, _ error) {
 
 // Swap is an encoded update.
 type Swap[V, R any] struct {
-	Args   []any                 // for the codec's script
-	Staged *StagedSwap           // the same update for a large value, or nil
-	Now    commit.Snapshot[V, R] // the snapshot after the update
+	Args []any                 // for the codec's script
+	Now  commit.Snapshot[V, R] // the snapshot after the update
 }
 
 // Text returns the text of a reply; found is false if the key is missing.

@@ -29,11 +29,6 @@ type Config struct {
 	// in memory.
 	Durability Durability
 
-	// LargeValueBytes is the size from which a user's rules are written by a
-	// [StagedSwap], which is faster for them. It has no effect with a Durability. At
-	// least 1; default 8 KiB.
-	LargeValueBytes int
-
 	// CacheBytes bounds the cache memory of each of the three stores (rules, pushers,
 	// pushkeys). A read of a cached value only asks Redis whether it is still stored; a
 	// change of it saves a round trip. Values of a sixteenth of the cache or more are
@@ -67,7 +62,7 @@ func ParseDurability(text string) (Durability, error) { return redisclient.Parse
 func DefaultConfig() Config {
 	return Config{
 		OperationTimeout: 5 * time.Second, Durability: Durability{Timeout: redisclient.DefaultDurabilityTimeout},
-		LargeValueBytes: 8 << 10, CacheBytes: 64 << 20,
+		CacheBytes: 64 << 20,
 	}
 }
 
@@ -104,9 +99,6 @@ func (c Config) Validate() error {
 		faults = append(faults, fmt.Errorf("OperationTimeout is %v, want above 0 and at most %v", c.OperationTimeout, maxOperationTimeout))
 	} else if c.Durability.IsRequired() && c.Durability.Timeout >= c.OperationTimeout {
 		faults = append(faults, fmt.Errorf("Durability.Timeout is %v, want less than OperationTimeout, %v", c.Durability.Timeout, c.OperationTimeout))
-	}
-	if c.LargeValueBytes < 1 {
-		faults = append(faults, fmt.Errorf("LargeValueBytes is %d, want at least 1", c.LargeValueBytes))
 	}
 	return errors.Join(faults...)
 }

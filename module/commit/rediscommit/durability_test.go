@@ -85,8 +85,8 @@ func wantFaults(t *testing.T, err error, fields ...string) {
 func TestValidateNamesEachWrongConfigField(t *testing.T) {
 	t.Parallel()
 	const (
-		prefix, operation, large = "KeyPrefix", "OperationTimeout is", "LargeValueBytes"
-		replicas, timeout        = "Durability.Replicas", "Durability.Timeout"
+		prefix, operation = "KeyPrefix", "OperationTimeout is"
+		replicas, timeout = "Durability.Replicas", "Durability.Timeout"
 	)
 	wantFaults(t, DefaultConfig().Validate())
 	for _, test := range []struct {
@@ -104,9 +104,8 @@ func TestValidateNamesEachWrongConfigField(t *testing.T) {
 		{func(c *Config) { c.Durability = Durability{AOF: true, Timeout: c.OperationTimeout} }, []string{timeout}},
 		{func(c *Config) { c.Durability = Durability{Replicas: 1, Timeout: c.OperationTimeout} }, []string{timeout}},
 		{func(c *Config) { c.Durability = Durability{Replicas: 1, Timeout: c.OperationTimeout - 1} }, nil},
-		{func(c *Config) { c.LargeValueBytes = 0 }, []string{large}},
 		{func(c *Config) { *c = Config{KeyPrefix: "{}", Durability: Durability{Replicas: -1, AOF: true}} },
-			[]string{replicas, timeout, prefix, operation, large}},
+			[]string{replicas, timeout, prefix, operation}},
 	} {
 		cfg := DefaultConfig()
 		test.change(&cfg)

@@ -231,16 +231,7 @@ func (s *Store[V, R]) forget(key string) { s.cache.forget(key) }
 
 func (s *Store[V, R]) write(ctx context.Context, u commit.Update[V, R]) (now commit.Snapshot[V, R], done bool, err error) {
 	swap := s.codec.Prepare(u)
-	// A change that waits for durability is never staged: the wait must follow the write on
-	// the same connection, and swapStaged has no wait.
-	isStaged := swap.Staged != nil && !s.cfg.Durability.IsRequired()
-	if isStaged {
-		done, err = s.swapStaged(ctx, u.Key, *swap.Staged)
-	}
-	if !isStaged || errors.Is(err, errStagedRefused) {
-		done, err = s.run(ctx, s.swap, u.Key, swap.Args...)
-	}
-	if err != nil {
+	if done, err = s.run(ctx, s.swap, u.Key, swap.Args...); err != nil {
 		err = s.unavailable("write", err)
 	}
 	if done {
