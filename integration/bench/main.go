@@ -3,7 +3,6 @@
 //
 //	go run ./integration/bench speed    # with an echo and go-redis host
 //	go run ./integration/bench delivery # with an HTTP client
-//	go run ./integration/bench sizes    # computes what many users need
 //
 // Each command starts its servers on free ports of 127.0.0.1, loads them in turn, prints a table, and explains its
 // flags with -h. The important figure is the ratio of CPU times: other programs on the machine change this ratio less
@@ -42,11 +41,11 @@ func main() {
 // run runs the scenario that the first argument names. The other names are for the processes that scenarios start.
 func run(ctx context.Context, args []string) error {
 	scenarios := map[string]func(context.Context, []string) error{
-		"speed": runSpeed, "delivery": runDelivery, "sizes": runSizes,
-		"gateway": serveGateway, "floor": serveFloor, "sender": runSender, "bare-client": postBare,
+		"speed": runSpeed, "delivery": runDelivery,
+		"floor": serveFloor, "sender": runSender, "bare-client": postBare,
 	}
 	if len(args) == 0 || scenarios[args[0]] == nil {
-		return errors.New("want a scenario: speed, delivery or sizes")
+		return errors.New("want a scenario: speed or delivery")
 	}
 	return scenarios[args[0]](ctx, args[1:])
 }
