@@ -67,7 +67,7 @@ type Event struct {
 	Thread   string
 
 	// Expires is when notifications of the event become useless. If it is zero, the
-	// configuration decides, or the event itself for calls.
+	// configuration decides. A call that rings no more is an ordinary notification.
 	Expires time.Time
 }
 
@@ -103,8 +103,8 @@ type Unread interface {
 // sent.
 type UnreadState struct {
 	// IsRead means that the event needs no notification any more: the user has read it or
-	// left the room, or it was redacted. It follows from read marks, not from counts: a
-	// lost count must not lose a notification.
+	// left the room, or has joined or declined the call, or it was redacted. It follows from
+	// read marks, not from counts: a lost count must not lose a notification.
 	IsRead bool
 
 	Counts *Counts // nil for a notification without counts
@@ -133,7 +133,7 @@ type Attention interface {
 	// all. The module calls it right before sending, in batches, once for each
 	// notification, and again after a host has died. With [Unread], notifications that
 	// the user reads during the delay are dropped. A delay lasts at most five minutes;
-	// calls are never delayed.
+	// a call is not delayed while it rings.
 	Delay(ctx context.Context, devices []UserDevice) []time.Duration
 }
 
