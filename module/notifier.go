@@ -61,6 +61,10 @@ type Event struct {
 	SenderName string     // the sender's display name in the room
 	Room       match.Room // MemberCount is required; some rules need Power
 
+	// Related is the event that "m.relates_to" refers to with "m.reference", zero if unknown.
+	// An encrypted event that refers to its sender's membership of a call is a call.
+	Related RelatedEvent
+
 	// Position and Thread are the event's; see [Place]. Without them, the notification is
 	// sent even if an [UnreadService] counts the event as read.
 	Position int64
@@ -69,6 +73,12 @@ type Event struct {
 	// Expires is when notifications of the event become useless. If it is zero, the
 	// configuration decides. A call that rings no more is an ordinary notification.
 	Expires time.Time
+}
+
+// RelatedEvent is an event that another one refers to.
+type RelatedEvent struct {
+	Type   string
+	Sender mxid.UserID
 }
 
 // Decision is the result of a user's push rules for an event.

@@ -40,6 +40,24 @@ func TestACallRingsForItsLifetimeOnly(t *testing.T) {
 	})
 }
 
+func TestAnEncryptedCallIsNotDelayed(t *testing.T) {
+	withReader(t, func(w *world, r *reader) {
+		w.set(name1, "key", "gw")
+		d := w.host()
+		r.do(func() { r.delay = time.Minute })
+		const event = `{"event_id":"$%d","room_id":"!r:h","type":"m.room.encrypted","sender":"@s:h","content":{"m.relates_to":{"rel_type":"m.reference","event_id":"$0"}}}`
+		w.event(d, fmt.Sprintf(event, 1), name1)
+		time.Sleep(time.Second)
+		w.want("key")
+		e := module.Event{JSON: fmt.Sprintf(event, 2), Related: module.RelatedEvent{Type: "m.rtc.member", Sender: "@s:h"}}
+		if err := w.send(d, e, name1); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Second)
+		w.want("key", 1, 2) // it ends the delay
+	})
+}
+
 func TestAWaitingCallRingsNoMoreButIsSent(t *testing.T) {
 	withReader(t, func(w *world, r *reader) {
 		w.answer("gw", always(502))

@@ -288,6 +288,38 @@ func TestARingLivesFromItsOwnTime(t *testing.T) {
 	}
 }
 
+// An encrypted event that refers to its sender's membership of a call is a call.
+func TestEncryptedCalls(t *testing.T) {
+	now := time.UnixMilli(1_700_000_000_000)
+	const ring = `{"rel_type":"m.reference","event_id":"$member"}`
+	of := func(kind string) module.RelatedEvent { return module.RelatedEvent{Type: kind, Sender: "@s:h"} }
+	for name, test := range map[string]struct {
+		kind, relation string
+		age            time.Duration
+		related        module.RelatedEvent
+		want           time.Duration
+	}{
+		"m.rtc.member":           {"m.room.encrypted", ring, 0, of("m.rtc.member"), 30 * time.Second},
+		"MSC4143":                {"m.room.encrypted", ring, 0, of("org.matrix.msc4143.rtc.member"), 30 * time.Second},
+		"MSC3401":                {"m.room.encrypted", ring, 0, of("org.matrix.msc3401.call.member"), 30 * time.Second},
+		"of 20 s ago":            {"m.room.encrypted", ring, 20 * time.Second, of("m.rtc.member"), 10 * time.Second},
+		"of yesterday":           {"m.room.encrypted", ring, 24 * time.Hour, of("m.rtc.member"), 0},
+		"the member of another":  {"m.room.encrypted", ring, 0, module.RelatedEvent{Type: "m.rtc.member", Sender: "@other:h"}, 0},
+		"unknown":                {"m.room.encrypted", ring, 0, module.RelatedEvent{}, 0},
+		"a message":              {"m.room.encrypted", ring, 0, of("m.room.message"), 0},
+		"another relation":       {"m.room.encrypted", `{"rel_type":"m.thread","event_id":"$member"}`, 0, of("m.rtc.member"), 0},
+		"no relation":            {"m.room.encrypted", `[]`, 0, of("m.rtc.member"), 0},
+		"not encrypted":          {"m.room.message", ring, 0, of("m.rtc.member"), 0},
+		"not encrypted, no ring": {"m.rtc.notification", ring, 0, of("m.rtc.member"), 0},
+	} {
+		e := module.Event{Related: test.related, JSON: fmt.Sprintf(`{"event_id":"$e","room_id":"!r:h","type":%q,"sender":"@s:h","origin_server_ts":%d,`+
+			`"content":{"algorithm":"m.megolm.v1.aes-sha2","ciphertext":"x","m.relates_to":%s}}`, test.kind, now.Add(-test.age).UnixMilli(), test.relation)}
+		if ev, ok, err := ReadEvent(e, defaultLimits(), now); err != nil || !ok || ev.RingsFor != test.want {
+			t.Errorf("%s: got %+v, %v, %v", name, ev, ok, err)
+		}
+	}
+}
+
 func TestAMetaIsReadAsItWasWritten(t *testing.T) {
 	t.Parallel()
 	for _, want := range []Meta{

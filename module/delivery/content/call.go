@@ -4,19 +4,27 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/strictjson"
 )
 
 // MaxCallAge bounds how long a call rings (MSC4075).
 const MaxCallAge = 2 * time.Minute
 
+// encryptedCallAge is how long an encrypted call rings, whose lifetime cannot be read. It is
+// the lifetime that clients give a call.
+const encryptedCallAge = 30 * time.Second
+
 // maxSkew is the difference from origin_server_ts up to which a sender_ts counts (MSC4075).
 const maxSkew = 20 * time.Second
 
 // ringsFor returns how long the event rings from now on: for its lifetime since it was sent,
 // or not at all. An event of the future was sent now, and so was one of unknown time.
-func (ev *Event) ringsFor(callAge time.Duration, now time.Time) time.Duration {
-	if !ev.rings() {
+func (ev *Event) ringsFor(related module.RelatedEvent, callAge time.Duration, now time.Time) time.Duration {
+	switch {
+	case ev.isEncryptedRing(related):
+		callAge = min(callAge, encryptedCallAge)
+	case !ev.rings():
 		return 0
 	}
 	sent := now
@@ -34,6 +42,19 @@ func (ev *Event) ringsFor(callAge time.Duration, now time.Time) time.Duration {
 		lifetime = time.Duration(min(ms, MaxCallAge.Milliseconds())) * time.Millisecond
 	}
 	return max(0, lifetime-now.Sub(sent))
+}
+
+// isEncryptedRing reports whether an encrypted event refers to its sender's membership of a
+// call, as MatrixRTC notifications do (MSC4075).
+func (ev *Event) isEncryptedRing(related module.RelatedEvent) bool {
+	if ev.kind != encrypted || string(related.Sender) != ev.Sender || readText(memberOf(memberOf(ev.content, "m.relates_to"), "rel_type")) != "m.reference" {
+		return false
+	}
+	switch related.Type {
+	case "m.rtc.member", "org.matrix.msc4143.rtc.member", "org.matrix.msc3401.call.member":
+		return true
+	}
+	return false
 }
 
 const callInvite = "m.call.invite"

@@ -70,7 +70,7 @@ func ReadEvent(e module.Event, cfg Limits, now time.Time) (ev *Event, ok bool, e
 	if !e.Expires.IsZero() {
 		ev.Lifetime = min(ev.Lifetime, e.Expires.Sub(now))
 	}
-	ev.RingsFor = min(ev.Lifetime, ev.ringsFor(cfg.CallAge, now))
+	ev.RingsFor = min(ev.Lifetime, ev.ringsFor(e.Related, cfg.CallAge, now))
 	return ev, !redacted && ev.Lifetime > 0, nil
 }
 
