@@ -318,8 +318,8 @@ func (s *sending) sendMailing(life context.Context, m *mailing) bool {
 
 // compose writes a mail. It goes to the address of the pusher, whatever the composer returns.
 func compose(by module.MailComposer, user mxid.UserID, to *content.Target, cfg MailConfig, m *mailing) (module.Mail, error) {
-	digest := content.MailDigest(m.all, cfg.MaxEvents, cfg.Content == FullContent)
-	digest.User, digest.To, digest.Lang, digest.ID = user, to.Key.Pushkey, to.Lang, m.id
+	digest := content.MailDigest(user, m.all, cfg.MaxEvents, cfg.Content == FullContent)
+	digest.To, digest.Lang, digest.ID = to.Key.Pushkey, to.Lang, m.id
 	mail, err := by.ComposeMail(digest)
 	mail.To, mail.ID = digest.To, digest.ID
 	return mail, err
