@@ -98,7 +98,11 @@ type MailEvent struct {
 	SenderName string // empty if unknown
 	Content    string // JSON object; empty if it is not known, too large or not to be shown
 	Thread     string // the id of the thread's root, empty for none
-	Highlight  bool   // it mentions the user, or has a keyword
+	Highlight  bool   // a push rule of the user highlights it: a mention, a keyword, a room upgrade
 	Invites    bool   // it invites the user to the room
 	Time       time.Time
+
+	// MentionsUser and MentionsRoom say what an event with Highlight mentions. Both are false
+	// for a keyword, and if its content is not known.
+	MentionsUser, MentionsRoom bool
 }

@@ -61,14 +61,24 @@ type Event struct {
 	SenderName string     // the sender's display name in the room
 	Room       match.Room // MemberCount is required; some rules need Power
 
+	// Related is the event that "m.relates_to" refers to with "m.reference", zero if unknown.
+	// An encrypted event that refers to its sender's membership of a call is a call.
+	Related RelatedEvent
+
 	// Position and Thread are the event's; see [Place]. Without them, the notification is
 	// sent even if an [UnreadService] counts the event as read.
 	Position int64
 	Thread   string
 
 	// Expires is when notifications of the event become useless. If it is zero, the
-	// configuration decides, or the event itself for calls.
+	// configuration decides. A call that rings no more is an ordinary notification.
 	Expires time.Time
+}
+
+// RelatedEvent is an event that another one refers to.
+type RelatedEvent struct {
+	Type   string
+	Sender mxid.UserID
 }
 
 // Decision is the result of a user's push rules for an event.
@@ -103,8 +113,8 @@ type Unread interface {
 // sent.
 type UnreadState struct {
 	// IsRead means that the event needs no notification any more: the user has read it or
-	// left the room, or it was redacted. It follows from read marks, not from counts: a
-	// lost count must not lose a notification.
+	// left the room, or has joined or declined the call, or it was redacted. It follows from
+	// read marks, not from counts: a lost count must not lose a notification.
 	IsRead bool
 
 	Counts *Counts // nil for a notification without counts
@@ -133,7 +143,7 @@ type Attention interface {
 	// all. The module calls it right before sending, in batches, once for each
 	// notification, and again after a host has died. With [Unread], notifications that
 	// the user reads during the delay are dropped. A delay lasts at most five minutes;
-	// calls are never delayed.
+	// a call is not delayed while it rings.
 	Delay(ctx context.Context, devices []UserDevice) []time.Duration
 }
 

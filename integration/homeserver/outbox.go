@@ -136,6 +136,7 @@ func (h handover) everything() left {
 // send hands over what is left of an event. If a part of Redis is away, the users in the other parts get the event now,
 // and the row stays, with the users who are left.
 func (o *outbox) send(ctx context.Context, h handover) error {
+	h.event.Related = relatedTo(h.event.JSON, func(id string) (rooms.Event, bool, error) { return o.rooms.Event(ctx, h.Room, id) })
 	rest, err := o.handOver(ctx, h)
 	if rest.isEmpty() {
 		_ = o.handedOver(h.Row, nil)

@@ -46,9 +46,11 @@ type Config struct {
 	// cancels them, and another host sends them again. Default 10 s.
 	DrainTimeout time.Duration
 
-	// MaxAge is the age at which a notification expires. Default 24 h. A call expires after
-	// the lifetime in its event, or else after CallAge. At most 2 minutes; default 60 s.
-	MaxAge  time.Duration
+	// MaxAge is the age at which a notification expires. Default 24 h.
+	MaxAge time.Duration
+
+	// CallAge is how long a call rings without a lifetime in its event. At most 2 minutes;
+	// default 60 s.
 	CallAge time.Duration
 
 	// MaxBacklog bounds the notifications that wait for a pusher. If a fifth more wait, it loses

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/delivery/content"
 	"github.com/pushfx/pushfx/module/mxid"
 )
 
@@ -86,13 +87,15 @@ func notificationsOf(log module.Log, p *module.LogPusher) (all []module.Notifica
 }
 
 // leastImportant returns the numbers of the notifications to take from a pusher, so that limit
-// are left: counts first, then low priority, then the oldest of the room with most. It leaves
-// the spared ones, and young ones, unless more than keepMost times the limit would be left.
+// are left: counts first, then low priority, then the oldest of the room with most. The newest
+// call of each room goes last while it rings. The spared ones stay, and young ones, unless more than keepMost times the limit would be left.
 func leastImportant(waiting []module.Notification, spared []int64, limit int, now time.Time) (numbers []int64) {
 	left, old := len(waiting), 0
 	isYoung := func(n module.Notification) bool { return now.Sub(n.Added) < keepFor }
 	rooms := map[string]*roomWaiting{}
 	var byPriority [2][]module.Notification // counts, then low priority
+	var ringing []module.Notification
+	calls := newestCalls(waiting, now)
 	for i, n := range waiting {
 		room := rooms[n.Room]
 		if room == nil {
@@ -107,6 +110,8 @@ func leastImportant(waiting []module.Notification, spared []int64, limit int, no
 			byPriority[0] = append(byPriority[0], n)
 		case n.Priority == module.LowPriority:
 			byPriority[1] = append(byPriority[1], n)
+		case calls[n.Room] == n.Number:
+			ringing = append(ringing, n)
 		default:
 			room.places = append(room.places, i)
 		}
@@ -126,13 +131,14 @@ func leastImportant(waiting []module.Notification, spared []int64, limit int, no
 	}
 	excess := len(waiting) - limit
 	goesOn := func() bool { excess--; return excess >= 0 && (old > 0 || left > keepMost*limit) }
-	for _, n := range slices.Concat(byPriority[:]...) {
-		if !goesOn() {
-			break
+	takeOf := func(all []module.Notification) {
+		for len(all) > 0 && goesOn() {
+			rooms[all[0].Room].waiting--
+			take(all[0])
+			all = all[1:]
 		}
-		rooms[n.Room].waiting--
-		take(n)
 	}
+	takeOf(slices.Concat(byPriority[:]...))
 	most := roomsByWaiting(slices.DeleteFunc(slices.Collect(maps.Values(rooms)), func(r *roomWaiting) bool { return len(r.places) == 0 }))
 	heap.Init(&most)
 	for len(most) > 0 && goesOn() {
@@ -145,8 +151,20 @@ func leastImportant(waiting []module.Notification, spared []int64, limit int, no
 		}
 		take(n)
 	}
+	takeOf(ringing)
 	slices.Sort(numbers)
 	return numbers
+}
+
+// newestCalls returns the number of the newest call that rings, by room.
+func newestCalls(waiting []module.Notification, now time.Time) map[string]int64 {
+	calls := map[string]int64{}
+	for _, n := range waiting {
+		if m, err := content.ReadMeta(n.Meta); err == nil && m.Rings(now) {
+			calls[n.Room] = n.Number
+		}
+	}
+	return calls
 }
 
 // roomWaiting is what waits of a room.

@@ -9,15 +9,20 @@ import (
 	"time"
 
 	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/delivery/content"
 )
 
-// Notifications 1 to 3 are written as "h1 l2 c": high priority in room 1, low priority in room 2, counts. The ones after "|"
-// are young.
+// Notifications 1 to 4 are written as "h1 l2 c r1": high priority in room 1, low priority in room 2, counts, a call that rings
+// in room 1. The ones after "|" are young.
 func readWaiting(text string) (all []module.Notification) {
 	old, young, _ := strings.Cut(text, "|")
 	add := func(words string, added time.Time) {
 		for _, word := range strings.Fields(words) {
-			all = append(all, module.Notification{Number: int64(len(all) + 1), Priority: module.Priority(word[0]), Room: word[1:], Added: added})
+			n := module.Notification{Number: int64(len(all) + 1), Priority: module.Priority(word[0]), Room: word[1:], Added: added}
+			if word[0] == 'r' {
+				n.Priority, n.Meta = module.HighPriority, content.Meta{Expires: 1, RingsUntil: 1e9}.Text()
+			}
+			all = append(all, n)
 		}
 	}
 	add(old, time.Unix(1000, 0))
@@ -45,6 +50,9 @@ func TestTheLeastImportantAreCut(t *testing.T) {
 		"also while old ones go":             {"l1 h1 | l1 l1 h1", nil, 3, []int64{1}},
 		"but not beyond ten times the limit": {"| h1 l1 l1 l1 l1 l1 l1 l1 l1 l1 h1 h1 h1", nil, 1, []int64{2, 3, 4}},
 		"then old ones go as well":           {"h1 h1 | l1 l1 l1 l1 l1 l1 l1 l1 l1 l1", nil, 1, []int64{1, 3, 4}},
+		"a call that rings last":             {"r1 h1 r2 h1 h2 l2", nil, 3, []int64{2, 4, 6}},
+		"of several the oldest first":        {"r1 r2 h1 r3 l2", nil, 1, []int64{1, 2, 3, 5}},
+		"of a room only the newest":          {"r1 h1 r1 h2", nil, 2, []int64{1, 2}},
 		"nothing":                            {"", nil, 1, nil},
 	} {
 		t.Run(label, func(t *testing.T) {

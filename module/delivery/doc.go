@@ -42,7 +42,7 @@
 //	claimed  cannot read the pusher              due      1 s later
 //	claimed  expired, read, redacted, or counts  claimed  drops the notification
 //	         that an event follows
-//	claimed  the host asks for a delay           due      waits up to 5 min; a call ends the delay
+//	claimed  the host asks for a delay           due      waits up to 5 min; a ringing call ends it
 //	claimed  2xx                                 claimed  completes the notification
 //	claimed  2xx that rejects the pushkey        -        removes the pusher, drops all
 //	claimed  400, 413, 422                       claimed  sends it as event_id_only, then drops it

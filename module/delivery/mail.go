@@ -238,7 +238,7 @@ func (s *sending) readMailing(life context.Context, m *mailing) (ok bool) {
 		case err != nil:
 			m.dropped[DropUnreadable]++
 		case n.Priority == module.CountsOnly:
-		case s.isExpired(meta):
+		case !s.d.clock().Before(time.UnixMilli(meta.Expires)):
 			m.dropped[DropExpired]++
 		default:
 			m.all, events = append(m.all, content.Mailed{Notification: n, Meta: meta}), append(events, meta)
@@ -256,16 +256,6 @@ func (s *sending) readMailing(life context.Context, m *mailing) (ok bool) {
 	}
 	m.dropped[DropRead], m.all = len(m.all)-len(left), left
 	return true
-}
-
-// isExpired reports whether a notification is too old for a mail. A missed call is not, when it
-// rings no more.
-func (s *sending) isExpired(m content.Meta) bool {
-	expires := time.UnixMilli(m.Expires)
-	if m.Call {
-		expires = time.UnixMilli(m.Added).Add(s.d.cfg.MaxAge)
-	}
-	return !s.d.clock().Before(expires)
 }
 
 // mailWait returns how long a mail waits until its oldest notification is old enough, or because
@@ -328,8 +318,8 @@ func (s *sending) sendMailing(life context.Context, m *mailing) bool {
 
 // compose writes a mail. It goes to the address of the pusher, whatever the composer returns.
 func compose(by module.MailComposer, user mxid.UserID, to *content.Target, cfg MailConfig, m *mailing) (module.Mail, error) {
-	digest := content.MailDigest(m.all, cfg.MaxEvents, cfg.Content == FullContent)
-	digest.User, digest.To, digest.Lang, digest.ID = user, to.Key.Pushkey, to.Lang, m.id
+	digest := content.MailDigest(user, m.all, cfg.MaxEvents, cfg.Content == FullContent)
+	digest.To, digest.Lang, digest.ID = to.Key.Pushkey, to.Lang, m.id
 	mail, err := by.ComposeMail(digest)
 	mail.To, mail.ID = digest.To, digest.ID
 	return mail, err

@@ -59,8 +59,11 @@ func (d *Delivery) Notify(ctx context.Context, e module.Event, decisions module.
 		return err
 	}
 	h := &handover{d: d, ev: ev, id: content.EventID(ev.ID), meta: newMeta(d.clock(), ev.Lifetime), recipients: map[mxid.UserID]module.Decision{}}
-	h.meta.Event, h.meta.Room, h.meta.Call, h.meta.Trace = ev.ID, ev.Room, ev.IsCall(), d.observer.Traceparent(ctx)
+	h.meta.Event, h.meta.Room, h.meta.Trace = ev.ID, ev.Room, d.observer.Traceparent(ctx)
 	h.meta.Position, h.meta.Thread = ev.Position, ev.Thread
+	if ev.RingsFor > 0 {
+		h.meta.RingsUntil = h.meta.Added + ev.RingsFor.Milliseconds()
+	}
 	h.text = h.meta.Text()
 	var users []mxid.UserID
 	for _, decision := range decisions {
@@ -97,7 +100,7 @@ func (h *handover) additionFor(user mxid.UserID, list pusher.List) *addition {
 		to.RoomName = ""
 	}
 	a.Notification = h.ev.Notification(to, h.d.limits)
-	a.Notification.ID, a.Notification.Meta, a.Urgent = h.id, h.text, h.meta.Call
+	a.Notification.ID, a.Notification.Meta, a.Urgent = h.id, h.text, h.ev.RingsFor > 0
 	return a
 }
 

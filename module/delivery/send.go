@@ -273,7 +273,7 @@ func (s *sending) endTurnAfter(v content.Verdict, class content.Class, wait time
 
 // delay returns how long to delay a notification. It asks the host once for each.
 func (s *sending) delay(life context.Context, n module.Notification, m content.Meta) time.Duration {
-	if !s.d.hasDelays || m.Call || s.trouble.Delayed == n.Number || s.hasCall() {
+	if !s.d.hasDelays || m.Rings(s.d.clock()) || s.trouble.Delayed == n.Number || s.hasCall() {
 		return 0
 	}
 	delay, _ := s.d.delays.get(life, module.UserDevice{User: s.claim.User, Device: s.target.Name}, maxAwait)
@@ -283,7 +283,7 @@ func (s *sending) delay(life context.Context, n module.Notification, m content.M
 // hasCall reports whether a call waits after the first notification.
 func (s *sending) hasCall() bool {
 	for _, n := range s.known[1:] {
-		if m, err := content.ReadMeta(n.Meta); err == nil && m.Call {
+		if m, err := content.ReadMeta(n.Meta); err == nil && m.Rings(s.d.clock()) {
 			return true
 		}
 	}

@@ -386,7 +386,7 @@ func TestCountsBeforeAnEventAreLeftOut(t *testing.T) {
 
 // Counts wait with a call behind them, and the call expires, is read or is refused: the badge is right all the same.
 func TestCountsBeforeACallThatIsNotDelivered(t *testing.T) {
-	const call = `{"event_id":"$2","room_id":"!r:h","type":"m.call.invite","sender":"@s:h","content":{"lifetime":5000}}`
+	const call = `{"event_id":"$2","room_id":"!r:h","type":"m.call.invite","sender":"@s:h","content":{}}`
 	for label, test := range map[string]struct {
 		isRead bool
 		status int // of the call
@@ -405,7 +405,9 @@ func TestCountsBeforeACallThatIsNotDelivered(t *testing.T) {
 					t.Fatal(err)
 				}
 				time.Sleep(4 * time.Second)
-				w.event(d, call, name1)
+				if err := w.send(d, module.Event{JSON: call, Expires: time.Now().Add(5 * time.Second)}, name1); err != nil {
+					t.Fatal(err)
+				}
 				time.Sleep(time.Second)
 				r.do(func() { r.read["$2"] = test.isRead })
 				if label == "expired" {

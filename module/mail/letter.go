@@ -20,10 +20,12 @@ type Letter struct {
 	Lang string // of the template
 
 	// Case chooses the subject: "invite" or "invites" if the mail is about invites only, then
-	// "mention" if an event mentions the user, then "person" for messages of one sender in one
-	// room, "room" for one room, and "rooms".
+	// "mention" if an event mentions the user, "room_mention" if one mentions all members,
+	// "highlight" if one is highlighted otherwise, as by a keyword, then "event" for a single event
+	// that is no text, "person" for messages of one sender in one room, "room" for one room, and
+	// "rooms".
 	Case   string
-	Sender string // of "invite", "mention" and "person": a name
+	Sender string // of "invite", the mentions and "person": a name
 	Room   string // the room of the subject; empty if unknown or named as Sender
 
 	Rooms []Room
@@ -53,15 +55,18 @@ type Room struct {
 // Message is an event with content.
 type Message struct {
 	// Kind is "text", "emote", "image", "video", "audio", "file", "location", "sticker", "call",
-	// "invite" or "other".
+	// "poll", "poll_end", "live_location", "upgrade" of the room, "invite", "knock" or "other".
 	Kind     string
 	Sender   string // a name, or the SenderID without one
 	SenderID string
 	URL      string   // of the event; empty without Config.ClientURL
 	Lines    []string // the text, or the name of a file; may be empty
 	Thread   bool     // it is in a thread
-	Mentions bool     // it mentions the user, or has a keyword
 	Time     time.Time
+
+	// Highlight says that a push rule highlights the event. Without the other two, it is a
+	// keyword, or a rule of the user.
+	Highlight, MentionsUser, MentionsRoom bool
 }
 
 // The limits of texts, in code points, and of lines.
@@ -101,7 +106,8 @@ func (c *Composer) room(r module.MailRoom) Room {
 		}
 		room.Messages = append(room.Messages, Message{
 			Kind: kind, Lines: lines(text), Sender: senderName(e), SenderID: oneLine(string(e.Sender)), URL: c.link(r.ID, e.ID),
-			Thread: e.Thread != "", Mentions: e.Highlight, Time: e.Time.UTC(),
+			Thread: e.Thread != "", Time: e.Time.UTC(),
+			Highlight: isHighlight(e), MentionsUser: e.MentionsUser, MentionsRoom: e.MentionsRoom,
 		})
 	}
 	slices.Reverse(room.Messages)
@@ -124,7 +130,22 @@ func senderName(e module.MailEvent) string {
 	return oneLine(string(e.Sender))
 }
 
-const encrypted = "m.room.encrypted"
+const encrypted, upgrade = "m.room.encrypted", "m.room.tombstone"
+
+// isHighlight leaves out the upgrade of a room, which has words of its own.
+func isHighlight(e module.MailEvent) bool { return e.Highlight && e.Type != upgrade }
+
+// kinds has the kinds of messages of event types with words of their own: of the types that
+// default rules notify of, and of stickers.
+var kinds = map[string]string{
+	"m.call.invite": "call",
+	"m.call.notify": "call", "org.matrix.msc4075.call.notify": "call",
+	"m.rtc.notification": "call", "org.matrix.msc4075.rtc.notification": "call",
+	"m.poll.start": "poll", "org.matrix.msc3381.poll.start": "poll",
+	"m.poll.end": "poll_end", "org.matrix.msc3381.poll.end": "poll_end",
+	"m.beacon_info": "live_location", "org.matrix.msc3672.beacon_info": "live_location",
+	upgrade: "upgrade", "m.sticker": "sticker",
+}
 
 // describe returns the kind of a message and its text. Kind is empty for an event without
 // content to show.
@@ -134,37 +155,49 @@ func describe(e module.MailEvent) (kind, text string) {
 		return "invite", ""
 	case e.Type == encrypted || e.Type == "" || e.Content == "":
 		return "", ""
-	case strings.HasSuffix(e.Type, ".call.invite") || strings.HasSuffix(e.Type, ".call.notify"):
-		return "call", ""
 	}
-	msgtype, body := readContent(e.Content)
-	switch {
-	case e.Type == "m.sticker":
-		return "sticker", body
+	c := readContent(e.Content)
+	switch kind := kinds[e.Type]; {
+	case kind == "sticker":
+		return kind, c["body"]
+	case kind != "":
+		return kind, ""
+	case e.Type == "m.room.member" && c["membership"] == "knock":
+		return "knock", ""
 	case e.Type != "m.room.message":
 		return "other", ""
 	}
-	switch kind := strings.TrimPrefix(msgtype, "m."); kind {
+	body := c["body"]
+	switch kind := strings.TrimPrefix(c["msgtype"], "m."); kind {
 	case "emote", "image", "video", "audio", "file", "location":
 		return kind, body
 	}
 	return "text", body
 }
 
-func readContent(content string) (msgtype, body string) {
+// readContent returns the members of a content that are texts.
+func readContent(content string) map[string]string {
+	texts := map[string]string{}
 	members := strictjson.Walk(content)
 	for name := range members.Object() {
-		isText := members.Next() == '"'
-		switch {
-		case name == "msgtype" && isText:
-			msgtype = members.String()
-		case name == "body" && isText:
-			body = members.String()
-		default:
-			members.Skip()
+		if members.Next() == '"' {
+			texts[name] = members.String()
 		}
 	}
-	return msgtype, body
+	return texts
+}
+
+// highlights are the cases of highlighted events, the least important first.
+var highlights = []string{"highlight", "room_mention", "mention"}
+
+func highlightOf(e module.MailEvent) string {
+	switch {
+	case e.MentionsUser:
+		return "mention"
+	case e.MentionsRoom:
+		return "room_mention"
+	}
+	return "highlight"
 }
 
 // chooseSubject sets what the subject is about; see [Letter.Case].
@@ -178,8 +211,8 @@ func (l *Letter) chooseSubject(d module.MailDigest) {
 			switch {
 			case e.Invites:
 				invites++
-			case e.Highlight && l.Case == "":
-				l.about("mention", senderName(e), l.Rooms[i].Name)
+			case isHighlight(e) && slices.Index(highlights, highlightOf(e)) > slices.Index(highlights, l.Case):
+				l.about(highlightOf(e), senderName(e), l.Rooms[i].Name)
 			}
 		}
 	}
@@ -195,6 +228,8 @@ func (l *Letter) chooseSubject(d module.MailDigest) {
 	case onlyInvites:
 		l.about("invites", "", "")
 	case l.Case != "":
+	case d.Events == 1 && l.Rooms[0].isOneEvent():
+		l.about("event", senderName(newest[0]), name)
 	case len(d.Rooms)+d.Hidden > 1:
 		l.about("rooms", "", name)
 	case complete && len(senders) == 1 && len(newest) > 0 && newest[0].Sender != "":
@@ -202,6 +237,11 @@ func (l *Letter) chooseSubject(d module.MailDigest) {
 	default:
 		l.about("room", "", name)
 	}
+}
+
+// isOneEvent reports whether the room has a single message, which is no text.
+func (r Room) isOneEvent() bool {
+	return len(r.Messages) == 1 && !slices.Contains([]string{"text", "emote", "other"}, r.Messages[0].Kind)
 }
 
 func (l *Letter) about(which, sender, room string) {

@@ -4,6 +4,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"testing/fstest"
@@ -15,6 +16,7 @@ import (
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pusher"
+	"github.com/pushfx/pushfx/module/pushrule"
 	"github.com/pushfx/pushfx/module/strictjson"
 )
 
@@ -73,18 +75,22 @@ func digests() map[string]module.MailDigest {
 	}
 	invitation := with(bob(""), func(e *module.MailEvent) { e.Type, e.Invites, e.Content = "m.room.member", true, `{}` })
 	thread := with(carl("In a thread."), func(e *module.MailEvent) { e.Thread = "$root" })
-	mention := with(carl("Alice: look!"), func(e *module.MailEvent) { e.Highlight = true })
+	keyword := with(carl("Tomatoes!"), func(e *module.MailEvent) { e.Highlight = true })
+	mention := with(carl("Alice: look!"), func(e *module.MailEvent) { e.Highlight, e.MentionsUser = true, true })
+	everybody := with(bob("Lunch!"), func(e *module.MailEvent) { e.Highlight, e.MentionsRoom = true, true })
 	var kinds []module.MailEvent
 	for _, kind := range []string{"m.notice", "m.emote", "m.image", "m.video", "m.audio", "m.file", "m.location", "org.example.kind"} {
 		kinds = append(kinds, with(bob(""), func(e *module.MailEvent) { e.Content = content(kind, "body of "+kind) }))
 	}
-	for _, eventType := range []string{"m.sticker", "m.call.invite", "m.poll.start"} {
+	for _, eventType := range []string{
+		"m.sticker", "m.call.invite", "org.matrix.msc4075.rtc.notification", "m.poll.start", "m.poll.end", "m.beacon_info", "m.room.tombstone", "m.other",
+	} {
 		kinds = append(kinds, with(bob(""), func(e *module.MailEvent) { e.Type = eventType }))
 	}
 	onlyIDs := module.MailEvent{ID: "$1"}
 	several := to(room("Garden", bob("Tomatoes?"), carl("Ripe.\nAll of them.")), room("Choir", bob("At eight.")))
 	several.Rooms[0].Hidden, several.Hidden, several.Events = 12, 3, 40
-	hostileRoom := room(hostile, with(from(hostile, mxid.UserID("@"+hostile+":example.org"), hostile+strings.Repeat("long ", 300)), func(e *module.MailEvent) { e.Highlight = true }),
+	hostileRoom := room(hostile, with(from(hostile, mxid.UserID("@"+hostile+":example.org"), hostile+strings.Repeat("long ", 300)), func(e *module.MailEvent) { e.Highlight, e.MentionsUser = true, true }),
 		from(strings.Repeat("n", 300), "@eve:example.org", strings.Repeat("line\n", 300)))
 	hostileRoom.ID = `!"><script>/../x?y#z:example.org`
 	return map[string]module.MailDigest{
@@ -97,6 +103,9 @@ func digests() map[string]module.MailDigest {
 		"encrypted":       to(room("Secret", encryptedBy(bob("")), encryptedBy(carl("")), encryptedBy(bob("")), encryptedBy(from("", "@dan:example.org", "")), encryptedBy(from("Eva", "@eva:example.org", "")))),
 		"threads":         to(room("Garden", bob("Not in a thread."), thread)),
 		"highlights":      to(room("Choir", bob("At eight.")), room("Garden", mention, bob("Tomatoes?"))),
+		"keyword":         to(room("Choir", bob("At eight.")), room("Garden", keyword, bob("Fine."))),
+		"room_mention":    to(room("Garden", everybody, keyword)),
+		"poll":            to(room("Garden", with(bob(""), func(e *module.MailEvent) { e.Type, e.Content = "m.poll.start", `{}` }))),
 		"kinds":           to(room("Garden", kinds...)),
 		"ids_only":        to(room("", onlyIDs, onlyIDs)),
 		"without_content": to(room("Garden", with(bob(""), func(e *module.MailEvent) { e.Content = "" }))),
@@ -128,6 +137,61 @@ func TestMailsAreAsInTheGoldenFiles(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// Each default rule that notifies, of the specification and of features, has its own words: none is "something new".
+func TestEachDefaultRuleHasItsWords(t *testing.T) {
+	t.Parallel()
+	event := func(kind, content string) module.MailEvent {
+		return with(bob(""), func(e *module.MailEvent) { e.Type, e.Content = kind, content })
+	}
+	highlight := func(e module.MailEvent, user, room bool) module.MailEvent {
+		e.Highlight, e.MentionsUser, e.MentionsRoom = true, user, room
+		return e
+	}
+	const oneMessage = "New message from Bob in Garden"
+	words := map[string]struct {
+		event         module.MailEvent
+		subject, line string
+	}{
+		".m.rule.invite_for_me": {with(event("m.room.member", `{"membership":"invite"}`), func(e *module.MailEvent) { e.Invites = true }),
+			"Bob invites you to Garden", "Bob (@bob:example.org) invites you to this room"},
+		".m.rule.is_user_mention":                        {highlight(bob("x"), true, false), "Bob mentioned you in Garden", "Bob, for you"},
+		".m.rule.is_room_mention":                        {highlight(bob("x"), false, true), "Bob mentioned everyone in Garden", "Bob, for everyone"},
+		".m.rule.tombstone":                              {highlight(event("m.room.tombstone", `{}`), false, false), "Garden: Bob upgraded the room", "Bob upgraded the room"},
+		".m.rule.call":                                   {event("m.call.invite", `{}`), "Garden: Bob called", "Bob called"},
+		".m.rule.room_one_to_one":                        {bob("x"), oneMessage, "Bob"},
+		".m.rule.message":                                {bob("x"), oneMessage, "Bob"},
+		".m.rule.encrypted_room_one_to_one":              {event("m.room.encrypted", ""), oneMessage, "1 encrypted message from Bob"},
+		".m.rule.encrypted":                              {event("m.room.encrypted", ""), oneMessage, "1 encrypted message from Bob"},
+		".org.matrix.msc4028.encrypted_event":            {event("m.room.encrypted", ""), oneMessage, "1 encrypted message from Bob"},
+		".org.matrix.msc3930.rule.poll_start":            {event("org.matrix.msc3381.poll.start", `{}`), "Garden: Bob started a poll", "Bob started a poll"},
+		".org.matrix.msc3930.rule.poll_start_one_to_one": {event("m.poll.start", `{}`), "Garden: Bob started a poll", "Bob started a poll"},
+		".org.matrix.msc3930.rule.poll_end":              {event("org.matrix.msc3381.poll.end", `{}`), "Garden: Bob ended a poll", "Bob ended a poll"},
+		".org.matrix.msc3930.rule.poll_end_one_to_one":   {event("m.poll.end", `{}`), "Garden: Bob ended a poll", "Bob ended a poll"},
+		".org.matrix.msc4505.rule.beacon_info": {event("org.matrix.msc3672.beacon_info", `{}`),
+			"Garden: Bob shares a live location", "Bob shares a live location"},
+		".org.matrix.msc4505.rule.beacon_info_one_to_one": {event("m.beacon_info", `{}`), "Garden: Bob shares a live location", "Bob shares a live location"},
+		".org.matrix.msc4506.rule.knock": {event("m.room.member", `{"membership":"knock"}`),
+			"Garden: Bob (@bob:example.org) asks to join", "Bob (@bob:example.org) asks to join"},
+	}
+	table, err := pushrule.NewDefaults(pushrule.Features())
+	if err != nil {
+		t.Fatal(err)
+	}
+	set := table.For("@alice:example.org")
+	for _, kind := range pushrule.Kinds() {
+		for _, rule := range set.List(kind) {
+			want, found := words[rule.ID]
+			if !slices.Contains(rule.Actions, `"notify"`) {
+				continue
+			}
+			mail, err := newComposer(t, testConfig()).ComposeMail(to(room("Garden", want.event)))
+			if err != nil || !found || mail.Subject != want.subject || !strings.Contains(mail.Text, "\n  "+want.line+"\n") && !strings.Contains(mail.Text, "\n  "+want.line+":\n") {
+				t.Errorf("%s: %v, %v, got\n%s\n%s", rule.ID, err, found, mail.Subject, mail.Text)
+			}
+		}
 	}
 }
 

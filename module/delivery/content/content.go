@@ -38,11 +38,15 @@ type Meta struct {
 	Room     string `json:"r,omitempty"`
 	Position int64  `json:"p,omitempty"`
 	Thread   string `json:"h,omitempty"`
-	Added    int64  `json:"a"` // time of Notify, in milliseconds
-	Expires  int64  `json:"x"` // in milliseconds
-	Call     bool   `json:"c,omitempty"`
+	Added    int64  `json:"a"`           // time of Notify, in milliseconds
+	Expires  int64  `json:"x"`           // in milliseconds
 	Trace    string `json:"t,omitempty"` // W3C traceparent
+
+	RingsUntil int64 `json:"u,omitempty"` // in milliseconds; 0 for an event that is no call
 }
+
+// Rings reports whether the event is a call that rings.
+func (m Meta) Rings(now time.Time) bool { return now.UnixMilli() < m.RingsUntil }
 
 // Text returns the stored form.
 func (m Meta) Text() string {
@@ -74,8 +78,8 @@ func ReadMeta(text string) (m Meta, err error) {
 			m.Added, err = strconv.ParseInt(value, 10, 64)
 		case "x":
 			m.Expires, err = strconv.ParseInt(value, 10, 64)
-		case "c":
-			m.Call = value == "true"
+		case "u":
+			m.RingsUntil, err = strconv.ParseInt(value, 10, 64)
 		case "t":
 			m.Trace = readText(value)
 		}

@@ -18,11 +18,12 @@ type Event struct {
 	Position                        int64
 	Thread                          string
 	Lifetime                        time.Duration // how long a notification lasts after Notify
+	RingsFor                        time.Duration // how long it is a call after Notify, 0 for other events
 	kind                            string
 	member                          string // the state_key of a member event
 	senderName, roomName, roomAlias string
 	content                         string // JSON, empty if there is none
-	isCall                          bool
+	sentAt                          int64  // origin_server_ts in milliseconds, 0 if unknown
 
 	mu    sync.Mutex
 	texts map[variant]string // see [Event.Notification]
@@ -63,16 +64,13 @@ func ReadEvent(e module.Event, cfg Limits, now time.Time) (ev *Event, ok bool, e
 		return nil, false, errNoPlace
 	}
 	redacted := ev.read(e.JSON)
-	ev.isCall = ev.rings()
 	if ev.ID == "" || ev.Room == "" {
 		return nil, false, errNoIDs
 	}
-	switch {
-	case !e.Expires.IsZero():
+	if !e.Expires.IsZero() {
 		ev.Lifetime = min(ev.Lifetime, e.Expires.Sub(now))
-	case ev.IsCall():
-		ev.Lifetime = min(ev.Lifetime, callLifetime(ev.content, cfg.CallAge))
 	}
+	ev.RingsFor = min(ev.Lifetime, ev.ringsFor(e.Related, cfg.CallAge, now))
 	return ev, !redacted && ev.Lifetime > 0, nil
 }
 
@@ -93,6 +91,9 @@ func (ev *Event) read(text string) (redacted bool) {
 			continue
 		}
 		if w.Next() != '"' {
+			if name == "origin_server_ts" {
+				ev.sentAt = readMillis(w.Skip())
+			}
 			continue
 		}
 		switch name {
@@ -117,7 +118,7 @@ func (ev *Event) read(text string) (redacted bool) {
 // isHigh reports whether a notification should wake the device. As in other homeservers,
 // this is so for a sound, a highlight, and an encrypted event, which may need one.
 func (ev *Event) isHigh(result match.Result) bool {
-	return ev.kind == "m.room.encrypted" || ev.IsCall() || result.Highlight() || result.Sound() != ""
+	return ev.kind == encrypted || ev.RingsFor > 0 || result.Highlight() || result.Sound() != ""
 }
 
 // The bounds of the tweaks of an outcome. Users choose them, and an event may have other

@@ -26,14 +26,14 @@ type Mailed struct {
 	Meta Meta
 }
 
-// MailDigest returns what a mail shows of notifications, oldest first: the newest max events,
-// with their content if full is set.
-func MailDigest(all []Mailed, maxEvents int, full bool) (d module.MailDigest) {
-	d.Events = len(all)
+// MailDigest returns what a mail shows a user of notifications, oldest first: the newest max
+// events, with their content if full is set.
+func MailDigest(user mxid.UserID, all []Mailed, maxEvents int, full bool) (d module.MailDigest) {
+	d.User, d.Events = user, len(all)
 	hidden := all[:max(0, len(all)-maxEvents)]
 	at := map[string]int{} // places in d.Rooms
 	for i := len(all) - 1; i >= len(hidden); i-- {
-		e, names := readMailed(all[i])
+		e, names := readMailed(user, all[i])
 		n, found := at[names.ID]
 		if !found {
 			n = len(d.Rooms)
@@ -69,7 +69,7 @@ func hideContent(events []module.MailEvent, full bool) {
 
 // readMailed is the inverse of [Event.Notification]: it returns the event, and the names of its
 // room.
-func readMailed(m Mailed) (e module.MailEvent, room module.MailRoom) {
+func readMailed(user mxid.UserID, m Mailed) (e module.MailEvent, room module.MailRoom) {
 	e = module.MailEvent{ID: m.Meta.Event, Thread: m.Meta.Thread, Time: time.UnixMilli(m.Meta.Added)}
 	if e.Thread == module.MainThread {
 		e.Thread = ""
@@ -103,6 +103,21 @@ func readMailed(m Mailed) (e module.MailEvent, room module.MailRoom) {
 		}
 	}
 	e.Content = memberOf("{"+rest+"}", "content")
+	if e.Highlight {
+		e.MentionsUser, e.MentionsRoom = mentionsOf(e.Content, user)
+	}
 	e.Invites = isTarget && (!hasContent || membershipOf(e.Content) == "invite")
 	return e, room
+}
+
+// mentionsOf reads "m.mentions" (Matrix specification, "User and room mentions").
+func mentionsOf(content string, who mxid.UserID) (user, room bool) {
+	mentions := memberOf(content, "m.mentions")
+	list := strictjson.Walk(memberOf(mentions, "user_ids"))
+	if list.Next() == '[' {
+		for range list.Array() {
+			user = list.Next() == '"' && list.String() == string(who) || user
+		}
+	}
+	return user, memberOf(mentions, "room") == "true"
 }

@@ -52,6 +52,12 @@ func TestMailDigest(t *testing.T) {
 	invites.Type, invites.Content, invites.Invites = "m.room.member", `{"membership":"invite"}`, true
 	invitesOnly := invites
 	invitesOnly.Content = ""
+	const toMe, toRoom = `{"body":"hi","m.mentions":{"user_ids":["@you:h",1,"@me:h"],"room":false}}`, `{"body":"me","m.mentions":{"user_ids":["@you:h"],"room":true}}`
+	mentionsMe, mentionsRoom := full, full
+	mentionsMe.Content, mentionsMe.MentionsUser = toMe, true
+	mentionsRoom.Content, mentionsRoom.MentionsRoom = toRoom, true
+	mentionsMeOnly := mentionsMe
+	mentionsMeOnly.Content = ""
 	left := invites
 	left.Content, left.Invites = `{"membership":"leave"}`, false
 	for label, test := range map[string]struct {
@@ -67,9 +73,12 @@ func TestMailDigest(t *testing.T) {
 		"the ids":                      {message, none, true, module.MailEvent{ID: "$1", Thread: "$root", Time: time.UnixMilli(1000)}},
 		"an invite":                    {invite, defaultLimits(), true, invites},
 		"an invite without content":    {invite, noContent, true, invitesOnly},
+		"a mention":                    {eventIn("$1", "!r:h", "m.room.message", toMe), defaultLimits(), true, mentionsMe},
+		"a mention without content":    {eventIn("$1", "!r:h", "m.room.message", toMe), defaultLimits(), false, mentionsMeOnly},
+		"a mention of the room":        {eventIn("$1", "!r:h", "m.room.message", toRoom), defaultLimits(), true, mentionsRoom},
 		"another change of membership": {eventIn("$1", "!r:h", "m.room.member", `{"membership":"leave"}`), defaultLimits(), true, left},
 	} {
-		d := MailDigest(mailedOf(t, test.limits, test.event), 20, test.full)
+		d := MailDigest("@me:h", mailedOf(t, test.limits, test.event), 20, test.full)
 		if len(d.Rooms) != 1 || d.Rooms[0].ID != "!r:h" || d.Rooms[0].Events[0] != test.want || test.limits.Content != NoNames && d.Rooms[0].Name+d.Rooms[0].Alias != "Room#a:h" {
 			t.Errorf("%s: got %+v", label, d)
 		}
@@ -92,7 +101,7 @@ func TestMailDigestOfManyEvents(t *testing.T) {
 		3:  "1 10; !1:h 2: $9, !0:h 2: $8={\"body\":\"8\"}, !3:h 1: $7={\"body\":\"7\"}",
 		1:  "3 10; !1:h 2: $9",
 	} {
-		d := MailDigest(mailedOf(t, defaultLimits(), events...), most, true)
+		d := MailDigest("@me:h", mailedOf(t, defaultLimits(), events...), most, true)
 		var rooms []string
 		for _, room := range d.Rooms {
 			text := fmt.Sprintf("%s %d:", room.ID, room.Hidden)
