@@ -488,6 +488,16 @@ func TestUnknownUsersAndGatewaysAreNotFound(t *testing.T) {
 	}
 }
 
+// No code is invented for a mail that fails without an answer.
+func TestTheLastAnswerIsOfAServer(t *testing.T) {
+	t.Parallel()
+	for want, w := range map[string]delivery.Waiting{"": {Class: "status"}, "535": {Class: "status", Status: 535}, "tls": {Class: "tls"}} {
+		if got := lastOf(w); got != want {
+			t.Errorf("%+v: got %q", w, got)
+		}
+	}
+}
+
 func TestGatewayNames(t *testing.T) {
 	t.Parallel()
 	all := []string{

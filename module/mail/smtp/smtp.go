@@ -355,7 +355,9 @@ func failure(ctx context.Context, err error, acceptsOthers bool) error {
 		return &module.MailError{Err: fmt.Errorf("smtp: %w", failed)}
 	}
 	enhanced := enhancedCode.FindString(answer.Msg)
-	result := &module.MailError{Err: fmt.Errorf("smtp: %s: the server answers %s", failed.step, strings.TrimSpace(fmt.Sprint(answer.Code, " ", enhanced)))}
+	result := &module.MailError{
+		Status: answer.Code, Err: fmt.Errorf("smtp: %s: the server answers %s", failed.step, strings.TrimSpace(fmt.Sprint(answer.Code, " ", enhanced))),
+	}
 	switch about := judge(failed.step, answer.Code, enhanced, answer.Msg); {
 	case about == aboutNow:
 		result.RetryAfter = waitAfter4xx
