@@ -379,6 +379,38 @@ func TestASilentMailServerEndsInTime(t *testing.T) {
 	}
 }
 
+// A server could fill the memory of the host with a reply that has no end.
+func TestRepliesOfAMailServerAreBounded(t *testing.T) {
+	t.Parallel()
+	for name, endless := range map[string]string{"lines": "220-more\r\n", "one line": "220 more"} {
+		listener, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer listener.Close()
+		go func() {
+			for {
+				c, err := listener.Accept()
+				if err != nil {
+					return
+				}
+				reply := []byte(strings.Repeat(endless, 1000))
+				for range 2000 {
+					if _, err := c.Write(reply); err != nil {
+						break
+					}
+				}
+				c.Close()
+			}
+		}()
+		p := &postOffice{address: listener.Addr().String()}
+		err = p.mailer(t, "smtp").SendMail(t.Context(), aMail())
+		if err == nil || !strings.Contains(err.Error(), "greeting: the server's reply is longer than 65536 bytes") {
+			t.Errorf("%s: got %.200v", name, err)
+		}
+	}
+}
+
 func TestConnectionsAreReusedAndBounded(t *testing.T) {
 	t.Parallel()
 	p := startPostOffice(t, "smtp")
