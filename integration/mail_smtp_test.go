@@ -229,6 +229,20 @@ func TestAMailArrivesWithItsHeaders(t *testing.T) {
 	}
 }
 
+func TestOneClickNeedsHTTPS(t *testing.T) {
+	t.Parallel()
+	p := startPostOffice(t, "smtp")
+	mail := aMail()
+	mail.Unsubscribe = "http://matrix.example.org/unsubscribe"
+	if err := p.mailer(t, "smtp").SendMail(t.Context(), mail); err != nil {
+		t.Fatal(err)
+	}
+	header, _ := (<-p.inbox).parts(t)
+	if header.Get("List-Unsubscribe") != "<"+mail.Unsubscribe+">" || header.Get("List-Unsubscribe-Post") != "" {
+		t.Errorf("got %v", header)
+	}
+}
+
 func TestARefusedMailSaysWhatToDo(t *testing.T) {
 	t.Parallel()
 	answers := func(code int, enhanced ...int) func(*gosmtp.Conn) error {

@@ -133,7 +133,9 @@ func (m *Mailer) message(sent module.Mail) (*message, error) {
 	msg.SetBulk()
 	if sent.Unsubscribe != "" {
 		msg.SetListUnsubscribe(unsubscribe.String())
-		msg.SetListUnsubscribePost()
+		if unsubscribe.Scheme == "https" { // RFC 8058, 3.1
+			msg.SetListUnsubscribePost()
+		}
 	}
 	msg.SetBodyString(gomail.TypeTextPlain, sent.Text)
 	msg.AddAlternativeString(gomail.TypeTextHTML, sent.HTML)
