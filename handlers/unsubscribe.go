@@ -2,6 +2,8 @@ package handlers
 
 import (
 	"context"
+	"fmt"
+	"html"
 	"net/http"
 
 	"github.com/labstack/echo/v4"
@@ -22,18 +24,23 @@ type unsubscribeRoutes struct {
 
 func (u *unsubscribeRoutes) Register(g *echo.Group, _ Dialect, _ ...echo.MiddlewareFunc) {
 	routes := u.server.tree(g, unsubscribePath, nil)
+	ask := func(op *observe.Operation) echo.HandlerFunc { return u.server.observe(op, u.ask) }
 	routes.handle(routes.root, map[string]func(*observe.Operation) echo.HandlerFunc{
-		http.MethodGet: func(op *observe.Operation) echo.HandlerFunc {
-			return u.server.observe(op, func(_ context.Context, c echo.Context) (refused, err error) {
-				return nil, showPage(c, http.StatusOK, askPage)
-			})
-		},
+		http.MethodGet: ask, http.MethodHead: ask, // RFC 9110, 9.3.2
 		http.MethodPost: func(op *observe.Operation) echo.HandlerFunc { return u.server.observe(op, u.stop) },
 	})
 }
 
-// stop serves the button of the page, and the one click of mail programs (RFC 8058). GET does not
-// stop mails, since scanners open every link of a mail.
+// ask shows the button. It does not stop mails, since scanners open every link of a mail.
+func (u *unsubscribeRoutes) ask(ctx context.Context, c echo.Context) (refused, err error) {
+	user, failed := u.host.MailUser(ctx, c.QueryParam("token"))
+	if failed != nil {
+		return u.fail(c, failed)
+	}
+	return nil, showPage(c, http.StatusOK, fmt.Sprintf(askPage, html.EscapeString(string(user))))
+}
+
+// stop serves the button of the page, and the one click of mail programs (RFC 8058).
 func (u *unsubscribeRoutes) stop(ctx context.Context, c echo.Context) (refused, err error) {
 	ctx, cancel := context.WithTimeout(ctx, u.server.cfg.RequestTimeout)
 	defer cancel()
@@ -41,6 +48,10 @@ func (u *unsubscribeRoutes) stop(ctx context.Context, c echo.Context) (refused, 
 	if failed == nil {
 		return nil, showPage(c, http.StatusOK, donePage)
 	}
+	return u.fail(c, failed)
+}
+
+func (u *unsubscribeRoutes) fail(c echo.Context, failed error) (refused, err error) {
 	status := u.server.logRefused(c, Requester{}, failed)
 	if status < http.StatusInternalServerError {
 		return failed, showPage(c, status, invalidPage)
@@ -49,7 +60,7 @@ func (u *unsubscribeRoutes) stop(ctx context.Context, c echo.Context) (refused, 
 }
 
 const (
-	askPage     = `<h1>No more emails?</h1><form method="post"><button>Stop these emails</button></form>`
+	askPage     = `<h1>No more emails to %s?</h1><form method="post"><button>Stop these emails</button></form>`
 	donePage    = `<h1>Done</h1><p>You get no more of these emails. You can turn them on again in the app.</p>`
 	invalidPage = `<h1>This link does not work</h1><p>It is not complete, or it is too old. Use the link of a newer email, or the settings of the app.</p>`
 	laterPage   = `<h1>That did not work</h1><p>Please try again later.</p>`

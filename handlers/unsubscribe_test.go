@@ -13,11 +13,19 @@ import (
 
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/fault"
+	"github.com/pushfx/pushfx/module/mxid"
 )
 
 type unsubscriber struct {
 	module.HostService
 	tokens *[]string
+}
+
+func (u unsubscriber) MailUser(_ context.Context, token string) (mxid.UserID, error) {
+	if token == "good" {
+		return "@<b>alice:example.org", nil
+	}
+	return "", fault.New(fault.InvalidParam, "bad")
 }
 
 func (u unsubscriber) Unsubscribe(_ context.Context, token string) error {
@@ -43,14 +51,15 @@ func TestOnlyAPostStopsMails(t *testing.T) {
 		page    string // a part of it
 		stops   bool
 	}{
-		{"GET /_matrix/client/v3/pushers/unsubscribe?token=good", 200, `<form method="post"><button>`, false},
-		{"GET /_matrix/client/v3/pushers/unsubscribe?token=<script>", 200, `<form method="post"><button>`, false},
+		{"GET /_matrix/client/v3/pushers/unsubscribe?token=good", 200, `to @&lt;b&gt;alice:example.org?</h1><form method="post"><button>`, false},
+		{"GET /_matrix/client/v3/pushers/unsubscribe?token=<script>", 400, "does not work", false},
+		{"GET /_matrix/client/v3/pushers/unsubscribe", 400, "does not work", false},
 		{"POST /_matrix/client/v3/pushers/unsubscribe?token=good", 200, "no more", true},
 		{"POST /_matrix/client/r0/pushers/unsubscribe?token=good", 200, "no more", true},
 		{"POST /_matrix/client/v3/pushers/unsubscribe?token=<script>", 400, "does not work", true},
 		{"POST /_matrix/client/v3/pushers/unsubscribe", 400, "does not work", true},
 		{"POST /_matrix/client/v3/pushers/unsubscribe?token=away", 500, "later", true},
-		{"HEAD /_matrix/client/v3/pushers/unsubscribe?token=good", 405, "", false},
+		{"HEAD /_matrix/client/v3/pushers/unsubscribe?token=good", 200, "", false},
 		{"DELETE /_matrix/client/v3/pushers/unsubscribe?token=good", 405, "M_UNRECOGNIZED", false},
 		{"OPTIONS /_matrix/client/v3/pushers/unsubscribe?token=good", 204, "", false},
 		{"POST /_matrix/client/v3/pushers/unsubscribe/?token=good", 404, "", false},

@@ -34,7 +34,7 @@ var surface = []pathShape{
 	{"/pushrules/device/override/a", "GET, OPTIONS"},
 	{"/pushers", "GET, OPTIONS"},
 	{"/pushers/set", "POST, OPTIONS"},
-	{"/pushers/unsubscribe", "GET, POST, OPTIONS"},
+	{"/pushers/unsubscribe", "GET, HEAD, POST, OPTIONS"},
 	{"/notifications", "GET, OPTIONS"},
 	{"/user/USER/account_data/m.push_rules", "DELETE, GET, PUT, OPTIONS"},
 	{"/user/USER/rooms/!r:x/account_data/m.push_rules", "DELETE, GET, PUT, OPTIONS"},

@@ -229,6 +229,20 @@ func TestAMailArrivesWithItsHeaders(t *testing.T) {
 	}
 }
 
+func TestOneClickNeedsHTTPS(t *testing.T) {
+	t.Parallel()
+	p := startPostOffice(t, "smtp")
+	mail := aMail()
+	mail.Unsubscribe = "http://matrix.example.org/unsubscribe"
+	if err := p.mailer(t, "smtp").SendMail(t.Context(), mail); err != nil {
+		t.Fatal(err)
+	}
+	header, _ := (<-p.inbox).parts(t)
+	if header.Get("List-Unsubscribe") != "<"+mail.Unsubscribe+">" || header.Get("List-Unsubscribe-Post") != "" {
+		t.Errorf("got %v", header)
+	}
+}
+
 func TestARefusedMailSaysWhatToDo(t *testing.T) {
 	t.Parallel()
 	answers := func(code int, enhanced ...int) func(*gosmtp.Conn) error {
@@ -244,22 +258,23 @@ func TestARefusedMailSaysWhatToDo(t *testing.T) {
 	later := module.MailError{RetryAfter: time.Minute}
 	for name, test := range map[string]struct {
 		onMail, onRcpt, onData func(*gosmtp.Conn) error
+		status                 int
 		want                   module.MailError
 	}{
-		"busy":                    {onMail: answers(421), want: later},
-		"greylists":               {onRcpt: answers(451, 4, 7, 1), want: later},
-		"mailbox busy":            {onRcpt: answers(450), want: later},
-		"later after the content": {onData: answers(452), want: later},
-		"550, and nobody else":    {onRcpt: answers(550)},
-		"5.1.0, and nobody else":  {onRcpt: answers(550, 5, 1, 0)},
-		"no such user, enhanced":  {onRcpt: answers(550, 5, 1, 1), want: module.MailError{Refused: true}},
-		"mailbox is full":         {onRcpt: answers(552, 5, 2, 2), want: module.MailError{Unfit: true}},
-		"no relaying":             {onRcpt: answers(554, 5, 7, 1)},
-		"unknown sender at RCPT":  {onRcpt: answers(550, 5, 1, 8)},
-		"unknown sender":          {onMail: answers(550, 5, 1, 8)},
-		"unfit":                   {onData: answers(554), want: module.MailError{Unfit: true}},
-		"on a block list":         {onData: answers(554, 5, 7, 1)},
-		"DMARC":                   {onData: answers(550, 5, 7, 26)},
+		"busy":                    {onMail: answers(421), status: 421, want: later},
+		"greylists":               {onRcpt: answers(451, 4, 7, 1), status: 451, want: later},
+		"mailbox busy":            {onRcpt: answers(450), status: 450, want: later},
+		"later after the content": {onData: answers(452), status: 452, want: later},
+		"550, and nobody else":    {onRcpt: answers(550), status: 550},
+		"5.1.0, and nobody else":  {onRcpt: answers(550, 5, 1, 0), status: 550},
+		"no such user, enhanced":  {onRcpt: answers(550, 5, 1, 1), status: 550, want: module.MailError{Refused: true}},
+		"mailbox is full":         {onRcpt: answers(552, 5, 2, 2), status: 552, want: module.MailError{Unfit: true}},
+		"no relaying":             {onRcpt: answers(554, 5, 7, 1), status: 554},
+		"unknown sender at RCPT":  {onRcpt: answers(550, 5, 1, 8), status: 550},
+		"unknown sender":          {onMail: answers(550, 5, 1, 8), status: 550},
+		"unfit":                   {onData: answers(554), status: 554, want: module.MailError{Unfit: true}},
+		"on a block list":         {onData: answers(554, 5, 7, 1), status: 554},
+		"DMARC":                   {onData: answers(550, 5, 7, 26), status: 550},
 		"hangs up at MAIL":        {onMail: hangsUp},
 		"hangs up after DATA":     {onData: hangsUp},
 	} {
@@ -271,7 +286,7 @@ func TestARefusedMailSaysWhatToDo(t *testing.T) {
 			for range 2 { // the second on the same connection, if there is one
 				err := m.SendMail(t.Context(), aMail())
 				var got *module.MailError
-				if !errors.As(err, &got) || got.Refused != test.want.Refused || got.Unfit != test.want.Unfit || got.RetryAfter != test.want.RetryAfter {
+				if !errors.As(err, &got) || got.Refused != test.want.Refused || got.Unfit != test.want.Unfit || got.RetryAfter != test.want.RetryAfter || got.Status != test.status {
 					t.Fatalf("got %+v", err)
 				}
 				if strings.Contains(err.Error(), "alice") || strings.Contains(err.Error(), "bounces") {
@@ -334,18 +349,19 @@ func TestWrongSettingsOfMailAreTemporary(t *testing.T) {
 		server, client string
 		change         func(*smtp.Config)
 		want           string
+		status         int
 	}{
-		"no STARTTLS":         {"smtp", "smtp+starttls", func(*smtp.Config) {}, "STARTTLS: the server does not offer it"},
-		"no TLS":              {"smtp", "smtps", func(*smtp.Config) {}, "first record does not look like a TLS handshake"},
-		"wrong password":      {"smtps", "smtps", func(c *smtp.Config) { c.User, c.Password = "host", "hush-wrong" }, "AUTH: the server answers 535"},
-		"unknown certificate": {"smtps", "smtps", func(c *smtp.Config) { c.TLS = nil }, "certificate"},
-		"no server":           {"smtp", "smtp", func(c *smtp.Config) { c.URL = "smtp://127.0.0.1:1" }, "refused"},
+		"no STARTTLS":         {"smtp", "smtp+starttls", func(*smtp.Config) {}, "STARTTLS: the server does not offer it", 0},
+		"no TLS":              {"smtp", "smtps", func(*smtp.Config) {}, "first record does not look like a TLS handshake", 0},
+		"wrong password":      {"smtps", "smtps", func(c *smtp.Config) { c.User, c.Password = "host", "hush-wrong" }, "AUTH: the server answers 535", 535},
+		"unknown certificate": {"smtps", "smtps", func(c *smtp.Config) { c.TLS = nil }, "certificate", 0},
+		"no server":           {"smtp", "smtp", func(c *smtp.Config) { c.URL = "smtp://127.0.0.1:1" }, "refused", 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			err := startPostOffice(t, test.server).mailer(t, test.client, test.change).SendMail(t.Context(), aMail())
 			var got *module.MailError
-			if !errors.As(err, &got) || got.Refused || got.Unfit || !strings.Contains(err.Error(), test.want) || strings.Contains(err.Error(), "hush") {
+			if !errors.As(err, &got) || got.Refused || got.Unfit || got.Status != test.status || !strings.Contains(err.Error(), test.want) || strings.Contains(err.Error(), "hush") {
 				t.Errorf("got %v", err)
 			}
 		})
@@ -373,6 +389,38 @@ func TestASilentMailServerEndsInTime(t *testing.T) {
 		short := p.mailer(t, "smtp", func(c *smtp.Config) { c.Timeout = 50 * time.Millisecond })
 		if err := short.SendMail(t.Context(), aMail()); !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, os.ErrDeadlineExceeded) {
 			t.Errorf("%s: too late: got %v", name, err)
+		}
+	}
+}
+
+// A server could fill the memory of the host with a reply that has no end.
+func TestRepliesOfAMailServerAreBounded(t *testing.T) {
+	t.Parallel()
+	for name, endless := range map[string]string{"lines": "220-more\r\n", "one line": "220 more"} {
+		listener, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer listener.Close()
+		go func() {
+			for {
+				c, err := listener.Accept()
+				if err != nil {
+					return
+				}
+				reply := []byte(strings.Repeat(endless, 1000))
+				for range 2000 {
+					if _, err := c.Write(reply); err != nil {
+						break
+					}
+				}
+				c.Close()
+			}
+		}()
+		p := &postOffice{address: listener.Addr().String()}
+		err = p.mailer(t, "smtp").SendMail(t.Context(), aMail())
+		if err == nil || !strings.Contains(err.Error(), "greeting: the server's reply is longer than 65536 bytes") {
+			t.Errorf("%s: got %.200v", name, err)
 		}
 	}
 }

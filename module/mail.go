@@ -14,12 +14,12 @@ import (
 // may wrap or replace it. It is called by many goroutines at once.
 type Mailer interface {
 	// SendMail sends a mail, and returns nil when a server has accepted it. It returns in time
-	// when ctx ends. Errors: a [MailError]; any other error is temporary.
+	// when ctx ends. Errors: a [MailError]; any other error is temporary. Errors are logged, so they
+	// have no address and no text of the mail.
 	SendMail(ctx context.Context, mail Mail) error
 }
 
-// MailError says what became of a mail that was not accepted. It has no address, and no text of
-// the mail.
+// MailError says what became of a mail that was not accepted.
 type MailError struct {
 	// Refused says that the server will never accept mail for this recipient.
 	Refused bool
@@ -30,6 +30,9 @@ type MailError struct {
 	// RetryAfter is how long the server wants to wait, 0 if it does not say. It is for mails that
 	// are neither refused nor unfit.
 	RetryAfter time.Duration
+
+	// Status is the code of the server's answer, such as 550; 0 without an answer.
+	Status int
 
 	Err error // the cause
 }

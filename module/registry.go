@@ -326,6 +326,10 @@ type HostService interface {
 	// [pusher.Pusher.SetAt]. It is for pushers that a push gateway has rejected.
 	RemovePusher(ctx context.Context, user mxid.UserID, key pusher.Key, setAt int64) error
 
+	// MailUser returns the user whose mails the token of a mail's link stops. The page behind the
+	// link names the user before it asks. It does no I/O. Errors: see Unsubscribe.
+	MailUser(ctx context.Context, token string) (mxid.UserID, error)
+
 	// Unsubscribe removes the pusher of kind email that the token of a mail's link names, if it
 	// is still set. The page behind the link calls it. A token that is not valid, or older than
 	// a year, gets [fault.InvalidParam].

@@ -90,7 +90,7 @@ func TestAMailAndItsLink(t *testing.T) {
 			t.Errorf("got %s", html.body)
 		}
 		link, isOurs := strings.CutPrefix(got.Unsubscribe, d.url)
-		if !isOurs || !strings.Contains(got.Head, "List-Unsubscribe-Post: List-Unsubscribe=One-Click") {
+		if !isOurs || !strings.Contains(got.Head, "List-Unsubscribe: <http") {
 			t.Errorf("the link is %s, the headers are %s", got.Unsubscribe, got.Head)
 		}
 		pushers := func() string { return d.do("GET", v3+"/pushers", "demo-alice", "").body }

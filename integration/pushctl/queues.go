@@ -290,10 +290,13 @@ func (q *shownQueue) fill(b backlog, gates map[string]*gate) {
 	}
 }
 
-// lastOf returns the status of the last answer, or why there was none.
+// lastOf returns the status of the last answer, or why there was none. It is empty if neither is known.
 func lastOf(w delivery.Waiting) string {
-	if w.Status > 0 {
+	switch {
+	case w.Status > 0:
 		return strconv.Itoa(w.Status)
+	case w.Class == string(content.ClassStatus): // of mail: no server has answered, and the network has not failed
+		return ""
 	}
 	return w.Class
 }

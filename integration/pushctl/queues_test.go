@@ -488,6 +488,16 @@ func TestUnknownUsersAndGatewaysAreNotFound(t *testing.T) {
 	}
 }
 
+// No code is invented for a mail that fails without an answer.
+func TestTheLastAnswerIsOfAServer(t *testing.T) {
+	t.Parallel()
+	for want, w := range map[string]delivery.Waiting{"": {Class: "status"}, "535": {Class: "status", Status: 535}, "tls": {Class: "tls"}} {
+		if got := lastOf(w); got != want {
+			t.Errorf("%+v: got %q", w, got)
+		}
+	}
+}
+
 func TestGatewayNames(t *testing.T) {
 	t.Parallel()
 	all := []string{
@@ -613,5 +623,33 @@ func TestQueuesBesideALostMasterShowTheRest(t *testing.T) {
 		if !strings.Contains(r.stderr, "cannot read shards [") || !strings.Contains(r.stdout, `"users":`) || strings.Contains(r.stdout, `"users":0,`) {
 			t.Errorf("%s: got %s, %s", args, r.stdout, r.stderr)
 		}
+	}
+}
+
+// A mail waits at the gateway of its domain, also while the user's phone gets the same event.
+func TestMailsAreRetriedAndFlushed(t *testing.T) {
+	t.Parallel()
+	d := onOne(t).deliver(8)
+	p := aPusher("")
+	p.AppID, p.Pushkey, p.Kind, p.Data = pusher.EmailAppID, secret+"@Example.org", pusher.Email, "{}"
+	for _, user := range []mxid.UserID{alice, bob} {
+		if err := d.pushers.Update(t.Context(), user, func(list *pusher.List) error {
+			list.Set(p)
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	d.set(bob, "phone")
+	d.answers(takes)
+	d.notify(alice, bob)
+	d.until("the phone has it", func() bool { return len(d.posted) == 1 })
+	for _, at := range []string{"mail://example.org", "example.org"} {
+		if r := d.want(exitOK, "queues", "retry", "-gateway", at); !strings.Contains(r.stdout, "would retry 2 of 2 pushers at mail://example.org") {
+			t.Errorf("%s: got %s", at, r.stdout)
+		}
+	}
+	if r := d.want(exitOK, "queues", "flush", "-gateway", "mail://example.org", "-yes"); !strings.Contains(r.stdout, "done: drop 2 notifications of 2 pushers at mail://example.org") {
+		t.Errorf("got %s", r.stdout)
 	}
 }

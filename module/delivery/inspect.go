@@ -26,7 +26,7 @@ type Waiting struct {
 	Last         time.Time // of the last failure; zero for none
 	Gateway, App string    // of the last failure; see [GatewayName]; the app_id
 	Status       int       // of the last answer, 0 for none
-	Class        string    // why there was no answer, for example "dns"; "status" if there was one
+	Class        string    // why there was no answer, for example "dns"; "status" otherwise
 }
 
 // ReadLog describes what the pushers of a user have to send.

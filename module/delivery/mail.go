@@ -4,7 +4,9 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"io"
 	"math/rand/v2"
+	"net"
 	"slices"
 	"time"
 
@@ -12,6 +14,7 @@ import (
 	"github.com/pushfx/pushfx/module/delivery/content"
 	"github.com/pushfx/pushfx/module/fault"
 	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/observe"
 )
 
 // MailConfig configures mails to pushers of kind email.
@@ -294,7 +297,14 @@ func (s *sending) sendMailing(life context.Context, m *mailing) bool {
 		return false
 	}
 	// A mail has no span: it is about many events, hours after them.
-	p := s.request(life, "", func(ctx context.Context) posted { return judgeMail(s.d.mailer.SendMail(ctx, mail)) })
+	var failed error
+	p := s.request(life, "", func(ctx context.Context) posted {
+		failed = s.d.mailer.SendMail(ctx, mail)
+		return judgeMail(failed)
+	})
+	if p.verdict == content.Failed {
+		s.d.failures.report(observe.MailsDelayed, "send a mail", failed)
+	}
 	if p.verdict == content.Rejected {
 		s.trouble.Mail = content.MailFailed
 		return s.reject(life, p, m.place)
@@ -337,26 +347,34 @@ func (s *sending) endMailing(life context.Context, m *mailing, d module.Done) bo
 	return ok && left > 0
 }
 
-// judgeMail returns what an error of a [module.Mailer] means, with a status of SMTP.
+// judgeMail returns what an error of a [module.Mailer] means.
 func judgeMail(err error) posted {
 	failed := new(module.MailError)
-	answered := func(v content.Verdict, status int, retryAfter time.Duration) posted {
-		return posted{verdict: v, class: content.ClassStatus, answer: module.GatewayAnswer{Status: status, RetryAfter: retryAfter}}
+	p := posted{verdict: content.Delivered, class: content.ClassStatus}
+	if err == nil {
+		return p
 	}
+	errors.As(err, &failed)
+	p.answer = module.GatewayAnswer{Status: failed.Status, RetryAfter: failed.RetryAfter}
 	switch {
-	case err == nil:
-		return answered(content.Delivered, 250, 0)
-	case !errors.As(err, &failed):
 	case failed.Refused:
-		return answered(content.Rejected, 550, 0)
+		p.verdict = content.Rejected
 	case failed.Unfit:
-		return answered(content.Refused, 554, 0)
+		p.verdict = content.Refused
 	case failed.RetryAfter > 0:
-		return answered(content.Throttled, 451, failed.RetryAfter)
+		p.verdict = content.Throttled
+	case failed.Status > 0:
+		p.verdict = content.Failed
+	default:
+		if p.class = classOf(err); p.class == content.ClassRefused && !isNetwork(err) {
+			p.class = content.ClassStatus // for example a server without STARTTLS
+		}
+		p.verdict = content.Judge(p.answer, p.class, "")
 	}
-	class := classOf(err)
-	if class == content.ClassRefused && failed.Err != nil {
-		return answered(content.Failed, 450, 0)
-	}
-	return posted{class: class, verdict: content.Judge(module.GatewayAnswer{}, class, "")}
+	return p
+}
+
+func isNetwork(err error) bool {
+	var network net.Error
+	return errors.As(err, &network) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"slices"
 	"strings"
@@ -587,6 +588,42 @@ func TestAMailOfALongLog(t *testing.T) {
 	})
 }
 
+// A wrong setting delays all mails. Operators see why: in a report, and in what waits.
+func TestAMailThatFailsIsReported(t *testing.T) {
+	auth := &module.MailError{Status: 535, Err: errors.New("AUTH: the server answers 535")}
+	for label, test := range map[string]struct {
+		err      error
+		reported bool
+		status   int
+		class    string
+	}{
+		"wrong password": {auth, true, 535, "status"},
+		"no listener":    {&net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}, true, 0, "refused"},
+		"no STARTTLS":    {&module.MailError{Err: errors.New("STARTTLS: not offered")}, true, 0, "status"},
+		"greylists":      {&module.MailError{RetryAfter: time.Minute, Status: 451, Err: errors.New("451")}, false, 451, "status"},
+	} {
+		t.Run(label, func(t *testing.T) {
+			withMail(t, func(w *world, _ *reader, b *mailbox) {
+				b.answer = func(context.Context, module.Mail) error { return test.err }
+				d := w.host()
+				w.notify(d, 1, "!r:h", w.mailUsers(100, "u%d@example.org")...)
+				time.Sleep(w.cfg.Mail.Delay + time.Minute)
+				synctest.Wait()
+				if n := w.reported(observe.MailsDelayed); test.reported && (n < 1 || n > 3) || !test.reported && n > 0 {
+					t.Errorf("%d reports in a minute", n)
+				}
+				log, err := w.queue.Log(t.Context(), name(0))
+				if err != nil {
+					t.Fatal(err)
+				}
+				if got := ReadLog(name(0), log)[0]; got.Status != test.status || got.Class != test.class {
+					t.Errorf("the last answer is %d, %s", got.Status, got.Class)
+				}
+			})
+		})
+	}
+}
+
 func TestSendTestMail(t *testing.T) {
 	t.Parallel()
 	const user mxid.UserID = "@alice:example.org"
@@ -595,13 +632,17 @@ func TestSendTestMail(t *testing.T) {
 		err  error
 		want TestResult
 	}{
-		"accepted":  {nil, TestResult{Status: 250, Outcome: PostDelivered, Class: "status"}},
-		"550":       {&module.MailError{Refused: true, Err: errors.New("no")}, TestResult{Status: 550, Outcome: PostRejected, Class: "status"}},
-		"554":       {&module.MailError{Unfit: true, Err: errors.New("no")}, TestResult{Status: 554, Outcome: PostRefused, Class: "status"}},
-		"451":       {&module.MailError{RetryAfter: 1, Err: errors.New("no")}, TestResult{Status: 451, Outcome: PostThrottled, Class: "status"}},
-		"421":       {&module.MailError{Err: errors.New("no")}, TestResult{Status: 450, Outcome: PostFailed, Class: "status"}},
-		"no answer": {&module.MailError{Err: context.DeadlineExceeded}, TestResult{Outcome: PostTimeout, Class: "timeout"}},
-		"no server": {&net.DNSError{}, TestResult{Outcome: PostFailed, Class: "dns"}},
+		"accepted":     {nil, TestResult{Outcome: PostDelivered, Class: "status"}},
+		"551":          {&module.MailError{Refused: true, Status: 551, Err: errors.New("no")}, TestResult{Status: 551, Outcome: PostRejected, Class: "status"}},
+		"552":          {&module.MailError{Unfit: true, Status: 552, Err: errors.New("no")}, TestResult{Status: 552, Outcome: PostRefused, Class: "status"}},
+		"452":          {&module.MailError{RetryAfter: 1, Status: 452, Err: errors.New("no")}, TestResult{Status: 452, Outcome: PostThrottled, Class: "status"}},
+		"535":          {&module.MailError{Status: 535, Err: errors.New("no")}, TestResult{Status: 535, Outcome: PostFailed, Class: "status"}},
+		"no STARTTLS":  {&module.MailError{Err: errors.New("no")}, TestResult{Outcome: PostFailed, Class: "status"}},
+		"no answer":    {&module.MailError{Err: context.DeadlineExceeded}, TestResult{Outcome: PostTimeout, Class: "timeout"}},
+		"closed":       {&module.MailError{Err: io.ErrUnexpectedEOF}, TestResult{Outcome: PostFailed, Class: "refused"}},
+		"no server":    {&net.DNSError{}, TestResult{Outcome: PostFailed, Class: "dns"}},
+		"no listener":  {&net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}, TestResult{Outcome: PostFailed, Class: "refused"}},
+		"unknown kind": {errors.New("no"), TestResult{Outcome: PostFailed, Class: "status"}},
 	} {
 		b := &mailbox{answer: func(context.Context, module.Mail) error { return test.err }}
 		got, err := SendTestMail(t.Context(), b, b, user, p, DefaultConfig())

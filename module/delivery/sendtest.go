@@ -18,7 +18,7 @@ import (
 // TestResult is the result of a test notification.
 type TestResult struct {
 	Gateway string // see [GatewayName]
-	Status  int    // of HTTP, or about that of SMTP; 0 without an answer
+	Status  int    // of HTTP or SMTP; 0 without an answer, and for an accepted mail
 	Outcome PostOutcome
 	Class   string // "status" with an answer, otherwise why there is none, for example "dns"
 	Took    time.Duration

@@ -237,6 +237,10 @@ const (
 	// minute for each kind.
 	DeliveryDelayed
 
+	// MailsDelayed are mails that no server has accepted, for another reason than that a server
+	// wants them later. It is reported once in half a minute.
+	MailsDelayed
+
 	// NotificationsUnconfirmed are NotificationUnconfirmed, reported once in half a minute.
 	NotificationsUnconfirmed
 
@@ -271,6 +275,7 @@ var problems = [...]string{
 	ClockUnknown:             "the clock of Redis cannot be read",
 	MasterSkipped:            "a Redis master does not reply, missing values are not looked for there",
 	DeliveryDelayed:          "notifications are delayed",
+	MailsDelayed:             "mails are delayed",
 	NotificationsUnconfirmed: "notifications are not confirmed by replicas or a disk",
 	TooManyRejections:        "a push gateway rejects too many pushkeys of an app, no more are removed",
 	PusherRemoved:            "pusher removed, its gateway has rejected the pushkey",

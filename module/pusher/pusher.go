@@ -5,6 +5,7 @@ package pusher
 import (
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/pushfx/pushfx/module/strictjson"
 )
@@ -23,6 +24,15 @@ const (
 type Key struct {
 	AppID   string
 	Pushkey string
+}
+
+// Canonical returns the key as it is stored: the domain of an email address is in small letters,
+// since case does not matter there (RFC 5321, 2.4).
+func (k Key) Canonical() Key {
+	if at := strings.LastIndexByte(k.Pushkey, '@'); k.AppID == EmailAppID && at >= 0 {
+		k.Pushkey = k.Pushkey[:at] + strings.ToLower(k.Pushkey[at:])
+	}
+	return k
 }
 
 // Member is a member of a JSON object, kept without interpretation.

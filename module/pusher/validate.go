@@ -45,8 +45,8 @@ type Policy struct {
 	AllowedPrefixes []netip.Prefix
 
 	// Email reports whether the host has confirmed that an email address belongs to the
-	// user. Hosts that send mail set it. The module calls it with the pushkey when a
-	// pusher of kind email is set or imported; an error fails the request. It must be
+	// user. Hosts that send mail set it. The module calls it with the pushkey, whose domain is in
+	// small letters, when a pusher of kind email is set or imported; an error fails the request. It must be
 	// safe for concurrent use. Default: nil, which refuses such pushers.
 	Email func(ctx context.Context, user mxid.UserID, address string) (bool, error)
 }

@@ -3,6 +3,7 @@ package service_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -67,6 +68,47 @@ func TestAnEmailPusherNeedsAConfirmedAddress(t *testing.T) {
 			}
 		case err != nil || (len(done.Pushers.Refused) == 0) != (test.want == nil) || done.Pushers.Stored != 2-len(done.Pushers.Refused):
 			t.Errorf("%s: imported %+v, %v", name, done, err)
+		}
+	}
+}
+
+// RFC 5321, 2.4: the case of a domain does not matter, and the part before the @ is the server's.
+func TestTheDomainOfAnAddressHasNoCase(t *testing.T) {
+	t.Parallel()
+	spelled := []pusher.Pusher{ownPusher("a@Example.ORG", pusher.Email, "PHONE"), ownPusher("a@example.org", pusher.Email, "PHONE"), ownPusher("A@EXAMPLE.org", pusher.Email, "PHONE")}
+	want := []string{"a@example.org", "A@example.org"}
+	for name, set := range map[string]func(s *service.Service) error{
+		"set": func(s *service.Service) (err error) {
+			for _, p := range spelled {
+				err = errors.Join(err, s.Pushers().Set(t.Context(), alice, p, pusher.KeepOthers))
+			}
+			return err
+		},
+		"import": func(s *service.Service) error {
+			for range 2 {
+				done, err := s.Host(s.Rules()).Import(t.Context(), alice, module.Import{Pushers: spelled}, module.StoreImport)
+				if err != nil || len(done.Pushers.Refused) > 1 { // one is twice there
+					return fmt.Errorf("%+v, %w", done, err)
+				}
+			}
+			return nil
+		},
+	} {
+		s := mailServices(t, newMemory(), map[mxid.UserID][]string{alice: want})
+		if err := set(s); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		list, err := s.Pushers().List(t.Context(), alice)
+		var got []string
+		for _, p := range list.All() {
+			got = append(got, p.Pushkey)
+		}
+		if err != nil || !slices.Equal(got, want) {
+			t.Errorf("%s: got %q, %v", name, got, err)
+		}
+		err = s.Pushers().Delete(t.Context(), alice, ownPusher("a@EXAMPLE.ORG", pusher.Email, "").Key)
+		if list, failed := s.Pushers().List(t.Context(), alice); err != nil || failed != nil || list.Len() != 1 {
+			t.Errorf("%s: %d are left, %v, %v", name, list.Len(), err, failed)
 		}
 	}
 }

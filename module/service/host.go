@@ -85,6 +85,14 @@ func (s *hostService) RemovePusher(ctx context.Context, user mxid.UserID, key pu
 
 var errMailToken = fault.New(fault.InvalidParam, "This link is not valid, or it has expired.")
 
+func (s *hostService) MailUser(_ context.Context, token string) (mxid.UserID, error) {
+	grant, isValid := s.mail.ReadUnsubscribe(token)
+	if !isValid {
+		return "", errMailToken
+	}
+	return grant.User, nil
+}
+
 func (s *hostService) Unsubscribe(ctx context.Context, token string) error {
 	grant, isValid := s.mail.ReadUnsubscribe(token)
 	if !isValid {

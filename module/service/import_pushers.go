@@ -27,6 +27,7 @@ func (i *importer) importPushers(
 	}
 	seen := map[pusher.Key]bool{}
 	for _, p := range pushers {
+		p.Key = p.Canonical()
 		_, isThere := there.Pusher(p.Key)
 		if isThere && !seen[p.Key] {
 			seen[p.Key] = true

@@ -43,6 +43,7 @@ func (s *pusherService) Set(ctx context.Context, user mxid.UserID, p pusher.Push
 	if err := s.policy.Check(p); err != nil {
 		return err
 	}
+	p.Key = p.Canonical()
 	if p.Kind == pusher.Email {
 		if others == pusher.RemoveOthers { // the address may belong to several users
 			others = pusher.KeepOthers
@@ -276,7 +277,7 @@ func (s *setting) releaseWithout(ctx context.Context, claim int64) error {
 }
 
 func (s *pusherService) Delete(ctx context.Context, user mxid.UserID, key pusher.Key) error {
-	_, err := s.remove(ctx, user, func(p pusher.Pusher) bool { return p.Key == key })
+	_, err := s.remove(ctx, user, func(p pusher.Pusher) bool { return p.Canonical() == key.Canonical() })
 	return err
 }
 

@@ -133,7 +133,9 @@ func (m *Mailer) message(sent module.Mail) (*message, error) {
 	msg.SetBulk()
 	if sent.Unsubscribe != "" {
 		msg.SetListUnsubscribe(unsubscribe.String())
-		msg.SetListUnsubscribePost()
+		if unsubscribe.Scheme == "https" { // RFC 8058, 3.1
+			msg.SetListUnsubscribePost()
+		}
 	}
 	msg.SetBodyString(gomail.TypeTextPlain, sent.Text)
 	msg.AddAlternativeString(gomail.TypeTextHTML, sent.HTML)
@@ -205,6 +207,32 @@ func (m *Mailer) expire(c *connection) {
 	}
 }
 
+// maxReply bounds a reply of the server, with what TLS adds. Replies have a few lines of at most
+// 512 bytes (RFC 5321, 4.5.3.1.5).
+const maxReply = 64 << 10
+
+var errLongReply = fmt.Errorf("the server's reply is longer than %d bytes", maxReply)
+
+// bounded is a connection that reads at most maxReply after each write.
+type bounded struct {
+	net.Conn
+	left int
+}
+
+func (b *bounded) Write(p []byte) (int, error) {
+	b.left = maxReply
+	return b.Conn.Write(p)
+}
+
+func (b *bounded) Read(p []byte) (n int, err error) {
+	if b.left == 0 {
+		return 0, errLongReply
+	}
+	n, err = b.Conn.Read(p[:min(len(p), b.left)])
+	b.left -= n
+	return n, err
+}
+
 // close says farewell without waiting for an answer.
 func (c *connection) close() {
 	_ = c.SetDeadline(time.Now().Add(time.Second))
@@ -225,7 +253,7 @@ func (s server) dial(ctx context.Context, config *tls.Config) (*connection, erro
 	if err != nil {
 		return nil, &stepError{"connect", err}
 	}
-	c := &connection{Conn: raw}
+	c := &connection{Conn: &bounded{raw, maxReply}}
 	release := c.within(ctx)
 	if err := s.greet(c, config.Clone()); err != nil {
 		release()
@@ -355,7 +383,9 @@ func failure(ctx context.Context, err error, acceptsOthers bool) error {
 		return &module.MailError{Err: fmt.Errorf("smtp: %w", failed)}
 	}
 	enhanced := enhancedCode.FindString(answer.Msg)
-	result := &module.MailError{Err: fmt.Errorf("smtp: %s: the server answers %s", failed.step, strings.TrimSpace(fmt.Sprint(answer.Code, " ", enhanced)))}
+	result := &module.MailError{
+		Status: answer.Code, Err: fmt.Errorf("smtp: %s: the server answers %s", failed.step, strings.TrimSpace(fmt.Sprint(answer.Code, " ", enhanced))),
+	}
 	switch about := judge(failed.step, answer.Code, enhanced, answer.Msg); {
 	case about == aboutNow:
 		result.RetryAfter = waitAfter4xx

@@ -58,6 +58,8 @@ func TestEachProblemHasOneLine(t *testing.T) {
 		{observe.MasterSkipped, errors.New("connection refused"), zapcore.WarnLevel,
 			"a Redis master does not reply, missing values are not looked for there", map[string]any{"error": "connection refused"}},
 		{observe.DeliveryDelayed, cause, zapcore.WarnLevel, "notifications are delayed", map[string]any{"error": unavailable}},
+		{observe.MailsDelayed, &module.MailError{Status: 535, Err: errors.New("smtp: AUTH: the server answers 535")}, zapcore.WarnLevel,
+			"mails are delayed", map[string]any{"error": "smtp: AUTH: the server answers 535"}},
 		{observe.TooManyRejections, nil, zapcore.ErrorLevel,
 			"a push gateway rejects too many pushkeys of an app, no more are removed", map[string]any{}},
 		{observe.PusherTaken, &service.RemovedPusher{User: "@alice:example.org", Key: pusher.Key{AppID: "app", Pushkey: "hush"}, Device: "PHONE"}, zapcore.InfoLevel,
