@@ -401,7 +401,17 @@ var Delivery = fx.Module("push_delivery", once("pushfx.Delivery"), besideModule(
 	(*builder).mailer,
 	(*builder).mailComposer,
 	fx.Annotate((*builder).delivery, fx.ParamTags("", "", "", "", "", "", "", `optional:"true"`, `optional:"true"`)),
+	func(notifier module.Notifier, events module.EventService) *notifications {
+		return &notifications{notifier, events}
+	},
 ))
+
+// notifications are the calls of a host that includes [Delivery], wrapped or replaced by the
+// host.
+type notifications struct {
+	notifier module.Notifier
+	events   module.EventService
+}
 
 // Unread adds a [module.UnreadService], which counts unread notifications, to a host with
 // [Module]. It is the [module.Unread] of [Delivery]. With a [module.NotifiedEvents] of the
@@ -693,14 +703,19 @@ type parts struct {
 	Service *service.Service
 	Feed    *feed.Feed
 
-	Delivery *delivery.Delivery `optional:"true"`
-	Unread   *counts            `optional:"true"`
+	Delivery      *delivery.Delivery `optional:"true"`
+	Notifications *notifications     `optional:"true"`
+	Unread        *counts            `optional:"true"`
 }
 
 func (b *builder) push(p parts) *Push {
-	notifier, _ := notifierOf(p.Delivery) // without delivery, each call of notifier returns the error
+	if p.Notifications == nil {
+		notifier, _ := notifierOf(p.Delivery) // without delivery, each call of notifier returns the error
+		p.Notifications = &notifications{notifier, eventsOf(notifier, p.Unread)}
+	}
 	push := &Push{
-		Rules: p.Rules, Pushers: p.Pushers, Host: p.Host, Sync: p.Sync, Health: p.Health, Notifier: notifier, Events: eventsOf(notifier, p.Unread),
+		Rules: p.Rules, Pushers: p.Pushers, Host: p.Host, Sync: p.Sync, Health: p.Health,
+		Notifier: p.Notifications.notifier, Events: p.Notifications.events,
 		Stores: p.Stores, Clock: b.servers.Clock(), Groups: p.Groups,
 		feed: p.Feed, delivery: p.Delivery, mailer: b.ownMailer, metrics: b.metrics,
 		features: b.host.Config.Features, log: b.host.Log, hasNotifications: b.hasNotifications,
@@ -726,6 +741,10 @@ func (b *builder) noteParts(p parts) {
 	b.note("PusherService", p.Pushers, p.Service.Pushers())
 	b.note("HostService", p.Host, p.Service.Host(p.Rules))
 	b.note("SyncService", p.Sync, p.Feed.Sync(p.Rules))
+	if p.Delivery != nil {
+		b.note("Notifier", p.Notifications.notifier, p.Delivery)
+		b.note("EventService", p.Notifications.events, (*handover.Service)(nil))
+	}
 	b.note("Health", p.Health, b.servers)
 }
 
