@@ -18,6 +18,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/redis/go-redis/v9"
@@ -31,6 +32,7 @@ import (
 	"github.com/pushfx/pushfx/module/delivery"
 	"github.com/pushfx/pushfx/module/delivery/dialguard"
 	"github.com/pushfx/pushfx/module/delivery/redisqueue"
+	"github.com/pushfx/pushfx/module/fault"
 	"github.com/pushfx/pushfx/module/feed"
 	"github.com/pushfx/pushfx/module/handover"
 	"github.com/pushfx/pushfx/module/mail"
@@ -42,6 +44,7 @@ import (
 	"github.com/pushfx/pushfx/module/pushrule"
 	"github.com/pushfx/pushfx/module/redisclient"
 	"github.com/pushfx/pushfx/module/service"
+	"github.com/pushfx/pushfx/module/stored"
 	"github.com/pushfx/pushfx/module/telemetry/logging"
 	"github.com/pushfx/pushfx/module/telemetry/metrics"
 	"github.com/pushfx/pushfx/module/telemetry/tracing"
@@ -172,7 +175,7 @@ type Push struct {
 	// Notifier sends notifications. Its calls fail without [Delivery] or [Options.Delivery].
 	Notifier module.Notifier
 
-	// Unread counts unread notifications. It is nil without [Unread] or [Options.Unread].
+	// Unread counts unread notifications. Its calls fail without [Unread] or [Options.Unread].
 	Unread module.UnreadService
 
 	Stores module.Stores // the stores of the services
@@ -194,6 +197,7 @@ type Push struct {
 	features []pushrule.Feature
 	log      *zap.Logger
 
+	hasRun           atomic.Bool
 	hasNotifications bool     // see [Push.Owns]
 	fromHost         []string // interfaces and the types of the host's parts
 }
@@ -202,7 +206,7 @@ type Push struct {
 // pass a struct of the host's interfaces, and set its fields after New; see the
 // example.
 type Options struct {
-	Log       *zap.Logger             // nil means no logs
+	Log       *zap.Logger             // nil means no logs; lines have the name "push" below the logger's
 	Accounts  module.Accounts         // reports which devices are logged in
 	Import    module.ImportSource     // users to import
 	Listeners []module.ChangeListener // notified of changes of push rules
@@ -246,6 +250,7 @@ func New(client redis.UniversalClient, cfg Config, o Options) (*Push, error) {
 	if o.Log == nil {
 		o.Log = zap.NewNop()
 	}
+	o.Log = o.Log.Named("push")
 	b, err := newBuilder(hostParts{
 		Config: cfg, Log: o.Log, Client: client, Registerer: o.Metrics, Tracers: o.Tracers,
 	})
@@ -321,18 +326,29 @@ func (p *Push) Check(ctx context.Context) (err error) {
 		err = p.delivery.Check(ctx)
 	}
 	if err != nil {
-		return fmt.Errorf("pushfx: %w", err)
+		return &startError{err}
 	}
+	_, withoutUnread := p.Unread.(noUnread)
 	p.log.Info("pushfx is ready", zap.Strings("host_parts", p.fromHost),
-		zap.Bool("delivery", p.delivery != nil), zap.Bool("unread", p.Unread != nil))
+		zap.Bool("delivery", p.delivery != nil), zap.Bool("unread", !withoutUnread))
 	return nil
 }
+
+// startError is an error of [Push.Check]. Its text has the causes of faults: no client sees it.
+type startError struct{ cause error }
+
+func (e *startError) Error() string { return "pushfx: " + fault.Details(e.cause) }
+func (e *startError) Unwrap() error { return e.cause }
 
 // Run does all background work until ctx ends: it notifies listeners of changes,
 // monitors the Redis servers and, with delivery, sends
 // notifications. It returns when all work has ended, up to Config.Delivery.DrainTimeout
-// later. Run it once on every host.
+// later. Run it once on every host: a second call logs an error and returns.
 func (p *Push) Run(ctx context.Context) {
+	if p.hasRun.Swap(true) {
+		p.log.Error("Push.Run was called twice, the second call does nothing")
+		return
+	}
 	defer p.metrics.Unregister()
 	var running sync.WaitGroup
 	running.Go(func() { p.feed.Run(ctx) })
@@ -545,11 +561,15 @@ type builder struct {
 	hasDelivery      bool
 	ownMailer        *smtp.Mailer
 	fromHost         []string // see [builder.note]
+	nils             []error
 }
 
-// note records a part that comes from the host, for the log of the start. Usual has the
-// type of the module's own part; nil: the module has none.
+// note records a part that comes from the host, for the log of the start, and a nil pointer as an
+// error for finish. Usual has the type of the module's own part; nil: the module has none.
 func (b *builder) note(name string, part, usual any) {
+	if value := reflect.ValueOf(part); value.Kind() == reflect.Pointer && value.IsNil() {
+		b.nils = append(b.nils, fmt.Errorf("pushfx: the %s is a nil %T: %s", name, part, noNil))
+	}
 	if part != nil && reflect.TypeOf(part) != reflect.TypeOf(usual) {
 		b.fromHost = append(b.fromHost, fmt.Sprintf("%s %T", name, part))
 	}
@@ -576,9 +596,22 @@ func newBuilder(host hostParts) (*builder, error) {
 	return b, errors.Join(errs[:]...)
 }
 
-func (b *builder) ruleStore() (module.RuleStore, error)       { return rulestore.New(b.redis()) }
-func (b *builder) pusherStore() (module.PusherStore, error)   { return pusherstore.New(b.redis()) }
-func (b *builder) pushkeyIndex() (module.PushkeyIndex, error) { return pusherstore.NewIndex(b.redis()) }
+func (b *builder) ruleStore() (module.RuleStore, error) {
+	b.servers.Require("push rules", "GET", b.keys().Rules("@"))
+	return rulestore.New(b.redis())
+}
+
+func (b *builder) pusherStore() (module.PusherStore, error) {
+	b.servers.Require("pushers", "HLEN", b.keys().Pushers("@"))
+	return pusherstore.New(b.redis())
+}
+
+func (b *builder) pushkeyIndex() (module.PushkeyIndex, error) {
+	b.servers.Require("pushkeys", "GET", b.keys().Pushkey(""))
+	return pusherstore.NewIndex(b.redis())
+}
+
+func (b *builder) keys() stored.Keys { return stored.Keys{Prefix: b.host.Config.Redis.KeyPrefix} }
 
 // redis returns the arguments of constructors of parts on Redis. It records that such a
 // part exists, because the host may replace all of them. [builder.finish] reports a
@@ -615,7 +648,10 @@ func (b *builder) stores(s module.Stores) (module.Stores, error) {
 	return s, errors.Join(errs[:]...)
 }
 
-func (b *builder) unreadStore() (module.UnreadStore, error) { return redisunread.New(b.redis()) }
+func (b *builder) unreadStore() (module.UnreadStore, error) {
+	b.servers.Require("unread counts", "LRANGE", b.keys().Unread("@"), 0, 0)
+	return redisunread.New(b.redis())
+}
 
 func (b *builder) unread(store module.UnreadStore) *unread.Service {
 	b.metrics.AddUnread()
@@ -714,7 +750,7 @@ func (b *builder) push(p parts) *Push {
 		p.Notifications = &notifications{notifier, eventsOf(notifier, p.Unread)}
 	}
 	push := &Push{
-		Rules: p.Rules, Pushers: p.Pushers, Host: p.Host, Sync: p.Sync, Health: p.Health,
+		Rules: p.Rules, Pushers: p.Pushers, Host: p.Host, Sync: p.Sync, Health: p.Health, Unread: noUnread{},
 		Notifier: p.Notifications.notifier, Events: p.Notifications.events,
 		Stores: p.Stores, Clock: b.servers.Clock(), Groups: p.Groups,
 		feed: p.Feed, delivery: p.Delivery, mailer: b.ownMailer, metrics: b.metrics,
@@ -755,6 +791,9 @@ func (b *builder) finish() error {
 	if b.host.Config.SMTP.URL != "" && !b.hasDelivery {
 		return errMailWithoutDelivery
 	}
+	if b.nils != nil {
+		return errors.Join(b.nils...)
+	}
 	err := b.metrics.Register()
 	var registered prometheus.AlreadyRegisteredError
 	if errors.As(err, &registered) {
@@ -789,6 +828,28 @@ func notifierOf(d *delivery.Delivery) (module.Notifier, error) {
 
 var errNoUnread = errors.New("pushfx: there is no UnreadService without unread counts: include pushfx.Unread beside pushfx.Module, or set Options.Unread")
 
+type noUnread struct{}
+
+func (noUnread) States(_ context.Context, events []module.UserEvent) []module.Result[module.UnreadState] {
+	return slices.Repeat([]module.Result[module.UnreadState]{{Err: errNoUnread}}, len(events))
+}
+
+func (noUnread) Add(context.Context, module.Place, module.Decisions) error { return errNoUnread }
+
+func (noUnread) Read(context.Context, mxid.UserID, string, string, int64) error { return errNoUnread }
+
+func (noUnread) Forget(context.Context, string, int64, []mxid.UserID) error { return errNoUnread }
+
+func (noUnread) Rooms(context.Context, mxid.UserID, ...string) (map[string]module.RoomCounts, error) {
+	return nil, errNoUnread
+}
+
+func (noUnread) Retain(context.Context, mxid.UserID, ...string) error { return errNoUnread }
+
+func (noUnread) List(context.Context, mxid.UserID, module.UnreadQuery) (module.UnreadPage, error) {
+	return module.UnreadPage{}, errNoUnread
+}
+
 // unreadOf returns the UnreadService of an app. An app that asks for one without [Unread]
 // gets an error at start.
 func unreadOf(s *unread.Service) (module.UnreadService, error) {
@@ -808,6 +869,7 @@ func eventsOf(notifier module.Notifier, unread *counts) module.EventService {
 }
 
 func (b *builder) deliveryQueue() (module.DeliveryQueue, error) {
+	b.servers.Require("delivery", "ZCARD", b.keys().ShardGates(0))
 	client, shared, options := b.redis()
 	queue, err := redisqueue.New(client, shared, options)
 	if err != nil {

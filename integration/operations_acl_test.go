@@ -422,6 +422,33 @@ func TestTheACLOfThePageForEachRole(t *testing.T) {
 	})
 }
 
+// A host does not start if the ACL lacks the lines of a part, and says which. A host that has lost them is not healthy.
+func TestAHostWithoutTheRightsOfAPartSaysSo(t *testing.T) {
+	t.Parallel()
+	redistest.Require(t)
+	g := guardedSingle(t)
+	everything := pushfx.Options{Delivery: &pushfx.DeliveryOptions{}, Unread: &pushfx.UnreadOptions{}}
+	for _, test := range []struct {
+		missing  string
+		headings []string
+		want     string // in the error; empty for none
+	}{
+		{"all", []string{singleACL}, "lacks the rights of unread counts in its ACL: NOPERM"},
+		{"delivery", []string{singleACL, unreadACL}, "lacks the rights of delivery in its ACL: NOPERM"},
+		{"nothing", []string{singleACL, unreadACL, deliveryACL}, ""},
+	} {
+		g.Grant(t, g.rights(test.headings...))
+		client := g.login("pushfx")
+		defer client.Close()
+		push := must(pushfx.New(client, pushfx.DefaultConfig(), everything))
+		for call, err := range map[string]error{"Check": push.Check(t.Context()), "Healthy": push.Health.Healthy(t.Context())} {
+			if text := fmt.Sprint(err); (err != nil) != (test.want != "") || !strings.Contains(text, test.want) {
+				t.Errorf("%s is missing, %s: got %v, want %q", test.missing, call, err, test.want)
+			}
+		}
+	}
+}
+
 // Hosts that are running keep their rights while an operator repeats the lines.
 func TestRepeatingALineTakesNoRightAway(t *testing.T) {
 	t.Parallel()

@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"testing"
@@ -15,6 +16,17 @@ import (
 	"github.com/pushfx/pushfx"
 	"github.com/pushfx/pushfx/module"
 )
+
+// typedNil is a type of a host that returns a nil pointer as an interface.
+type typedNil struct {
+	module.Accounts
+	module.Gateway
+}
+
+func startError(client redis.UniversalClient, options ...fx.Option) error {
+	supply := fx.Supply(fx.Annotate(client, fx.As(new(redis.UniversalClient))))
+	return fx.New(fx.NopLogger, pushfx.Module, supply, fx.Provide(zap.NewNop), fx.Options(options...)).Err()
+}
 
 // A host that includes parts of the module wrongly does not start, and the error names the remedy.
 func TestWrongWiringNamesTheRemedy(t *testing.T) {
@@ -71,6 +83,15 @@ func TestWrongWiringNamesTheRemedy(t *testing.T) {
 			noClient,
 		},
 		"New with a nil *redis.ClusterClient": {withNew((*redis.ClusterClient)(nil), pushfx.Options{}), noClient},
+		"nil Accounts": {
+			withNew(client, pushfx.Options{Accounts: (*typedNil)(nil)}), "pushfx: the Accounts is a nil *integration.typedNil: leave it out",
+		},
+		"a nil Gateway": {
+			withNew(client, pushfx.Options{Delivery: &pushfx.DeliveryOptions{Gateway: (*typedNil)(nil)}}), "pushfx: the Gateway is a nil *integration.typedNil",
+		},
+		"fx, nil Accounts": {
+			startError(client, fx.Provide(func() module.Accounts { return (*typedNil)(nil) })), "pushfx: the Accounts is a nil *integration.typedNil",
+		},
 		"New twice with one registerer": {
 			withNew(client, pushfx.Options{Metrics: registry}), "give each Push a prometheus.Registerer of its own",
 		},
@@ -156,5 +177,42 @@ func TestTheStartLogsTheHostsParts(t *testing.T) {
 	}
 	if got, want := ready(logs), "[Attention integration.noAttention PusherListener integration.noList PushkeyIndex integration.noPushkeys] true false"; got != want {
 		t.Errorf("got %s, want %s", got, want)
+	}
+}
+
+// Without unread counts the calls of Unread name the remedy. A second Run, and a Run after the end, do nothing but log.
+func TestAPushWithoutUnreadCountsAndASecondRun(t *testing.T) {
+	t.Parallel()
+	_, client := embedded(t)
+	core, logs := observer.New(zapcore.InfoLevel)
+	push, err := pushfx.New(client, pushfx.DefaultConfig(), pushfx.Options{Log: zap.New(core)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := push.Check(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	_, ofRooms := push.Unread.Rooms(t.Context(), alice)
+	_, ofList := push.Unread.List(t.Context(), alice, module.UnreadQuery{})
+	for name, err := range map[string]error{
+		"Add": push.Unread.Add(t.Context(), module.Place{}, nil), "Read": push.Unread.Read(t.Context(), alice, "!r", module.AllThreads, 1),
+		"Forget": push.Unread.Forget(t.Context(), "!r", 1, nil), "Retain": push.Unread.Retain(t.Context(), alice),
+		"Rooms": ofRooms, "List": ofList, "States": push.Unread.States(t.Context(), make([]module.UserEvent, 1))[0].Err,
+	} {
+		if err == nil || !strings.Contains(err.Error(), "set Options.Unread") {
+			t.Errorf("%s: got %v", name, err)
+		}
+	}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	push.Run(ended)
+	push.Run(t.Context()) // returns
+	if lines := logs.FilterMessage("Push.Run was called twice, the second call does nothing").All(); len(lines) != 1 {
+		t.Errorf("got %v", logs.All())
+	}
+	for _, line := range logs.All() {
+		if line.LoggerName != "push" {
+			t.Errorf("%q is a line of %q", line.Message, line.LoggerName)
+		}
 	}
 }

@@ -2,7 +2,9 @@ package module
 
 import (
 	"errors"
+	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/pushfx/pushfx/module/fault"
 	"github.com/pushfx/pushfx/module/match"
@@ -22,8 +24,15 @@ type LeftError struct {
 	Reasons []error
 }
 
-// Error returns the text for clients.
-func (e *LeftError) Error() string { return Unavailable(nil).Error() }
+// Error returns the number of users and the reasons, for the log.
+func (e *LeftError) Error() string {
+	var reasons []string
+	for _, reason := range e.Reasons {
+		reasons = append(reasons, fault.Details(reason))
+	}
+	slices.Sort(reasons)
+	return fmt.Sprintf("users left: %d: %s", len(e.Users), strings.Join(slices.Compact(reasons), "; "))
+}
 
 // Unwrap returns the reasons.
 func (e *LeftError) Unwrap() []error { return e.Reasons }

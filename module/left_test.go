@@ -52,12 +52,16 @@ func TestWhoIsLeftAfterAnError(t *testing.T) {
 	}
 }
 
-func TestALeftErrorHasTheTextAndTheKindOfItsReasons(t *testing.T) {
+func TestALeftErrorHasTheNumberAndTheKindOfItsReasons(t *testing.T) {
 	err := fmt.Errorf("call: %w", &module.LeftError{Users: []mxid.UserID{"@a:x"}, Reasons: []error{
 		module.Unavailable(io.EOF), module.Unavailable(fmt.Errorf("%w: 0 of 1 replicas", fault.ErrNotConfirmed)),
 	}})
-	if got := new(module.LeftError); !errors.As(err, &got) || got.Error() != module.Unavailable(nil).Error() {
-		t.Errorf("got %v", got)
+	const away = "The server cannot reach its storage, try again later.: "
+	want := "call: users left: 1: " + away + "EOF; " + away + "the change is stored, but not confirmed: 0 of 1 replicas"
+	for _, got := range []string{err.Error(), fault.Details(err)} {
+		if got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
 	}
 	if fault.KindOf(err) != fault.Unavailable || !errors.Is(err, fault.ErrNotConfirmed) || !errors.Is(err, io.EOF) {
 		t.Error(fault.Details(err))

@@ -455,8 +455,9 @@ type ImportSource interface {
 
 // Health is for the host's readiness probe.
 type Health interface {
-	// Healthy returns nil while the host can serve users. At least one master must answer
-	// and run scripts: the host can then serve the users of that master. No server may
+	// Healthy returns nil while the host can serve users. At least one master must answer,
+	// run scripts, and grant the rights of all parts of the module: the host can then serve the
+	// users of that master. No server may
 	// evict keys, unless the host's Config allows eviction. Every server must be a master,
 	// and a node of a cluster exactly if the client is a cluster client. Healthy takes at
 	// most a second and one round trip to each master, so it can be called every second.

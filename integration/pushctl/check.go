@@ -122,15 +122,25 @@ func (r *report) write(w io.Writer, where, noProblems string) error {
 	fmt.Fprintf(w, "%s\n\n", where)
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 	for _, row := range []struct {
-		n    int64
-		what string
+		n         int64
+		one, many string
 	}{
-		{r.Keys, "keys"}, {r.Events, "users with push rules"}, {r.Rules, "rules"}, {r.Hashes, "users with a pusher hash"},
-		{r.Pushers, "pushers"}, {r.Claims, "pushkeys in the index"}, {r.Unread, "users with unread counts"},
-		{r.Waiting, "waiting notifications"}, {r.Failing, "failing pushers"},
-		{max(0, r.Entries-r.Listed), "entries in the index of users with nothing to send (hosts remove them)"},
+		{r.Keys, "key", "keys"},
+		{r.Events, "user with push rules", "users with push rules"},
+		{r.Rules, "rule", "rules"},
+		{r.Hashes, "user with a pusher hash", "users with a pusher hash"},
+		{r.Pushers, "pusher", "pushers"},
+		{r.Claims, "pushkey in the index", "pushkeys in the index"},
+		{r.Unread, "user with unread counts", "users with unread counts"},
+		{r.Waiting, "waiting notification", "waiting notifications"},
+		{r.Failing, "failing pusher", "failing pushers"},
+		{max(0, r.Entries-r.Listed), "user in the index with nothing to send (hosts remove it)", "users in the index with nothing to send (hosts remove them)"},
 	} {
-		fmt.Fprintf(table, "%d\t %s\n", row.n, row.what)
+		noun := row.many
+		if row.n == 1 {
+			noun = row.one
+		}
+		fmt.Fprintf(table, "%d\t %s\n", row.n, noun)
 	}
 	if err := table.Flush(); err != nil {
 		return err

@@ -18,8 +18,9 @@ func explainCommand() command {
 		name: "explain", args: "USER EVENT",
 		summary: "shows which push rule decides about an event, and why",
 		about: "Evaluates the user's stored push rules for an event, the JSON in the file EVENT or, for -, on stdin, as a host does. It shows\n" +
-			"the rule that decides, for each other rule why it does not, and whether the user has pushers. Conditions\n" +
-			"about members, display names and power levels need -state. Exit status 1: nothing is stored for the user.",
+			"the rule that decides, for each other rule why it does not, and whether the user has pushers. Without -state\n" +
+			"it does not know the number of members, display names and power levels: a host may decide otherwise, for\n" +
+			"example in a room of two. Exit status 1: nothing is stored for the user.",
 		flags: func(f *flags) {
 			f.addDefaultRules()
 			f.addJSON()
@@ -35,6 +36,7 @@ type shownExplanation struct {
 	Notifies bool        `json:"notifies"`
 	Pushers  int         `json:"pushers"`
 	Enabled  int         `json:"enabled_pushers"`
+	HasState bool        `json:"has_state"` // with -state
 	match.Explanation
 }
 
@@ -64,7 +66,7 @@ func (c *call) explain(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	e := shownExplanation{User: user, Pushers: pushers.Len(), Explanation: match.Compile(rules.Value.Rules).Explain(event, facts)}
+	e := shownExplanation{User: user, Pushers: pushers.Len(), HasState: c.state != "", Explanation: match.Compile(rules.Value.Rules).Explain(event, facts)}
 	e.Notifies = e.Result.Notify()
 	for _, p := range pushers.All() {
 		if p.Enabled() {
@@ -157,6 +159,9 @@ func (e shownExplanation) write(w io.Writer) error {
 		fmt.Fprintf(w, "The user's pushers are disabled (%d): nothing is pushed.\n", e.Pushers)
 	default:
 		fmt.Fprintf(w, "Pushers: %d, enabled: %d.\n", e.Pushers, e.Enabled)
+	}
+	if !e.HasState {
+		fmt.Fprintln(w, "The state of the room is not known: a host may decide otherwise, for example in a room of two. Give it by -state.")
 	}
 	fmt.Fprintln(w)
 	for line := range strings.Lines(e.Explanation.String()) {

@@ -93,6 +93,12 @@ func TestExplainTellsWhyThereIsNoPush(t *testing.T) {
 			}
 		}
 	}
+	const note = "a host may decide otherwise, for example in a room of two. Give it by -state."
+	for n, args := range [][]string{{"explain", string(alice), event, "-state", fileWith(t, state)}, {"explain", string(alice), event}} {
+		if r := b.want(exitOK, args...); strings.Contains(r.stdout, note) != (n == 1) {
+			t.Errorf("%s: got %s", args, r.stdout)
+		}
+	}
 	for _, test := range []struct {
 		status int
 		args   []string

@@ -108,7 +108,9 @@ func runCommand(ctx context.Context, args []string, environment func(string) str
 	if name := args[0]; name == "-h" || name == "-help" || name == "--help" || name == "help" {
 		writeUsage(stdout)
 		return flag.ErrHelp
-	} else if name == "version" && len(args) == 1 {
+	} else if name == "version" && len(args) > 1 {
+		return errors.New("want pushctl version, without flags or arguments")
+	} else if name == "version" {
 		_, err := fmt.Fprintln(stdout, version())
 		return err
 	}

@@ -279,6 +279,9 @@ func TestVersionNeedsNoRedis(t *testing.T) {
 	if r.status != exitOK || !strings.HasPrefix(r.stdout, "pushctl ") || !strings.HasSuffix(r.stdout, " "+runtime.Version()+"\n") || r.stderr != "" {
 		t.Errorf("got %+v", r)
 	}
+	if r := runIn(t.Context(), noEnvironment, "version", "-x"); r.status != exitFailure || !strings.Contains(r.stderr, "want pushctl version") {
+		t.Errorf("with a flag: got %+v", r)
+	}
 }
 
 // A bar that is wider than the terminal would fill it with lines.
@@ -351,7 +354,7 @@ func TestNoTableIsWiderThanATerminal(t *testing.T) {
 		},
 		"queues show": func(w io.Writer) error {
 			return writeQueues(w, []shownQueue{{
-				namedPusher: phone, Gateway: host, State: stateHeld, Since: now.Add(-20 * time.Hour), Generation: 1763716975000000,
+				namedPusher: phone, Gateway: host, State: stateHeld, Since: now.Add(-20 * time.Hour),
 			}}, now)
 		},
 		"gateways": func(w io.Writer) error {

@@ -108,7 +108,7 @@ func unlessProblems(err error) error {
 }
 
 func (q shownQueues) write(w io.Writer) error {
-	err := writeTable(w, []string{"USERS", "DUE", "BEHIND CLOSED GATEWAYS", "LONGEST DUE FOR", "WAITING FOR", "HANGING"}, [][]string{{
+	err := writeTable(w, []string{"USERS", "DUE", "BEHIND CLOSED OR HELD GATEWAYS", "LONGEST DUE FOR", "WAITING FOR", "HANGING"}, [][]string{{
 		strconv.Itoa(q.Users), strconv.Itoa(q.Due), strconv.Itoa(q.Closed), duration(q.Late, time.Millisecond),
 		duration(q.Oldest, time.Second), strconv.Itoa(q.Hanging),
 	}})
@@ -169,8 +169,7 @@ func queuesShowCommand() command {
 		summary: "shows what waits for a user's pushers, and why",
 		about: "Shows each pusher of a user by a digest, its app and device: its gateway, the waiting notifications, since when they\n" +
 			"wait and it fails, the status of the last answer or why there was none (dns, tls, refused, timeout, blocked),\n" +
-			"the next try, and its generation, which changes when the pusher is set. Exit status 1: a pusher is\n" +
-			"late, so no host sends, or there is no such user.",
+			"and the next try. Exit status 1: a pusher is late, so no host sends, or there is no such user.",
 		flags: (*flags).addJSON,
 		run:   (*call).showUserQueues,
 	}
@@ -198,7 +197,6 @@ type shownQueue struct {
 	Attempts      int       `json:"attempts"`
 	Last          string    `json:"last,omitempty"` // the status, or why there was no answer
 	Due           time.Time `json:"due,omitzero"`   // zero if a host has claimed the backlog
-	Generation    int64     `json:"generation,omitempty"`
 }
 
 func (c *call) showUserQueues(ctx context.Context) error {
@@ -257,7 +255,7 @@ func (c *call) queuesOf(ctx context.Context, user mxid.UserID) ([]shownQueue, er
 }
 
 func newShownQueue(user mxid.UserID, p pusher.Pusher) shownQueue {
-	q := shownQueue{namedPusher: newNamedPusher(user, p), State: stateWell, Generation: p.SetAt}
+	q := shownQueue{namedPusher: newNamedPusher(user, p), State: stateWell}
 	gateway, ok := delivery.GatewayOf(user, p)
 	if q.Gateway = gateway; !ok {
 		q.State = stateOff
@@ -314,10 +312,10 @@ func writeQueues(w io.Writer, all []shownQueue, now time.Time) error {
 		}
 		rows = append(rows, append(q.cells(),
 			printable(cmp.Or(q.Gateway, "-")), q.State, strconv.Itoa(q.Notifications), ago(q.Oldest, now), ago(q.Since, now),
-			printable(cmp.Or(q.Last, "-")), strconv.Itoa(q.Attempts), next, strconv.FormatInt(q.Generation, 10),
+			printable(cmp.Or(q.Last, "-")), strconv.Itoa(q.Attempts), next,
 		))
 	}
-	head := []string{"GATEWAY", "STATE", "NOTIFICATIONS", "WAITING FOR", "FAILING FOR", "LAST", "ATTEMPTS", "NEXT TRY IN", "GENERATION"}
+	head := []string{"GATEWAY", "STATE", "NOTIFICATIONS", "WAITING FOR", "FAILING FOR", "LAST", "ATTEMPTS", "NEXT TRY IN"}
 	return writeTable(w, slices.Concat(pusherColumns, head), rows)
 }
 

@@ -175,7 +175,7 @@ func TestQueuesAreShown(t *testing.T) {
 		b.do("HSET", log, pusher, fmt.Sprintf("%d %s %d %s %s", time.Now().Add(-time.Minute).UnixMicro(), s.Nonce, s.Number, s.Gate, stored.TroubleText(s.Generation, trouble)))
 	}
 	late(fmt.Sprintf(`{"n":1,"s":1,"l":%d,"c":503}`, time.Now().UnixMilli()))
-	if r := b.want(exitOK, "queues"); !strings.Contains(r.stdout, "BEHIND CLOSED GATEWAYS") {
+	if r := b.want(exitOK, "queues"); !strings.Contains(r.stdout, "BEHIND CLOSED OR HELD GATEWAYS") {
 		t.Errorf("a gateway that failed just now: got %s", r.stdout)
 	}
 	late("")

@@ -9,6 +9,7 @@ package fault
 import (
 	"errors"
 	"strconv"
+	"strings"
 )
 
 // Kind is the kind of an error in terms of the client API.
@@ -69,14 +70,16 @@ func (e *Error) Error() string { return e.Text }
 func (e *Error) Unwrap() error { return e.Err }
 
 // Details returns the text of any error for a log, followed by the causes of its
-// faults, each after a colon; "" for nil.
+// faults, each after a colon, unless it has them already; "" for nil.
 func Details(err error) string {
 	if err == nil {
 		return ""
 	}
 	text := err.Error()
 	for _, cause := range causes(err) {
-		text += ": " + Details(cause)
+		if details := Details(cause); !strings.Contains(text, details) {
+			text += ": " + details
+		}
 	}
 	return text
 }

@@ -255,6 +255,13 @@ func TestErrorNamesEachFaultyDefaultRule(t *testing.T) {
 	}
 }
 
+func TestAFeatureWithoutRulesIsRefused(t *testing.T) {
+	_, err := pushrule.NewDefaults([]pushrule.Feature{pushrule.Polls, {}})
+	if want := `feature "" has no rules, want one of ` + pushrule.FeatureNames(); err == nil || !strings.HasPrefix(err.Error(), want) {
+		t.Errorf("got %v, want %q", err, want)
+	}
+}
+
 func TestTableCopiesTheHostsRules(t *testing.T) {
 	actions, conditions := []pushrule.Action{`"x"`}, []pushrule.Condition{`{"kind":"x"}`}
 	extra := []pushrule.DefaultRule{{Kind: pushrule.Override, ID: ".a", Actions: actions, Conditions: conditions}}

@@ -39,6 +39,9 @@ func NewDefaults(features []Feature, own ...DefaultRule) (Defaults, error) {
 		return cmp.Compare(featureOrder(a.Name), featureOrder(b.Name))
 	})
 	for _, feature := range ordered {
+		if len(feature.Rules) == 0 {
+			errs = append(errs, fmt.Errorf("feature %q has no rules, want one of %s or a Feature with rules", feature.Name, FeatureNames()))
+		}
 		errs = append(errs, d.addAll("feature "+feature.Name+": ", feature.Rules))
 	}
 	errs = append(errs, d.addAll("", own))

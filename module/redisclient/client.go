@@ -5,8 +5,11 @@ package redisclient
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"strings"
+	"syscall"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -36,16 +39,25 @@ func ping(ctx context.Context, client redis.UniversalClient) error {
 	case <-ctx.Done():
 		err = ctx.Err()
 	}
-	if err != nil && err.Error() == noNodes {
-		return fmt.Errorf("the cluster at %s is not created yet: no node has slots (%w)", address(client), err)
+	return pingError(address(client), err)
+}
+
+// pingError says what an error of PING means.
+func pingError(address string, err error) error {
+	var reply redis.Error
+	switch {
+	case err == nil:
+		return nil
+	case err.Error() == noNodes:
+		return fmt.Errorf("the cluster at %s is not created yet: no node has slots (%w)", address, err)
+	case strings.Contains(err.Error(), noCluster):
+		return fmt.Errorf("the Redis at %s %w", address, errNoClusterNode)
+	case errors.As(err, &reply):
+		return fmt.Errorf("the Redis at %s refuses: %w", address, err)
+	case errors.Is(err, io.EOF), errors.Is(err, syscall.ECONNRESET):
+		return fmt.Errorf("the Redis at %s closes the connection, as a TLS port does to a client without TLSConfig: %w", address, err)
 	}
-	if err != nil && strings.Contains(err.Error(), noCluster) {
-		return fmt.Errorf("the Redis at %s %w", address(client), errNoClusterNode)
-	}
-	if err != nil {
-		return fmt.Errorf("the Redis at %s does not answer: %w", address(client), err)
-	}
-	return nil
+	return fmt.Errorf("the Redis at %s does not answer: %w", address, err)
 }
 
 func address(client redis.UniversalClient) string {

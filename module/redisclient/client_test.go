@@ -24,6 +24,22 @@ func TestPingNamesAClusterWithoutSlots(t *testing.T) {
 	}
 }
 
+func TestPingSaysWhyAServerIsNoUse(t *testing.T) {
+	t.Parallel()
+	locked, encrypted := redistest.Single(t, "--requirepass", "secret"), redistest.SingleTLS(t)
+	for address, want := range map[string]string{
+		locked.Addr():     "refuses: NOAUTH",
+		encrypted.TLSAddr: "a client without TLSConfig",
+		"127.0.0.1:1":     "does not answer",
+	} {
+		client := redis.NewClient(&redis.Options{Addr: address, MaxRetries: -1, ContextTimeoutEnabled: true})
+		if err := ping(t.Context(), client); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want %q", err, want)
+		}
+		client.Close()
+	}
+}
+
 func TestSlotOfAgreesWithRedis(t *testing.T) {
 	t.Parallel()
 	client := redistest.Cluster(t, 1, 0).Client(t)

@@ -20,7 +20,7 @@ func (m *Monitor) Healthy(ctx context.Context) error {
 	}
 	s := m.survey(ctx)
 	if len(s.evicting) > 0 || len(s.misfits) > 0 || len(s.replicas) > 0 || s.working == 0 {
-		return errors.Join(joinSorted(s.evicting), joinSorted(s.misfits), joinSorted(s.replicas), joinSorted(s.failures), s.err)
+		return errors.Join(joinSorted(s.evicting), joinSorted(s.misfits), joinSorted(s.replicas), joinSorted(s.refused), joinSorted(s.failures), s.err)
 	}
 	return nil
 }
@@ -30,6 +30,7 @@ type survey struct {
 	mu       sync.Mutex
 	working  int     // masters that can serve
 	failures []error // masters that cannot serve
+	refused  []error // masters whose ACL lacks the rights of a part of the module
 	misfits  []error // servers of the wrong kind
 	replicas []error // servers that are no masters, perhaps during a failover
 	evicting []error // masters that evict keys
@@ -58,10 +59,14 @@ func (m *Monitor) survey(ctx context.Context) *survey {
 func (m *Monitor) ask(ctx context.Context, master redis.UniversalClient, s *survey) {
 	var hello, script *redis.Cmd
 	var memory *redis.StringCmd
+	tries := make([]*redis.Cmd, len(m.parts))
 	_, _ = master.Pipelined(ctx, func(p redis.Pipeliner) error { // each command has its own error
 		hello = p.Do(ctx, "HELLO")
 		script = p.Eval(ctx, "return 1", nil)
 		memory = p.Info(ctx, "memory") // needs fewer rights than CONFIG GET
+		for i, part := range m.parts {
+			tries[i] = p.Do(ctx, part.command...) // a cluster checks rights before it redirects
+		}
 		return nil
 	})
 	s.mu.Lock()
@@ -73,6 +78,13 @@ func (m *Monitor) ask(ctx context.Context, master redis.UniversalClient, s *surv
 		add(&s.denied, "cannot tell whether the Redis at %s evicts keys: %w", memory.Err())
 	}
 	about := properties(hello)
+	refused := false
+	for i, part := range m.parts {
+		if err := tries[i].Err(); redis.HasErrorPrefix(err, "NOPERM") {
+			add(&s.refused, "the Redis at %s lacks the rights of "+part.name+" in its ACL: %w", err)
+			refused = true
+		}
+	}
 	eviction, misfit, role := evictionError(memory.Val()), misfitError(about, m.client), about["role"]
 	switch {
 	case script.Err() != nil:
@@ -83,6 +95,7 @@ func (m *Monitor) ask(ctx context.Context, master redis.UniversalClient, s *surv
 		add(&s.replicas, "the Redis at %s %w", fmt.Errorf("is a %s", role))
 	case misfit != nil:
 		add(&s.misfits, "the Redis at %s %w", misfit)
+	case refused:
 	default:
 		s.working++
 	}

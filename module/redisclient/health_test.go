@@ -59,6 +59,48 @@ func TestServerThatRefusesScriptsIsUnhealthy(t *testing.T) {
 	wantHealth(t, client, "cannot run a script: NOPERM")
 }
 
+// A master without the rights of a part cannot serve. It stops a host at the start; later the other masters serve.
+func TestRightsOfPartsAreChecked(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.Cluster(t, 3, 0)
+	grant := func(server *redistest.Server, rules ...any) {
+		if err := server.Client(t).Do(t.Context(), append([]any{"ACL", "SETUSER", "host", "reset", "on", ">x", "+@all"}, rules...)...).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, server := range cluster.Masters() {
+		grant(server, "~a:*")
+	}
+	client := redis.NewClusterClient(&redis.ClusterOptions{
+		Addrs: cluster.Addrs(), Username: "host", Password: "x", ContextTimeoutEnabled: true,
+	})
+	t.Cleanup(func() { client.Close() })
+	check := func(when string, wantStart, wantHealth bool) {
+		t.Helper()
+		m := monitorWith(client, DefaultConfig())
+		m.Require("unread counts", "LRANGE", "b:1", 0, 0)
+		m.Require("pushers", "HLEN", "a:1")
+		for name, test := range map[string]struct {
+			err  error
+			want bool
+		}{"start": {m.Check(t.Context()), wantStart}, "health": {m.Healthy(t.Context()), wantHealth}} {
+			switch {
+			case test.want && test.err != nil:
+				t.Errorf("%s, %s: %v", when, name, test.err)
+			case !test.want && (test.err == nil || !strings.Contains(test.err.Error(), "lacks the rights of unread counts in its ACL: NOPERM")):
+				t.Errorf("%s, %s: got %v", when, name, test.err)
+			}
+		}
+	}
+	check("no master grants them", false, false)
+	grant(cluster.Masters()[0], "~a:*", "~b:*")
+	check("one master grants them", false, true)
+	for _, server := range cluster.Masters() {
+		grant(server, "~a:*", "~b:*")
+	}
+	check("all masters grant them", true, true)
+}
+
 func TestServerThatRefusesHELLOIsHealthy(t *testing.T) {
 	t.Parallel()
 	server := redistest.Single(t)

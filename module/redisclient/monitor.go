@@ -24,6 +24,13 @@ type Monitor struct {
 	clock      *Clock
 	interval   time.Duration
 	evicting   atomic.Int64 // number of masters, at the last survey
+	parts      []part
+}
+
+// part is a part of the module on the servers, with a harmless command on one of its keys.
+type part struct {
+	name    string
+	command []any
 }
 
 // durabilityCheck is a [Durability].
@@ -59,6 +66,12 @@ func NewMonitor(client redis.UniversalClient, cfg Config, durability durabilityC
 	}
 }
 
+// Require makes checks send a command that changes nothing, to find out whether the ACL of each
+// master has the rights of a part of the module. Name is for the error. Call it before Check.
+func (m *Monitor) Require(name string, command ...any) {
+	m.parts = append(m.parts, part{name, command})
+}
+
 // Clock returns the clock of the servers.
 func (m *Monitor) Clock() *Clock { return m.clock }
 
@@ -85,7 +98,7 @@ func (m *Monitor) Check(ctx context.Context) error {
 	if denied := joinSorted(s.denied); denied != nil {
 		m.observer.Report(observe.RedisEvicts, denied)
 	}
-	if err := errors.Join(joinSorted(s.evicting), joinSorted(s.misfits), joinSorted(s.replicas)); err != nil {
+	if err := errors.Join(joinSorted(s.evicting), joinSorted(s.misfits), joinSorted(s.replicas), joinSorted(s.refused)); err != nil {
 		return err
 	}
 	m.clock.Measure(ctx)

@@ -274,6 +274,10 @@ func (u memoryUnread) Replace(ctx context.Context, all []module.UnreadReplacemen
 	return done
 }
 
+func (u memoryUnread) Parts(_ context.Context, users []mxid.UserID) [][]mxid.UserID {
+	return [][]mxid.UserID{users}
+}
+
 func (u memoryUnread) Delete(ctx context.Context, user mxid.UserID) error {
 	return u.memory.userStep(ctx, "delete texts", user, func() error { delete(u.memory.Texts, user); return nil })
 }

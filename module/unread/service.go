@@ -54,20 +54,10 @@ func New(store module.UnreadStore, cfg Config, maxAge, slow time.Duration, now f
 		return &observe.Operation{Kind: observe.Store, Name: observe.Unread, Verb: verb}
 	}
 	return &Service{
-		store: store, parts: parts.New(groupsOf(store), slow), cfg: cfg, maxAge: maxAge, now: now, observer: observe.Or(observer),
+		store: store, parts: parts.New(store.Parts, slow), cfg: cfg, maxAge: maxAge, now: now, observer: observe.Or(observer),
 		add: of("add"), read: of("read"), forget: of("forget"), rooms: of("rooms"), retain: of("retain"), list: of("list"),
 		states: of("states"),
 	}
-}
-
-// groupsOf returns the parts of a store that has some.
-func groupsOf(store module.UnreadStore) parts.Groups {
-	if parted, hasParts := store.(interface {
-		Parts(ctx context.Context, users []mxid.UserID) [][]mxid.UserID
-	}); hasParts {
-		return parted.Parts
-	}
-	return func(_ context.Context, users []mxid.UserID) [][]mxid.UserID { return [][]mxid.UserID{users} }
 }
 
 // Add implements [module.UnreadService].

@@ -67,7 +67,7 @@ func unreadable(cause error) error {
 	return fault.Wrap(fault.Database, "The stored unread counts cannot be read.", cause)
 }
 
-// Parts returns the users in groups: the users of each master.
+// Parts returns the users of each master; see [module.UnreadStore].
 func (s *Store) Parts(ctx context.Context, users []mxid.UserID) [][]mxid.UserID {
 	return rediscommit.Parts(ctx, s.pipelines, users, s.keys.Unread)
 }
