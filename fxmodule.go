@@ -10,15 +10,8 @@ package pushfx
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"net"
 	"net/http"
-	"reflect"
-	"slices"
-	"strings"
-	"sync"
-	"sync/atomic"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/redis/go-redis/v9"
@@ -28,30 +21,18 @@ import (
 
 	"github.com/pushfx/pushfx/handlers"
 	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/assembly"
 	"github.com/pushfx/pushfx/module/commit/rediscommit"
 	"github.com/pushfx/pushfx/module/delivery"
-	"github.com/pushfx/pushfx/module/delivery/dialguard"
-	"github.com/pushfx/pushfx/module/delivery/redisqueue"
-	"github.com/pushfx/pushfx/module/fault"
 	"github.com/pushfx/pushfx/module/feed"
-	"github.com/pushfx/pushfx/module/handover"
 	"github.com/pushfx/pushfx/module/mail"
 	"github.com/pushfx/pushfx/module/mail/smtp"
-	"github.com/pushfx/pushfx/module/match"
-	"github.com/pushfx/pushfx/module/mxid"
-	"github.com/pushfx/pushfx/module/observe"
 	"github.com/pushfx/pushfx/module/pusher"
 	"github.com/pushfx/pushfx/module/pushrule"
 	"github.com/pushfx/pushfx/module/redisclient"
 	"github.com/pushfx/pushfx/module/service"
-	"github.com/pushfx/pushfx/module/stored"
-	"github.com/pushfx/pushfx/module/telemetry/logging"
 	"github.com/pushfx/pushfx/module/telemetry/metrics"
-	"github.com/pushfx/pushfx/module/telemetry/tracing"
 	"github.com/pushfx/pushfx/module/unread"
-	"github.com/pushfx/pushfx/module/unread/redisunread"
-	"github.com/pushfx/pushfx/pusherstore"
-	"github.com/pushfx/pushfx/rulestore"
 )
 
 // The value groups of the module.
@@ -109,55 +90,14 @@ func DefaultConfig() Config {
 		RuleLimits:   pushrule.DefaultLimits(),
 		PusherPolicy: pusher.DefaultPolicy(),
 		Changes:      feed.DefaultConfig(),
-
-		Delivery: delivery.DefaultConfig(),
-		SMTP:     smtp.DefaultConfig(),
+		Delivery:     delivery.DefaultConfig(),
+		SMTP:         smtp.DefaultConfig(),
 	}
 }
 
 // Validate joins the errors of all invalid fields. Each begins with the path of the
 // field: "Config.Handlers.MaxBodyBytes is 0, ...".
-func (c Config) Validate() error {
-	return errors.Join(
-		below("Config.Redis.", c.Redis.Validate()),
-		below("Config.Servers.", c.Servers.Validate()),
-		below("Config.Handlers.", c.Handlers.Validate()),
-		below("Config.RuleLimits.", c.RuleLimits.Validate()),
-		below("Config.PusherPolicy.", c.PusherPolicy.Validate()),
-		below("Config.Changes.", c.Changes.Validate()),
-		below("Config.Delivery.", c.Delivery.Validate()),
-		below("Config.DeliveryMetrics.", c.DeliveryMetrics.Validate()),
-		c.validateMail(),
-		c.validateDefaults(),
-	)
-}
-
-// hasMail reports whether the host has configured what mails contain.
-func (c Config) hasMail() bool { return c.SMTP.URL != "" || c.Mail.Key != "" }
-
-func (c Config) validateMail() error {
-	if !c.hasMail() {
-		return nil
-	}
-	return errors.Join(below("Config.SMTP.", c.SMTP.Validate()), below("Config.Mail.", c.Mail.Validate()))
-}
-
-// validateDefaults checks the features, and if they are valid the default rules.
-func (c Config) validateDefaults() error {
-	if _, err := pushrule.NewDefaults(c.Features); err != nil {
-		return below("Config.Features: ", err)
-	}
-	_, err := pushrule.NewDefaults(c.Features, c.DefaultRules...)
-	return below("Config.DefaultRules: ", err)
-}
-
-// below prefixes each line of an error with a path.
-func below(path string, err error) error {
-	if err == nil {
-		return nil
-	}
-	return errors.New(path + strings.ReplaceAll(err.Error(), "\n", "\n"+path))
-}
+func (c Config) Validate() error { return assembly.Config(c).Validate() }
 
 // Push is the whole module: endpoints, calls for the host, and background work. It comes
 // from [New] or, in the fx container, [Module].
@@ -189,17 +129,8 @@ type Push struct {
 	// mount [RouteGroups], which also has the host's own groups.
 	Groups []handlers.RouteGroup
 
-	feed     *feed.Feed
-	servers  *redisclient.Monitor // nil if the host has replaced all parts on Redis
-	delivery *delivery.Delivery   // nil without delivery
-	mailer   *smtp.Mailer         // nil if the host sends no mail, or has its own
-	metrics  *metrics.Set
-	features []pushrule.Feature
-	log      *zap.Logger
-
-	hasRun           atomic.Bool
-	hasNotifications bool     // see [Push.Owns]
-	fromHost         []string // interfaces and the types of the host's parts
+	assembled *assembly.Assembled
+	features  []pushrule.Feature
 }
 
 // Options are the optional arguments of [New]. If the host's parts need the [Push],
@@ -251,55 +182,63 @@ func New(client redis.UniversalClient, cfg Config, o Options) (*Push, error) {
 		o.Log = zap.NewNop()
 	}
 	o.Log = o.Log.Named("push")
-	b, err := newBuilder(hostParts{
-		Config: cfg, Log: o.Log, Client: client, Registerer: o.Metrics, Tracers: o.Tracers,
+	b, err := assembly.New(assembly.Host{
+		Config: assembly.Config(cfg), Log: o.Log, Client: client, Registerer: o.Metrics, Tracers: o.Tracers,
 	})
 	if err != nil {
 		return nil, err
 	}
 	if o.Unread != nil && o.Stores.Unread == nil {
-		if o.Stores.Unread, err = b.unreadStore(); err != nil {
+		if o.Stores.Unread, err = b.UnreadStore(); err != nil {
 			return nil, err
 		}
 	}
-	stores, err := b.stores(o.Stores)
+	stores, err := b.Stores(o.Stores)
 	if err != nil {
 		return nil, err
 	}
-	changes, err := b.feed(stores, o.Listeners, o.PusherListeners)
+	changes, err := b.Feed(stores, o.Listeners, o.PusherListeners)
 	if err != nil {
 		return nil, err
 	}
-	services := b.service(stores, changes, o.Accounts, o.Import)
-	rules, pushers := services.Rules(), services.Pushers()
-	host := services.Host(rules)
-	p := parts{
-		Rules: rules, Pushers: pushers, Host: host, Sync: changes.Sync(rules), Health: b.health(), Stores: stores, Service: services, Feed: changes,
+	services := b.Service(stores, changes, o.Accounts, o.Import)
+	p := assembly.Parts{
+		Rules: services.Rules(), Pushers: services.Pushers(), Health: b.Health(), Stores: stores, Service: services, Feed: changes,
 	}
+	p.Host, p.Sync = services.Host(p.Rules), changes.Sync(p.Rules)
 	var events module.NotifiedEvents
 	if o.Unread != nil {
-		p.Unread, events = &counts{b.unread(stores.Unread)}, o.Unread.Events
+		p.Unread, events = &assembly.Counts{Service: b.Unread(stores.Unread)}, o.Unread.Events
 	}
 	if o.Delivery != nil {
-		if p.Delivery, err = b.newDelivery(*o.Delivery, host, changes, p.Unread); err != nil {
+		if p.Delivery, err = b.DeliveryWith(assembly.DeliveryParts(*o.Delivery), p.Host, changes, p.Unread); err != nil {
 			return nil, err
 		}
 	}
-	if p.Groups, err = b.groups(rules, pushers, host, p.Unread, events); err != nil {
+	if p.Groups, err = b.Groups(p.Rules, p.Pushers, p.Host, p.Unread, events); err != nil {
 		return nil, err
 	}
-	return b.push(p), b.finish()
+	return newPush(b.Assemble(p), cfg), b.Finish()
+}
+
+// newPush returns the Push of a host.
+func newPush(a *assembly.Assembled, cfg Config) *Push {
+	return &Push{
+		Rules: a.Rules, Pushers: a.Pushers, Host: a.Host, Sync: a.Sync, Health: a.Health, Unread: a.Counts(),
+		Notifier: a.Notifications.Notifier, Events: a.Notifications.Events,
+		Stores: a.Stores, Clock: a.Clock, Groups: a.Groups, assembled: a, features: cfg.Features,
+	}
 }
 
 // Handler serves the module's endpoints for hosts without echo; see [handlers.Handler].
 func (p *Push) Handler(auth handlers.Auth) http.Handler {
-	return handlers.Handler(auth, p.log, p.Groups...)
+	return handlers.Handler(auth, p.assembled.Log, p.Groups...)
 }
 
 // Owns reports whether a request is for [Push.Handler], by its complete path: call it
 // before stripping a prefix.
 func (p *Push) Owns(r *http.Request) bool {
-	return handlers.Owns(r) || p.hasNotifications && handlers.OwnsNotifications(r)
+	return handlers.Owns(r) || p.assembled.HasNotifications && handlers.OwnsNotifications(r)
 }
 
 // UnstableFeatures returns what Config.Features adds to unstable_features in the
@@ -318,51 +257,13 @@ func (p *Push) UnstableFeatures() map[string]bool {
 // work with its Redis, and logs a warning for each harmful setting. A line at level info
 // names what the host has replaced and added. It takes at most
 // Config.Servers.StartTimeout and, with delivery, Config.Redis.OperationTimeout more.
-func (p *Push) Check(ctx context.Context) (err error) {
-	if p.servers != nil {
-		err = p.servers.Check(ctx)
-	}
-	if err == nil && p.delivery != nil {
-		err = p.delivery.Check(ctx)
-	}
-	if err != nil {
-		return &startError{err}
-	}
-	_, withoutUnread := p.Unread.(noUnread)
-	p.log.Info("pushfx is ready", zap.Strings("host_parts", p.fromHost),
-		zap.Bool("delivery", p.delivery != nil), zap.Bool("unread", !withoutUnread))
-	return nil
-}
-
-// startError is an error of [Push.Check]. Its text has the causes of faults: no client sees it.
-type startError struct{ cause error }
-
-func (e *startError) Error() string { return "pushfx: " + fault.Details(e.cause) }
-func (e *startError) Unwrap() error { return e.cause }
+func (p *Push) Check(ctx context.Context) error { return p.assembled.Check(ctx) }
 
 // Run does all background work until ctx ends: it notifies listeners of changes,
 // monitors the Redis servers and, with delivery, sends
 // notifications. It returns when all work has ended, up to Config.Delivery.DrainTimeout
 // later. Run it once on every host: a second call logs an error and returns.
-func (p *Push) Run(ctx context.Context) {
-	if p.hasRun.Swap(true) {
-		p.log.Error("Push.Run was called twice, the second call does nothing")
-		return
-	}
-	defer p.metrics.Unregister()
-	var running sync.WaitGroup
-	running.Go(func() { p.feed.Run(ctx) })
-	if p.servers != nil {
-		running.Go(func() { p.servers.Run(ctx) })
-	}
-	if p.delivery != nil {
-		running.Go(func() { p.delivery.Run(ctx) })
-	}
-	running.Wait()
-	if p.mailer != nil {
-		_ = p.mailer.Close() // has no error
-	}
-}
+func (p *Push) Run(ctx context.Context) { p.assembled.Run(ctx) }
 
 // Module is [New] for fx. It provides the [Push] and, each on its own, the services and
 // stores of package module, which the host can replace or decorate. It checks at start and
@@ -375,31 +276,27 @@ func (p *Push) Run(ctx context.Context) {
 var Module = fx.Module("push",
 	once("pushfx.Module"),
 	fx.Provide(changeConfigWithFxReplaceOrDecorate),
-	fx.Provide(newBuilder), // [Delivery] needs the builder, too
+	fx.Provide(builderOf), // [Delivery] needs the builder, too
 	fx.Provide(fx.Private,
-		fx.Annotate((*builder).groups, fx.ParamTags("", "", "", "", `optional:"true"`, `optional:"true"`)),
-		fx.Annotate(func(
-			b *builder, rules module.RuleStore, pushers module.PusherStore, pushkeys module.PushkeyIndex, unread module.UnreadStore,
-		) (module.Stores, error) {
-			return b.stores(module.Stores{Rules: rules, Pushers: pushers, Pushkeys: pushkeys, Unread: unread})
-		}, fx.ParamTags("", "", "", "", `optional:"true"`)),
+		fx.Annotate((*assembly.Builder).Groups, fx.ParamTags("", "", "", "", `optional:"true"`, `optional:"true"`)),
+		fx.Annotate((*assembly.Builder).JoinStores, fx.ParamTags("", "", "", "", `optional:"true"`)),
 	),
 	fx.Provide(
-		(*builder).ruleStore,
-		(*builder).pusherStore,
-		(*builder).pushkeyIndex,
-		(*builder).health,
-		fx.Annotate((*builder).feed, fx.ParamTags("", "", ChangeListeners, PusherListeners)),
-		fx.Annotate((*builder).service, fx.ParamTags("", "", "", `optional:"true"`, `optional:"true"`)),
+		(*assembly.Builder).RuleStore,
+		(*assembly.Builder).PusherStore,
+		(*assembly.Builder).PushkeyIndex,
+		(*assembly.Builder).Health,
+		fx.Annotate((*assembly.Builder).Feed, fx.ParamTags("", "", ChangeListeners, PusherListeners)),
+		fx.Annotate((*assembly.Builder).Service, fx.ParamTags("", "", "", `optional:"true"`, `optional:"true"`)),
 		(*service.Service).Rules,
 		(*service.Service).Pushers,
 		(*service.Service).Host,
 		(*feed.Feed).Sync,
-		fx.Annotate(func(own ownGroups) []handlers.RouteGroup { return own }, fx.ResultTags(`group:"push.route_groups,flatten"`)),
-		fx.Annotate(notifierOf, fx.ParamTags(`optional:"true"`)),
-		fx.Annotate(unreadOf, fx.ParamTags(`optional:"true"`)),
-		fx.Annotate(eventsOf, fx.ParamTags("", `optional:"true"`)),
-		(*builder).push,
+		fx.Annotate(func(own assembly.Groups) []handlers.RouteGroup { return own }, fx.ResultTags(`group:"push.route_groups,flatten"`)),
+		fx.Annotate(assembly.NotifierOf, fx.ParamTags(`optional:"true"`)),
+		fx.Annotate(assembly.UnreadOf, fx.ParamTags(`optional:"true"`)),
+		fx.Annotate(assembly.EventsOf, fx.ParamTags("", `optional:"true"`)),
+		pushOf,
 	),
 	fx.Decorate(func(log *zap.Logger) *zap.Logger { return log.Named("push") }),
 	fx.Invoke(run),
@@ -412,37 +309,24 @@ var Module = fx.Module("push",
 // [module.MailComposer]. The Mailer is nil if Config.SMTP.URL is empty, the
 // MailComposer if Config.Mail.Key is empty, too.
 var Delivery = fx.Module("push_delivery", once("pushfx.Delivery"), besideModule("pushfx.Delivery"), fx.Provide(
-	(*builder).deliveryQueue,
-	(*builder).gateway,
-	(*builder).mailer,
-	(*builder).mailComposer,
-	fx.Annotate((*builder).delivery, fx.ParamTags("", "", "", "", "", "", "", `optional:"true"`, `optional:"true"`)),
-	func(notifier module.Notifier, events module.EventService) *notifications {
-		return &notifications{notifier, events}
-	},
+	(*assembly.Builder).DeliveryQueue,
+	(*assembly.Builder).Gateway,
+	(*assembly.Builder).Mailer,
+	(*assembly.Builder).MailComposer,
+	fx.Annotate((*assembly.Builder).Delivery, fx.ParamTags("", "", "", "", "", "", "", `optional:"true"`, `optional:"true"`)),
+	assembly.NewNotifications,
 ))
-
-// notifications are the calls of a host that includes [Delivery], wrapped or replaced by the
-// host.
-type notifications struct {
-	notifier module.Notifier
-	events   module.EventService
-}
 
 // Unread adds a [module.UnreadService], which counts unread notifications, to a host with
 // [Module]. It is the [module.Unread] of [Delivery]. With a [module.NotifiedEvents] of the
 // host, GET /notifications is served, too. The host may replace or wrap the
 // [module.UnreadService] and the [module.UnreadStore].
 var Unread = fx.Module("push_unread", once("pushfx.Unread"), besideModule("pushfx.Unread"), fx.Provide(
-	(*builder).unreadStore,
-	(*builder).unread,
+	(*assembly.Builder).UnreadStore,
+	(*assembly.Builder).Unread,
 	func(service module.UnreadService) module.Unread { return service },
-	func(service module.UnreadService) *counts { return &counts{service} },
+	func(service module.UnreadService) *assembly.Counts { return &assembly.Counts{Service: service} },
 ))
-
-// counts has the unread counts of a host that includes [Unread], wrapped or replaced by the
-// host.
-type counts struct{ service module.UnreadService }
 
 // changeConfigWithFxReplaceOrDecorate is [DefaultConfig]. Its name is in the error of an app
 // that supplies a Config beside it.
@@ -466,266 +350,79 @@ func besideModule(option string) fx.Option {
 	}, fx.ParamTags(`name:"include pushfx.Module once" optional:"true"`)))
 }
 
-// AsRouteGroup annotates a constructor of a [handlers.RouteGroup] to join
-// [RouteGroups].
+// AsRouteGroup annotates a constructor of a [handlers.RouteGroup] to join [RouteGroups].
 func AsRouteGroup(constructor any) any {
 	return fx.Annotate(constructor, fx.As(new(handlers.RouteGroup)), fx.ResultTags(RouteGroups))
 }
 
-// AsChangeListener annotates a constructor of a [module.ChangeListener] to join
-// [ChangeListeners].
+// AsChangeListener annotates a constructor of a [module.ChangeListener] to join [ChangeListeners].
 func AsChangeListener(constructor any) any {
 	return fx.Annotate(constructor, fx.As(new(module.ChangeListener)), fx.ResultTags(ChangeListeners))
 }
 
-// AsPusherListener annotates a constructor of a [module.PusherListener] to join
-// [PusherListeners].
+// AsPusherListener annotates a constructor of a [module.PusherListener] to join [PusherListeners].
 func AsPusherListener(constructor any) any {
 	return fx.Annotate(constructor, fx.As(new(module.PusherListener)), fx.ResultTags(PusherListeners))
 }
 
-func run(lc fx.Lifecycle, b *builder, p *Push) error {
-	if err := b.finish(); err != nil {
+func run(lc fx.Lifecycle, b *assembly.Builder, p *Push) error {
+	if err := b.Finish(); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
-	lc.Append(fx.Hook{
-		OnStart: func(start context.Context) error {
-			if err := p.Check(start); err != nil {
-				return err
-			}
-			go func() {
-				defer close(ended)
-				p.Run(ctx)
-			}()
+	lc.Append(fx.StartStopHook(func(start context.Context) error {
+		if err := p.Check(start); err != nil {
+			return err
+		}
+		go func() {
+			defer close(ended)
+			p.Run(ctx)
+		}()
+		return nil
+	}, func(stop context.Context) error {
+		cancel()
+		select {
+		case <-ended:
 			return nil
-		},
-		OnStop: func(stop context.Context) error {
-			cancel()
-			select {
-			case <-ended:
-				return nil
-			case <-stop.Done():
-				return fmt.Errorf("pushfx: a change listener or a push gateway does not return: %w", stop.Err())
-			}
-		},
-	})
+		case <-stop.Done():
+			return fmt.Errorf("pushfx: a change listener or a push gateway does not return: %w", stop.Err())
+		}
+	}))
 	return nil
 }
 
-// hostParts are what the host provides: in its container, or as arguments of [New].
+// hostParts are what the host provides in its container.
 type hostParts struct {
 	fx.In
 
-	Config Config
-	Log    *zap.Logger
-
+	Config        Config
+	Log           *zap.Logger
 	Client        redis.UniversalClient `optional:"true"`
 	ClusterClient *redis.ClusterClient  `optional:"true"` // replaces Client
 	NodeClient    *redis.Client         `optional:"true"` // replaces Client
-
-	Tracers    trace.TracerProvider  `optional:"true"`
-	Registerer prometheus.Registerer `optional:"true"`
-	Registry   *prometheus.Registry  `optional:"true"` // replaces Registerer
+	Tracers       trace.TracerProvider  `optional:"true"`
+	Registerer    prometheus.Registerer `optional:"true"`
+	Registry      *prometheus.Registry  `optional:"true"` // replaces Registerer
 }
 
-func (g *hostParts) useConcreteTypes() {
-	if client := reflect.ValueOf(g.Client); client.Kind() == reflect.Pointer && client.IsNil() {
-		g.Client = nil // otherwise the first call would panic
+// builderOf returns the builder on what the container has.
+func builderOf(h hostParts) (*assembly.Builder, error) {
+	if h.Client == nil && h.ClusterClient != nil {
+		h.Client = h.ClusterClient
 	}
-	if g.Client == nil && g.ClusterClient != nil {
-		g.Client = g.ClusterClient
+	if h.Client == nil && h.NodeClient != nil {
+		h.Client = h.NodeClient
 	}
-	if g.Client == nil && g.NodeClient != nil {
-		g.Client = g.NodeClient
+	if h.Registerer == nil && h.Registry != nil {
+		h.Registerer = h.Registry
 	}
-	if g.Registerer == nil && g.Registry != nil {
-		g.Registerer = g.Registry
-	}
-}
-
-// builder has a constructor for each part of the module. [New] calls them in order;
-// the container calls each one that the host has not replaced.
-type builder struct {
-	host     hostParts
-	observer observe.Observer
-	metrics  *metrics.Set
-	defaults pushrule.Defaults
-	servers  *redisclient.Monitor
-	server   *handlers.Server
-	onRedis  bool // some part is on Redis; see [builder.redis]
-
-	pipelines        *redisclient.Pipelines // shared by all stores on the client
-	hasNotifications bool                   // the groups have GET /notifications
-	hasDelivery      bool
-	ownMailer        *smtp.Mailer
-	fromHost         []string // see [builder.note]
-	nils             []error
-}
-
-// note records a part that comes from the host, for the log of the start, and a nil pointer as an
-// error for finish. Usual has the type of the module's own part; nil: the module has none.
-func (b *builder) note(name string, part, usual any) {
-	if value := reflect.ValueOf(part); value.Kind() == reflect.Pointer && value.IsNil() {
-		b.nils = append(b.nils, fmt.Errorf("pushfx: the %s is a nil %T: %s", name, part, noNil))
-	}
-	if part != nil && reflect.TypeOf(part) != reflect.TypeOf(usual) {
-		b.fromHost = append(b.fromHost, fmt.Sprintf("%s %T", name, part))
-	}
-}
-
-func newBuilder(host hostParts) (*builder, error) {
-	cfg := host.Config
-	if err := cfg.Validate(); err != nil {
-		return nil, fmt.Errorf("pushfx: invalid config: %w", err)
-	}
-	host.useConcreteTypes()
-	host.Log = host.Log.WithOptions(zap.AddStacktrace(zap.DPanicLevel)) // errors include their cause
-	b := &builder{host: host, metrics: metrics.NewSet(host.Registerer, cfg.DeliveryMetrics)}
-	b.observer = b.metrics.Observer()
-	if host.Tracers != nil {
-		b.observer = tracing.New(host.Tracers, b.observer)
-	}
-	b.observer = logging.New(host.Log, b.observer)
-	b.servers = redisclient.NewMonitor(host.Client, cfg.Servers, cfg.Redis.Durability, b.observer)
-	b.metrics.Add(metrics.NewEvicting(b.servers.EvictingMasters), metrics.NewClockOffset(b.servers.Clock().Offset))
-	var errs [2]error
-	b.defaults, errs[0] = pushrule.NewDefaults(cfg.Features, cfg.DefaultRules...)
-	b.server, errs[1] = handlers.NewServer(cfg.Handlers, b.observer, host.Log)
-	return b, errors.Join(errs[:]...)
-}
-
-func (b *builder) ruleStore() (module.RuleStore, error) {
-	b.servers.Require("push rules", "GET", b.keys().Rules("@"))
-	return rulestore.New(b.redis())
-}
-
-func (b *builder) pusherStore() (module.PusherStore, error) {
-	b.servers.Require("pushers", "HLEN", b.keys().Pushers("@"))
-	return pusherstore.New(b.redis())
-}
-
-func (b *builder) pushkeyIndex() (module.PushkeyIndex, error) {
-	b.servers.Require("pushkeys", "GET", b.keys().Pushkey(""))
-	return pusherstore.NewIndex(b.redis())
-}
-
-func (b *builder) keys() stored.Keys { return stored.Keys{Prefix: b.host.Config.Redis.KeyPrefix} }
-
-// redis returns the arguments of constructors of parts on Redis. It records that such a
-// part exists, because the host may replace all of them. [builder.finish] reports a
-// missing client: an error here would list all constructors that the container was
-// calling.
-func (b *builder) redis() (redis.UniversalClient, rediscommit.Config, rediscommit.Options) {
-	b.onRedis = true
-	client := b.host.Client
-	if client == nil {
-		client = redis.NewClient(&redis.Options{Dialer: func(context.Context, string, string) (net.Conn, error) { return nil, errNoClient }})
-	}
-	if b.pipelines == nil {
-		b.pipelines = redisclient.NewPipelines(client, b.observer)
-	}
-	return client, b.host.Config.Redis, rediscommit.Options{Now: b.servers.Clock().Now, Pipelines: b.pipelines, Observer: b.observer}
-}
-
-var errNoClient = errors.New("pushfx: there is no Redis client, or it is nil: provide a redis.UniversalClient, *redis.Client or *redis.ClusterClient")
-
-func (b *builder) stores(s module.Stores) (module.Stores, error) {
-	var errs [3]error
-	if s.Rules == nil {
-		s.Rules, errs[0] = b.ruleStore()
-	}
-	if s.Pushers == nil {
-		s.Pushers, errs[1] = b.pusherStore()
-	}
-	if s.Pushkeys == nil {
-		s.Pushkeys, errs[2] = b.pushkeyIndex()
-	}
-	if s.Now == nil {
-		s.Now = b.servers.Clock().Now
-	}
-	return s, errors.Join(errs[:]...)
-}
-
-func (b *builder) unreadStore() (module.UnreadStore, error) {
-	b.servers.Require("unread counts", "LRANGE", b.keys().Unread("@"), 0, 0)
-	return redisunread.New(b.redis())
-}
-
-func (b *builder) unread(store module.UnreadStore) *unread.Service {
-	b.metrics.AddUnread()
-	return unread.New(store, b.host.Config.Unread, b.host.Config.Delivery.MaxAge, b.host.Config.Redis.Durability.MaxWait(), b.servers.Clock().Now, b.observer)
-}
-
-const noNil = "leave it out of Options, or let its constructor return one"
-
-func (b *builder) health() module.Health { return b.servers }
-
-func (b *builder) feed(stores module.Stores, rules []module.ChangeListener, pushers []module.PusherListener) (*feed.Feed, error) {
-	for _, listener := range rules {
-		if listener == nil {
-			return nil, fmt.Errorf("pushfx: a ChangeListener is nil: %s", noNil)
-		}
-		b.note("ChangeListener", listener, nil)
-	}
-	for _, listener := range pushers {
-		if listener == nil {
-			return nil, fmt.Errorf("pushfx: a PusherListener is nil: %s", noNil)
-		}
-		b.note("PusherListener", listener, nil)
-	}
-	stores.Rules = service.ObservedRules(stores.Rules, b.observer)
-	changes, err := feed.New(stores, b.host.Config.Changes, b.observer, feed.Listeners{Rules: rules, Pushers: pushers})
-	if err == nil {
-		b.metrics.Add(metrics.Feed(changes.Stats)...)
-	}
-	return changes, err
-}
-
-func (b *builder) service(
-	stores module.Stores, changes *feed.Feed, accounts module.Accounts, source module.ImportSource,
-) *service.Service {
-	b.note("Accounts", accounts, nil)
-	b.note("ImportSource", source, nil)
-	cfg := b.host.Config
-	return service.New(stores, changes, service.Options{
-		Defaults: b.defaults, Limits: cfg.RuleLimits, Policy: cfg.PusherPolicy, Accounts: accounts, ImportSource: source,
-		Observer: b.observer, Mail: b.mailTokens(),
+	return assembly.New(assembly.Host{
+		Config: assembly.Config(h.Config), Log: h.Log, Client: h.Client, Registerer: h.Registerer, Tracers: h.Tracers,
 	})
 }
 
-func (b *builder) mailTokens() *mail.Tokens {
-	if b.host.Config.Mail.Key == "" {
-		return nil
-	}
-	return mail.NewTokens(b.host.Config.Mail.Key)
-}
-
-// ownGroups are the module's route groups, without the host's in [RouteGroups].
-type ownGroups []handlers.RouteGroup
-
-var errEventsWithoutUnread = errors.New("pushfx: a NotifiedEvents needs unread counts: include pushfx.Unread, or provide no NotifiedEvents")
-
-// groups omits GET /notifications without events.
-func (b *builder) groups(
-	rules module.RuleService, pushers module.PusherService, host module.HostService, unread *counts, events module.NotifiedEvents,
-) (ownGroups, error) {
-	all := ownGroups{b.server.PushRules(rules), b.server.Pushers(pushers), b.server.AccountData(host)}
-	if b.host.Config.Mail.Key != "" {
-		all = append(all, b.server.Unsubscribe(host))
-	}
-	if events == nil {
-		return all, nil
-	}
-	if unread == nil {
-		return nil, errEventsWithoutUnread
-	}
-	b.hasNotifications = true
-	b.note("NotifiedEvents", events, nil)
-	return append(all, b.server.Notifications(unread.service, events)), nil
-}
-
+// parts are [assembly.Parts] in the container.
 type parts struct {
 	fx.In
 
@@ -735,239 +432,18 @@ type parts struct {
 	Sync    module.SyncService
 	Health  module.Health
 	Stores  module.Stores
-	Groups  ownGroups
+	Groups  assembly.Groups
 	Service *service.Service
 	Feed    *feed.Feed
 
-	Delivery      *delivery.Delivery `optional:"true"`
-	Notifications *notifications     `optional:"true"`
-	Unread        *counts            `optional:"true"`
+	Delivery      *delivery.Delivery      `optional:"true"`
+	Notifications *assembly.Notifications `optional:"true"`
+	Unread        *assembly.Counts        `optional:"true"`
 }
 
-func (b *builder) push(p parts) *Push {
-	if p.Notifications == nil {
-		notifier, _ := notifierOf(p.Delivery) // without delivery, each call of notifier returns the error
-		p.Notifications = &notifications{notifier, eventsOf(notifier, p.Unread)}
-	}
-	push := &Push{
-		Rules: p.Rules, Pushers: p.Pushers, Host: p.Host, Sync: p.Sync, Health: p.Health, Unread: noUnread{},
-		Notifier: p.Notifications.notifier, Events: p.Notifications.events,
-		Stores: p.Stores, Clock: b.servers.Clock(), Groups: p.Groups,
-		feed: p.Feed, delivery: p.Delivery, mailer: b.ownMailer, metrics: b.metrics,
-		features: b.host.Config.Features, log: b.host.Log, hasNotifications: b.hasNotifications,
-	}
-	if b.onRedis {
-		push.servers = b.servers
-	}
-	if p.Unread != nil {
-		push.Unread = p.Unread.service
-		b.note("UnreadService", push.Unread, (*unread.Service)(nil))
-	}
-	b.noteParts(p)
-	push.fromHost = slices.Sorted(slices.Values(b.fromHost))
-	return push
-}
-
-func (b *builder) noteParts(p parts) {
-	b.note("RuleStore", p.Stores.Rules, (*rulestore.Store)(nil))
-	b.note("PusherStore", p.Stores.Pushers, (*pusherstore.Store)(nil))
-	b.note("PushkeyIndex", p.Stores.Pushkeys, (*pusherstore.Index)(nil))
-	b.note("UnreadStore", p.Stores.Unread, (*redisunread.Store)(nil))
-	b.note("RuleService", p.Rules, p.Service.Rules())
-	b.note("PusherService", p.Pushers, p.Service.Pushers())
-	b.note("HostService", p.Host, p.Service.Host(p.Rules))
-	b.note("SyncService", p.Sync, p.Feed.Sync(p.Rules))
-	if p.Delivery != nil {
-		b.note("Notifier", p.Notifications.notifier, p.Delivery)
-		b.note("EventService", p.Notifications.events, (*handover.Service)(nil))
-	}
-	b.note("Health", p.Health, b.servers)
-}
-
-func (b *builder) finish() error {
-	if b.onRedis && b.host.Client == nil {
-		return errNoClient
-	}
-	if b.host.Config.SMTP.URL != "" && !b.hasDelivery {
-		return errMailWithoutDelivery
-	}
-	if b.nils != nil {
-		return errors.Join(b.nils...)
-	}
-	err := b.metrics.Register()
-	var registered prometheus.AlreadyRegisteredError
-	if errors.As(err, &registered) {
-		return fmt.Errorf("%w: give each Push a prometheus.Registerer of its own", err)
-	}
-	return err
-}
-
-var errNoDelivery = errors.New("pushfx: there is no Notifier without delivery: include pushfx.Delivery beside pushfx.Module, or set Options.Delivery")
-
-type noNotifier struct{}
-
-func (noNotifier) Decide(context.Context, module.Event, []match.Member) (module.Decisions, error) {
-	return nil, errNoDelivery
-}
-
-func (noNotifier) Notify(context.Context, module.Event, module.Decisions) error {
-	return errNoDelivery
-}
-
-func (noNotifier) UpdateBadges(context.Context, ...mxid.UserID) error { return errNoDelivery }
-
-// notifierOf returns a Notifier and an error. Without delivery, each call of the
-// Notifier returns the error. An fx host that asks for a Notifier gets the error at
-// start.
-func notifierOf(d *delivery.Delivery) (module.Notifier, error) {
-	if d == nil {
-		return noNotifier{}, errNoDelivery
-	}
-	return d, nil
-}
-
-var errNoUnread = errors.New("pushfx: there is no UnreadService without unread counts: include pushfx.Unread beside pushfx.Module, or set Options.Unread")
-
-type noUnread struct{}
-
-func (noUnread) States(_ context.Context, events []module.UserEvent) []module.Result[module.UnreadState] {
-	return slices.Repeat([]module.Result[module.UnreadState]{{Err: errNoUnread}}, len(events))
-}
-
-func (noUnread) Add(context.Context, module.Place, module.Decisions) error { return errNoUnread }
-
-func (noUnread) Read(context.Context, mxid.UserID, string, string, int64) error { return errNoUnread }
-
-func (noUnread) Forget(context.Context, string, int64, []mxid.UserID) error { return errNoUnread }
-
-func (noUnread) Rooms(context.Context, mxid.UserID, ...string) (map[string]module.RoomCounts, error) {
-	return nil, errNoUnread
-}
-
-func (noUnread) Retain(context.Context, mxid.UserID, ...string) error { return errNoUnread }
-
-func (noUnread) List(context.Context, mxid.UserID, module.UnreadQuery) (module.UnreadPage, error) {
-	return module.UnreadPage{}, errNoUnread
-}
-
-// unreadOf returns the UnreadService of an app. An app that asks for one without [Unread]
-// gets an error at start.
-func unreadOf(s *unread.Service) (module.UnreadService, error) {
-	if s == nil {
-		return nil, errNoUnread
-	}
-	return s, nil
-}
-
-// eventsOf returns the EventService of an app. An app that asks for one without [Delivery] gets
-// the error of its Notifier at start.
-func eventsOf(notifier module.Notifier, unread *counts) module.EventService {
-	if unread == nil {
-		return handover.New(notifier, nil)
-	}
-	return handover.New(notifier, unread.service)
-}
-
-func (b *builder) deliveryQueue() (module.DeliveryQueue, error) {
-	b.servers.Require("delivery", "ZCARD", b.keys().ShardGates(0))
-	client, shared, options := b.redis()
-	queue, err := redisqueue.New(client, shared, options)
-	if err != nil {
-		return nil, err
-	}
-	queue.Index.Shards = b.host.Config.Delivery.Shards
-	return queue, nil
-}
-
-// gateway returns the gateway of hosts without their own. It connects to allowed
-// addresses only.
-func (b *builder) gateway() module.Gateway {
-	guard := dialguard.New(b.host.Config.PusherPolicy.AllowedPrefixes...)
-	client, transport := guard.Client(b.host.Config.Delivery.MaxPerGateway), guard.Transport(b.host.Config.Delivery.MaxPerGateway)
-	transport.ResponseHeaderTimeout = 0
-	client.Transport, client.Timeout = transport, 0 // the context of each request has Delivery.RequestTimeout
-	return delivery.NewHTTPGateway(client)
-}
-
-var (
-	errMailWithoutDelivery = errors.New("pushfx: Config.SMTP needs delivery: include pushfx.Delivery beside pushfx.Module, or set Options.Delivery")
-	errMailWithoutEmail    = errors.New("pushfx: mail needs Config.PusherPolicy.Email, which confirms that an address is the user's")
-	errMailWithoutTexts    = errors.New("pushfx: a Mailer needs Config.Mail or a MailComposer")
-)
-
-// mailer returns nil if the host has no mail server.
-func (b *builder) mailer() (module.Mailer, error) {
-	if b.host.Config.SMTP.URL == "" {
-		return nil, nil
-	}
-	var err error
-	b.ownMailer, err = smtp.New(b.host.Config.SMTP)
-	return b.ownMailer, err
-}
-
-// mailComposer returns nil if the host configures no mails.
-func (b *builder) mailComposer() (module.MailComposer, error) {
-	if !b.host.Config.hasMail() {
-		return nil, nil
-	}
-	return mail.NewComposer(b.host.Config.Mail)
-}
-
-func (b *builder) delivery(
-	queue module.DeliveryQueue, gateway module.Gateway, mailer module.Mailer, composer module.MailComposer,
-	host module.HostService, feed *feed.Feed, counts module.Unread, attention module.Attention,
-) (*delivery.Delivery, error) {
-	b.hasDelivery = true
-	confirm := b.host.Config.PusherPolicy.Email
-	switch {
-	case mailer != nil && confirm == nil:
-		return nil, errMailWithoutEmail
-	case mailer != nil && composer == nil:
-		return nil, errMailWithoutTexts
-	}
-	b.note("Mailer", mailer, (*smtp.Mailer)(nil))
-	b.note("MailComposer", composer, (*mail.Composer)(nil))
-	b.note("DeliveryQueue", queue, (*redisqueue.Queue)(nil))
-	b.note("Gateway", gateway, (*delivery.HTTPGateway)(nil))
-	b.note("Unread", counts, (*unread.Service)(nil))
-	b.note("Attention", attention, nil)
-	d, err := delivery.New(delivery.Seams{
-		Queue: queue, Gateway: gateway, Host: host, Feed: feed, Unread: counts, Attention: attention,
-		Mailer: mailer, MailComposer: composer, ConfirmAddress: confirm,
-		Slow: b.host.Config.Redis.Durability.MaxWait(), Now: b.servers.Clock().Now, Observer: b.observer,
-	}, b.host.Config.Delivery)
-	if err != nil {
-		return nil, err
-	}
-	b.metrics.AddDelivery(d.Stats)
-	return d, nil
-}
-
-func (b *builder) newDelivery(
-	o DeliveryOptions, host module.HostService, feed *feed.Feed, unread *counts,
-) (*delivery.Delivery, error) {
-	if o.Unread == nil && unread != nil {
-		o.Unread = unread.service
-	}
-	if o.Queue == nil {
-		queue, err := b.deliveryQueue()
-		if err != nil {
-			return nil, err
-		}
-		o.Queue = queue
-	}
-	if o.Gateway == nil {
-		o.Gateway = b.gateway()
-	}
-	var errs [2]error
-	if o.Mailer == nil {
-		o.Mailer, errs[0] = b.mailer()
-	}
-	if o.MailComposer == nil {
-		o.MailComposer, errs[1] = b.mailComposer()
-	}
-	if err := errors.Join(errs[:]...); err != nil {
-		return nil, err
-	}
-	return b.delivery(o.Queue, o.Gateway, o.Mailer, o.MailComposer, host, feed, o.Unread, o.Attention)
+func pushOf(b *assembly.Builder, cfg Config, p parts) *Push {
+	return newPush(b.Assemble(assembly.Parts{
+		Rules: p.Rules, Pushers: p.Pushers, Host: p.Host, Sync: p.Sync, Health: p.Health, Stores: p.Stores, Groups: p.Groups,
+		Service: p.Service, Feed: p.Feed, Delivery: p.Delivery, Notifications: p.Notifications, Unread: p.Unread,
+	}), cfg)
 }

@@ -82,7 +82,9 @@ func importTable() []importRow {
 		{"rulestore", with("module/stored", redis, redisClient, redisCommit), nil},
 		{"pusherstore", with("module/stored", redis, redisClient, redisCommit), nil},
 		{"handlers", with(echo, zap), nil},
-		{"", with("module/match", "module/feed", "module/service", "module/delivery", "module/delivery/dialguard", "module/delivery/redisqueue", "module/handover", "module/mail", "module/mail/smtp", "handlers", "rulestore", "pusherstore", "module/unread", "module/unread/redisunread", redisClient, redisCommit, logging, "module/telemetry/metrics", "module/telemetry/tracing",
+		{"module/assembly", with("module/match", "module/feed", "module/service", "module/delivery", "module/delivery/dialguard", "module/delivery/redisqueue", "module/handover", "module/mail", "module/mail/smtp", "module/stored", "handlers", "rulestore", "pusherstore", "module/unread", "module/unread/redisunread", redisClient, redisCommit, logging, "module/telemetry/metrics", "module/telemetry/tracing",
+			redis, zap, prom, otel+"/trace"), nil},
+		{"", with("module/assembly", "module/feed", "module/service", "module/delivery", "module/mail", "module/mail/smtp", "handlers", "module/unread", redisClient, redisCommit, "module/telemetry/metrics",
 			redis, fx, zap, prom, otel+"/trace"), nil},
 	}
 }

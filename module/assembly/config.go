@@ -1,0 +1,82 @@
+package assembly
+
+import (
+	"errors"
+	"strings"
+
+	"github.com/pushfx/pushfx/handlers"
+	"github.com/pushfx/pushfx/module/commit/rediscommit"
+	"github.com/pushfx/pushfx/module/delivery"
+	"github.com/pushfx/pushfx/module/feed"
+	"github.com/pushfx/pushfx/module/mail"
+	"github.com/pushfx/pushfx/module/mail/smtp"
+	"github.com/pushfx/pushfx/module/pusher"
+	"github.com/pushfx/pushfx/module/pushrule"
+	"github.com/pushfx/pushfx/module/redisclient"
+	"github.com/pushfx/pushfx/module/telemetry/metrics"
+	"github.com/pushfx/pushfx/module/unread"
+)
+
+// Config has the fields of pushfx.Config, so that one converts to the other.
+type Config struct {
+	Redis        rediscommit.Config
+	Servers      redisclient.Config
+	Handlers     handlers.Config
+	RuleLimits   pushrule.Limits
+	PusherPolicy pusher.Policy
+	Changes      feed.Config
+
+	Delivery        delivery.Config
+	DeliveryMetrics metrics.DeliveryConfig
+
+	SMTP smtp.Config
+	Mail mail.Config
+
+	Unread unread.Config
+
+	Features     []pushrule.Feature
+	DefaultRules []pushrule.DefaultRule
+}
+
+// Validate joins the errors of all invalid fields. Each begins with the path of the field.
+func (c Config) Validate() error {
+	return errors.Join(
+		below("Config.Redis.", c.Redis.Validate()),
+		below("Config.Servers.", c.Servers.Validate()),
+		below("Config.Handlers.", c.Handlers.Validate()),
+		below("Config.RuleLimits.", c.RuleLimits.Validate()),
+		below("Config.PusherPolicy.", c.PusherPolicy.Validate()),
+		below("Config.Changes.", c.Changes.Validate()),
+		below("Config.Delivery.", c.Delivery.Validate()),
+		below("Config.DeliveryMetrics.", c.DeliveryMetrics.Validate()),
+		c.validateMail(),
+		c.validateDefaults(),
+	)
+}
+
+// hasMail reports whether the host has configured what mails contain.
+func (c Config) hasMail() bool { return c.SMTP.URL != "" || c.Mail.Key != "" }
+
+func (c Config) validateMail() error {
+	if !c.hasMail() {
+		return nil
+	}
+	return errors.Join(below("Config.SMTP.", c.SMTP.Validate()), below("Config.Mail.", c.Mail.Validate()))
+}
+
+// validateDefaults checks the features, and if they are valid the default rules.
+func (c Config) validateDefaults() error {
+	if _, err := pushrule.NewDefaults(c.Features); err != nil {
+		return below("Config.Features: ", err)
+	}
+	_, err := pushrule.NewDefaults(c.Features, c.DefaultRules...)
+	return below("Config.DefaultRules: ", err)
+}
+
+// below prefixes each line of an error with a path.
+func below(path string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return errors.New(path + strings.ReplaceAll(err.Error(), "\n", "\n"+path))
+}

@@ -1,0 +1,132 @@
+package assembly
+
+import (
+	"errors"
+
+	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/delivery"
+	"github.com/pushfx/pushfx/module/delivery/dialguard"
+	"github.com/pushfx/pushfx/module/delivery/redisqueue"
+	"github.com/pushfx/pushfx/module/feed"
+	"github.com/pushfx/pushfx/module/mail"
+	"github.com/pushfx/pushfx/module/mail/smtp"
+	"github.com/pushfx/pushfx/module/unread"
+)
+
+// DeliveryQueue returns the queue on Redis.
+func (b *Builder) DeliveryQueue() (module.DeliveryQueue, error) {
+	b.servers.Require("delivery", "ZCARD", b.keys().ShardGates(0))
+	client, shared, options := b.redis()
+	queue, err := redisqueue.New(client, shared, options)
+	if err != nil {
+		return nil, err
+	}
+	queue.Index.Shards = b.host.Config.Delivery.Shards
+	return queue, nil
+}
+
+// Gateway returns the gateway of hosts without their own. It connects to allowed
+// addresses only.
+func (b *Builder) Gateway() module.Gateway {
+	guard := dialguard.New(b.host.Config.PusherPolicy.AllowedPrefixes...)
+	client, transport := guard.Client(b.host.Config.Delivery.MaxPerGateway), guard.Transport(b.host.Config.Delivery.MaxPerGateway)
+	transport.ResponseHeaderTimeout = 0
+	client.Transport, client.Timeout = transport, 0 // the context of each request has Delivery.RequestTimeout
+	return delivery.NewHTTPGateway(client)
+}
+
+var (
+	errMailWithoutDelivery = errors.New("pushfx: Config.SMTP needs delivery: include pushfx.Delivery beside pushfx.Module, or set Options.Delivery")
+	errMailWithoutEmail    = errors.New("pushfx: mail needs Config.PusherPolicy.Email, which confirms that an address is the user's")
+	errMailWithoutTexts    = errors.New("pushfx: a Mailer needs Config.Mail or a MailComposer")
+)
+
+// Mailer returns nil if the host has no mail server.
+func (b *Builder) Mailer() (module.Mailer, error) {
+	if b.host.Config.SMTP.URL == "" {
+		return nil, nil
+	}
+	var err error
+	b.ownMailer, err = smtp.New(b.host.Config.SMTP)
+	return b.ownMailer, err
+}
+
+// MailComposer returns nil if the host configures no mails.
+func (b *Builder) MailComposer() (module.MailComposer, error) {
+	if !b.host.Config.hasMail() {
+		return nil, nil
+	}
+	return mail.NewComposer(b.host.Config.Mail)
+}
+
+// Delivery returns what sends notifications. Mailer, composer, counts and attention may be nil.
+func (b *Builder) Delivery(
+	queue module.DeliveryQueue, gateway module.Gateway, mailer module.Mailer, composer module.MailComposer,
+	host module.HostService, feed *feed.Feed, counts module.Unread, attention module.Attention,
+) (*delivery.Delivery, error) {
+	b.hasDelivery = true
+	confirm := b.host.Config.PusherPolicy.Email
+	switch {
+	case mailer != nil && confirm == nil:
+		return nil, errMailWithoutEmail
+	case mailer != nil && composer == nil:
+		return nil, errMailWithoutTexts
+	}
+	b.note("Mailer", mailer, (*smtp.Mailer)(nil))
+	b.note("MailComposer", composer, (*mail.Composer)(nil))
+	b.note("DeliveryQueue", queue, (*redisqueue.Queue)(nil))
+	b.note("Gateway", gateway, (*delivery.HTTPGateway)(nil))
+	b.note("Unread", counts, (*unread.Service)(nil))
+	b.note("Attention", attention, nil)
+	d, err := delivery.New(delivery.Seams{
+		Queue: queue, Gateway: gateway, Host: host, Feed: feed, Unread: counts, Attention: attention,
+		Mailer: mailer, MailComposer: composer, ConfirmAddress: confirm,
+		Slow: b.host.Config.Redis.Durability.MaxWait(), Now: b.servers.Clock().Now, Observer: b.observer,
+	}, b.host.Config.Delivery)
+	if err != nil {
+		return nil, err
+	}
+	b.metrics.AddDelivery(d.Stats)
+	return d, nil
+}
+
+// DeliveryParts are the parts of delivery that the host replaces or adds; see pushfx.DeliveryOptions.
+type DeliveryParts struct {
+	Unread    module.Unread
+	Attention module.Attention
+	Gateway   module.Gateway
+	Queue     module.DeliveryQueue
+
+	Mailer       module.Mailer
+	MailComposer module.MailComposer
+}
+
+// DeliveryWith is Delivery for a host without a container.
+func (b *Builder) DeliveryWith(
+	o DeliveryParts, host module.HostService, feed *feed.Feed, unread *Counts,
+) (*delivery.Delivery, error) {
+	if o.Unread == nil && unread != nil {
+		o.Unread = unread.Service
+	}
+	if o.Queue == nil {
+		queue, err := b.DeliveryQueue()
+		if err != nil {
+			return nil, err
+		}
+		o.Queue = queue
+	}
+	if o.Gateway == nil {
+		o.Gateway = b.Gateway()
+	}
+	var errs [2]error
+	if o.Mailer == nil {
+		o.Mailer, errs[0] = b.Mailer()
+	}
+	if o.MailComposer == nil {
+		o.MailComposer, errs[1] = b.MailComposer()
+	}
+	if err := errors.Join(errs[:]...); err != nil {
+		return nil, err
+	}
+	return b.Delivery(o.Queue, o.Gateway, o.Mailer, o.MailComposer, host, feed, o.Unread, o.Attention)
+}
