@@ -861,7 +861,7 @@ func (b *builder) delivery(
 	case mailer != nil && confirm == nil:
 		return nil, errMailWithoutEmail
 	case mailer != nil && composer == nil:
-		return nil, errMailWithoutTexts
+		return nil, errors.Join(errMailWithoutTexts, below("Config.Mail.", b.host.Config.Mail.Validate()))
 	}
 	b.note("Mailer", mailer, (*smtp.Mailer)(nil))
 	b.note("MailComposer", composer, (*mail.Composer)(nil))

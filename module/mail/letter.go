@@ -81,7 +81,7 @@ func (c *Composer) letter(d module.MailDigest, lang string) Letter {
 	l := Letter{
 		App: c.cfg.AppName, User: string(d.User), Lang: lang,
 		Events: d.Events, OtherRooms: d.Hidden, OtherEvents: d.Events,
-		Unsubscribe: strings.TrimSuffix(c.cfg.PublicURL, "/") + UnsubscribePath + "?token=" + c.tokens.Unsubscribe(d.User, d.To),
+		Unsubscribe: c.cfg.PublicURL + UnsubscribePath + "?token=" + c.tokens.Unsubscribe(d.User, d.To),
 	}
 	for _, r := range d.Rooms {
 		l.Rooms = append(l.Rooms, c.room(r))
