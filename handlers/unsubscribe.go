@@ -33,11 +33,16 @@ func (u *unsubscribeRoutes) Register(g *echo.Group, _ Dialect, _ ...echo.Middlew
 
 // ask shows the button. It does not stop mails, since scanners open every link of a mail.
 func (u *unsubscribeRoutes) ask(ctx context.Context, c echo.Context) (refused, err error) {
-	user, failed := u.host.MailUser(ctx, c.QueryParam("token"))
+	ctx, cancel := context.WithTimeout(ctx, u.server.cfg.RequestTimeout)
+	defer cancel()
+	user, app, failed := u.host.MailUser(ctx, c.QueryParam("token"))
 	if failed != nil {
 		return u.fail(c, failed)
 	}
-	return nil, showPage(c, http.StatusOK, fmt.Sprintf(askPage, html.EscapeString(string(user))))
+	if app != "" {
+		app = fmt.Sprintf(`<p>App: <bdi>%s</bdi></p>`, html.EscapeString(app))
+	}
+	return nil, showPage(c, http.StatusOK, fmt.Sprintf(askPage, html.EscapeString(string(user)), app))
 }
 
 // stop serves the button of the page, and the one click of mail programs (RFC 8058).
@@ -60,7 +65,7 @@ func (u *unsubscribeRoutes) fail(c echo.Context, failed error) (refused, err err
 }
 
 const (
-	askPage     = `<h1>No more emails to %s?</h1><form method="post"><button>Stop these emails</button></form>`
+	askPage     = `<h1>No more emails to <bdi>%s</bdi>?</h1>%s<form method="post"><button>Stop these emails</button></form>`
 	donePage    = `<h1>Done</h1><p>You get no more of these emails. You can turn them on again in the app.</p>`
 	invalidPage = `<h1>This link does not work</h1><p>It is not complete, or it is too old. Use the link of a newer email, or the settings of the app.</p>`
 	laterPage   = `<h1>That did not work</h1><p>Please try again later.</p>`

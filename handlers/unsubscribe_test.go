@@ -21,11 +21,17 @@ type unsubscriber struct {
 	tokens *[]string
 }
 
-func (u unsubscriber) MailUser(_ context.Context, token string) (mxid.UserID, error) {
-	if token == "good" {
-		return "@<b>alice:example.org", nil
+func (u unsubscriber) MailUser(ctx context.Context, token string) (user mxid.UserID, app string, err error) {
+	if _, hasDeadline := ctx.Deadline(); !hasDeadline {
+		return "", "", errors.New("no deadline")
 	}
-	return "", fault.New(fault.InvalidParam, "bad")
+	switch token {
+	case "good":
+		return "@<b>alice:example.org", "<script>alert(1)</script>", nil
+	case "no app":
+		return "@<b>alice:example.org", "", nil
+	}
+	return "", "", fault.New(fault.InvalidParam, "bad")
 }
 
 func (u unsubscriber) Unsubscribe(_ context.Context, token string) error {
@@ -51,7 +57,8 @@ func TestOnlyAPostStopsMails(t *testing.T) {
 		page    string // a part of it
 		stops   bool
 	}{
-		{"GET /_matrix/client/v3/pushers/unsubscribe?token=good", 200, `to @&lt;b&gt;alice:example.org?</h1><form method="post"><button>`, false},
+		{"GET /_matrix/client/v3/pushers/unsubscribe?token=good", 200, `to <bdi>@&lt;b&gt;alice:example.org</bdi>?</h1><p>App: <bdi>&lt;script&gt;alert(1)&lt;/script&gt;</bdi></p><form method="post"><button>`, false},
+		{"GET /_matrix/client/v3/pushers/unsubscribe?token=no+app", 200, `alice:example.org</bdi>?</h1><form method="post"><button>`, false},
 		{"GET /_matrix/client/v3/pushers/unsubscribe?token=<script>", 400, "does not work", false},
 		{"GET /_matrix/client/v3/pushers/unsubscribe", 400, "does not work", false},
 		{"POST /_matrix/client/v3/pushers/unsubscribe?token=good", 200, "no more", true},

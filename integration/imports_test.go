@@ -74,7 +74,7 @@ func importTable() []importRow {
 		{"module/unread/redisunread", with("module/stored", redis, redisClient, redisCommit), nil},
 		{"module", registry, []string{"net", "net/http", "os", "crypto/rand"}},
 		{"module/mail", []string{"module", "module/mxid", "module/pusher", "module/strictjson"}, []string{"net", "net/http", "os", "crypto/rand"}},
-		{"module/mail/smtp", []string{"module", gomail, gomail + "/smtp"}, []string{"net/http", "os"}},
+		{"module/mail/smtp", []string{"module", "module/pusher", gomail, gomail + "/smtp"}, []string{"net/http", "os"}},
 		{"module/service", with(bounded, group, "module/mail"), []string{"net", "net/http", "os", "crypto/rand"}},
 		{"module/feed", with("module/match", bounded), []string{"net", "net/http", "os", "crypto/rand"}},
 		{"module/storetest", inner, nil},

@@ -20,6 +20,7 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+	"unicode"
 
 	"github.com/emersion/go-sasl"
 	gosmtp "github.com/emersion/go-smtp"
@@ -43,7 +44,10 @@ type postOffice struct {
 	open, mostOpen int
 }
 
-type letter struct{ from, to, text string }
+type letter struct {
+	from, to, text string
+	isUTF8         bool // the parameter SMTPUTF8
+}
 
 const mailPassword = "hush-password"
 
@@ -109,8 +113,8 @@ func (s *postSession) Auth(string) (sasl.Server, error) {
 	}), nil
 }
 
-func (s *postSession) Mail(from string, _ *gosmtp.MailOptions) error {
-	s.from = from
+func (s *postSession) Mail(from string, o *gosmtp.MailOptions) error {
+	s.from, s.isUTF8 = from, o.UTF8
 	return s.ask(s.p.onMail)
 }
 
@@ -125,7 +129,7 @@ func (s *postSession) Data(r io.Reader) error {
 		err = s.ask(s.p.onData)
 	}
 	if err == nil {
-		s.p.inbox <- letter{s.from, s.to, string(text)}
+		s.p.inbox <- letter{s.from, s.to, string(text), s.isUTF8}
 	}
 	return err
 }
@@ -243,6 +247,57 @@ func TestOneClickNeedsHTTPS(t *testing.T) {
 	}
 }
 
+// RFC 6531: a server without SMTPUTF8 gets no address that is not ASCII.
+func TestAddressesThatAreNotASCII(t *testing.T) {
+	t.Parallel()
+	const unfit = "" // this mail is dropped, and the pusher stays
+	for _, offers := range []bool{true, false} {
+		p := startPostOffice(t, "smtp")
+		p.server.EnableSMTPUTF8 = offers
+		m := p.mailer(t, "smtp", func(c *smtp.Config) {
+			c.From, c.EnvelopeFrom = "Bücher <push@Bücher.example>", "bounces@Bücher.example"
+		})
+		for to, want := range map[string]struct{ to, head string }{
+			"alice@example.com":         {"alice@example.com", "<alice@example.com>"},
+			"alice@bücher.example":      {"alice@xn--bcher-kva.example", "<alice@xn--bcher-kva.example>"},
+			"jörg@bücher.example":       {"jörg@xn--bcher-kva.example", "<jörg@xn--bcher-kva.example>"},
+			"jörg@büc\u202eher.example": {unfit, ""},
+			"a@büc\u202eher.example":    {unfit, ""},
+			"a@ü\u00a0.example":         {unfit, ""},
+		} {
+			isUTF8 := strings.HasPrefix(to, "jörg")
+			if isUTF8 && !offers {
+				want.to = unfit
+			}
+			mail := aMail()
+			mail.To = to
+			err := m.SendMail(t.Context(), mail)
+			if want.to == unfit {
+				var got *module.MailError
+				if !errors.As(err, &got) || *got != (module.MailError{Unfit: true, Err: got.Err}) || strings.Contains(err.Error(), "example") || len(p.inbox) > 0 {
+					t.Errorf("%q, SMTPUTF8 %v: got %+v, %d mails", to, offers, err, len(p.inbox))
+				}
+				continue
+			}
+			if err != nil {
+				t.Errorf("%q, SMTPUTF8 %v: %v", to, offers, err)
+				continue
+			}
+			got := <-p.inbox
+			header, _ := got.parts(t)
+			if got.to != want.to || got.isUTF8 != isUTF8 || header.Get("To") != want.head || got.from != "bounces+token@xn--bcher-kva.example" {
+				t.Errorf("%q, SMTPUTF8 %v: got %+v, to %s", to, offers, got, header.Get("To"))
+			}
+			if head, _, _ := strings.Cut(got.text, "\r\n\r\n"); !isUTF8 && strings.ContainsFunc(head, func(r rune) bool { return r > unicode.MaxASCII }) {
+				t.Errorf("%q: a header is not ASCII: %s", to, head)
+			}
+		}
+		if len(p.sessions) != 1 {
+			t.Errorf("a mail that is not sent costs a connection: %d", len(p.sessions))
+		}
+	}
+}
+
 func TestARefusedMailSaysWhatToDo(t *testing.T) {
 	t.Parallel()
 	answers := func(code int, enhanced ...int) func(*gosmtp.Conn) error {
@@ -272,6 +327,8 @@ func TestARefusedMailSaysWhatToDo(t *testing.T) {
 		"no relaying":             {onRcpt: answers(554, 5, 7, 1), status: 554},
 		"unknown sender at RCPT":  {onRcpt: answers(550, 5, 1, 8), status: 550},
 		"unknown sender":          {onMail: answers(550, 5, 1, 8), status: 550},
+		"not UTF-8 for this one":  {onRcpt: answers(553, 5, 6, 7), status: 553, want: module.MailError{Unfit: true}}, // RFC 6531, 4.2
+		"not UTF-8 at MAIL":       {onMail: answers(550, 5, 6, 7), status: 550, want: module.MailError{Unfit: true}},
 		"unfit":                   {onData: answers(554), status: 554, want: module.MailError{Unfit: true}},
 		"on a block list":         {onData: answers(554, 5, 7, 1), status: 554},
 		"DMARC":                   {onData: answers(550, 5, 7, 26), status: 550},
@@ -529,6 +586,13 @@ func TestAnInvalidServerOfMailIsRefused(t *testing.T) {
 		err := cfg.Validate()
 		if (err == nil) != (want == "") || err != nil && (!strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "hush")) {
 			t.Errorf("%q: got %v", url, err)
+		}
+	}
+	for _, bad := range []string{"jörg@example.org", "push@büc\u202eher.example"} {
+		cfg := smtp.DefaultConfig()
+		cfg.URL, cfg.From, cfg.EnvelopeFrom = "smtps://mail.example.org", bad, bad
+		if err := cfg.Validate(); err == nil || strings.Count(err.Error(), fmt.Sprintf(" is %q, want an ", bad)) != 2 {
+			t.Errorf("%q: got %v", bad, err)
 		}
 	}
 	cfg := smtp.Config{URL: "smtps://mail.example.org", EnvelopeFrom: strings.Repeat("b", 8) + "@example.org"}

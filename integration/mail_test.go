@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"os"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -203,7 +204,12 @@ func TestMailThatCannotWorkStopsTheStart(t *testing.T) {
 		"no From":               {func(c *pushfx.Config) { c.SMTP.From = "" }, []fx.Option{pushfx.Delivery}, "Config.SMTP.From is"},
 		"a Mailer without texts": {func(c *pushfx.Config) { c.SMTP.URL, c.Mail = "", mail.Config{} },
 			[]fx.Option{pushfx.Delivery, fx.Replace(fx.Annotate(mailer{}, fx.As(new(module.Mailer))))}, "a Mailer needs Config.Mail"},
-		"all of it": {func(*pushfx.Config) {}, []fx.Option{pushfx.Delivery}, ""},
+		"a Mailer and an incomplete address": {func(c *pushfx.Config) { c.SMTP.URL, c.Mail.PublicURL = "", "http://public.example.org/?a=b" },
+			[]fx.Option{pushfx.Delivery, fx.Replace(fx.Annotate(mailer{}, fx.As(new(module.Mailer))))}, `Config.Mail.PublicURL is "http://public.example.org/?a=b", want`},
+		"a Mailer, no key, and an incomplete address": {func(c *pushfx.Config) { c.SMTP.URL, c.Mail.Key, c.Mail.ClientURL = "", "", "app.example.org" },
+			[]fx.Option{pushfx.Delivery, fx.Replace(fx.Annotate(mailer{}, fx.As(new(module.Mailer))))}, `Config.Mail.ClientURL is "app.example.org", want`},
+		"a folder without templates": {func(c *pushfx.Config) { c.Mail.Templates = os.DirFS("testdata/none") }, []fx.Option{pushfx.Delivery}, "mail: Templates: "},
+		"all of it":                  {func(*pushfx.Config) {}, []fx.Option{pushfx.Delivery}, ""},
 	} {
 		app := startable(client, append(test.options, fx.Decorate(func(c pushfx.Config) pushfx.Config {
 			c = p.withMail(c)

@@ -15,13 +15,15 @@ import (
 // What a homeserver calls from its own code.
 func ExampleHostService() {
 	var service module.HostService // Push.Host of package pushfx, or out of the fx container
-	h := &homeserver{service, zap.NewExample()}
+	var pushers module.PusherService
+	h := &homeserver{service, pushers, zap.NewExample()}
 	h.registered(context.Background(), "@alice:example.org")
 }
 
 type homeserver struct {
-	host module.HostService
-	log  *zap.Logger
+	host    module.HostService
+	pushers module.PusherService
+	log     *zap.Logger
 }
 
 func (h *homeserver) registered(ctx context.Context, user mxid.UserID) {
@@ -46,6 +48,11 @@ func (h *homeserver) changedPassword(ctx context.Context, user mxid.UserID, devi
 
 func (h *homeserver) deactivated(ctx context.Context, user mxid.UserID) {
 	h.logFailed("deactivation", user, h.host.ForgetUser(ctx, user))
+}
+
+func (h *homeserver) tookAddressAway(ctx context.Context, user mxid.UserID, address string) {
+	key := pusher.Key{AppID: pusher.EmailAppID, Pushkey: address}
+	h.logFailed("removal of an address", user, h.pushers.Delete(ctx, user, key))
 }
 
 // logFailed logs an error that must not reach the client.

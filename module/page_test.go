@@ -28,9 +28,8 @@ const alice mxid.UserID = "@alice:example.org"
 type pageHost struct {
 	homeserver
 	syncEndpoint
-	t       *testing.T
-	pushers module.PusherService
-	rules   module.RuleService
+	t     *testing.T
+	rules module.RuleService
 }
 
 func newPageHost(t *testing.T) *pageHost {
@@ -54,10 +53,12 @@ func newPageHost(t *testing.T) *pageHost {
 		cancel()
 		running.Wait()
 	})
-	services := service.New(stores, changes, service.Options{Limits: pushrule.DefaultLimits(), Policy: pusher.DefaultPolicy()})
+	policy := pusher.DefaultPolicy()
+	policy.Email = func(context.Context, mxid.UserID, string) (bool, error) { return true, nil }
+	services := service.New(stores, changes, service.Options{Limits: pushrule.DefaultLimits(), Policy: policy})
 	rules := services.Rules()
 	return &pageHost{
-		homeserver{services.Host(rules), zap.New(core)}, syncEndpoint{changes.Sync(rules), zap.New(core)}, t, services.Pushers(), rules,
+		homeserver{services.Host(rules), services.Pushers(), zap.New(core)}, syncEndpoint{changes.Sync(rules), zap.New(core)}, t, rules,
 	}
 }
 
@@ -141,6 +142,12 @@ func TestDevicesExample(t *testing.T) {
 		h.wantPushers("after a login", 1)
 		h.loggedOutEverywhere(ctx, alice)
 		h.wantPushers("after the logout everywhere", 0)
+		mail := pusher.Pusher{Key: pusher.Key{AppID: pusher.EmailAppID, Pushkey: "a@bücher.example"}, Kind: pusher.Email, Data: `{}`}
+		h.must(h.pushers.Set(ctx, alice, mail, pusher.KeepOthers))
+		h.tookAddressAway(ctx, alice, "b@bücher.example")
+		h.wantPushers("after another address is taken away", 1)
+		h.tookAddressAway(ctx, alice, "a@Bücher.example")
+		h.wantPushers("after the address is taken away", 0)
 		set("PHONE")
 		h.deactivated(ctx, alice)
 		h.wantPushers("after the deactivation", 0)

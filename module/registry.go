@@ -326,9 +326,11 @@ type HostService interface {
 	// [pusher.Pusher.SetAt]. It is for pushers that a push gateway has rejected.
 	RemovePusher(ctx context.Context, user mxid.UserID, key pusher.Key, setAt int64) error
 
-	// MailUser returns the user whose mails the token of a mail's link stops. The page behind the
-	// link names the user before it asks. It does no I/O. Errors: see Unsubscribe.
-	MailUser(ctx context.Context, token string) (mxid.UserID, error)
+	// MailUser returns the user whose mails the token of a mail's link stops, and the display name
+	// of the pusher's app in one line, which is a client's text. The app is empty if it has no name,
+	// the pusher is gone, or the storage fails. The page behind the link names both before it asks.
+	// Errors: see Unsubscribe.
+	MailUser(ctx context.Context, token string) (user mxid.UserID, app string, err error)
 
 	// Unsubscribe removes the pusher of kind email that the token of a mail's link names, if it
 	// is still set. The page behind the link calls it. A token that is not valid, or older than

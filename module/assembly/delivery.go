@@ -70,7 +70,7 @@ func (b *Builder) Delivery(
 	case mailer != nil && confirm == nil:
 		return nil, errMailWithoutEmail
 	case mailer != nil && composer == nil:
-		return nil, errMailWithoutTexts
+		return nil, errors.Join(errMailWithoutTexts, below("Config.Mail.", b.host.Config.Mail.Validate()))
 	}
 	b.note("Mailer", mailer, (*smtp.Mailer)(nil))
 	b.note("MailComposer", composer, (*mail.Composer)(nil))

@@ -81,7 +81,7 @@ func (c *Composer) letter(d module.MailDigest, lang string) Letter {
 	l := Letter{
 		App: c.cfg.AppName, User: string(d.User), Lang: lang,
 		Events: d.Events, OtherRooms: d.Hidden, OtherEvents: d.Events,
-		Unsubscribe: strings.TrimSuffix(c.cfg.PublicURL, "/") + UnsubscribePath + "?token=" + c.tokens.Unsubscribe(d.User, d.To),
+		Unsubscribe: c.cfg.PublicURL + UnsubscribePath + "?token=" + c.tokens.Unsubscribe(d.User, d.To),
 	}
 	for _, r := range d.Rooms {
 		l.Rooms = append(l.Rooms, c.room(r))
@@ -105,7 +105,7 @@ func (c *Composer) room(r module.MailRoom) Room {
 			continue
 		}
 		room.Messages = append(room.Messages, Message{
-			Kind: kind, Lines: lines(text), Sender: senderName(e), SenderID: oneLine(string(e.Sender)), URL: c.link(r.ID, e.ID),
+			Kind: kind, Lines: lines(text), Sender: senderName(e), SenderID: OneLine(string(e.Sender)), URL: c.link(r.ID, e.ID),
 			Thread: e.Thread != "", Time: e.Time.UTC(),
 			Highlight: isHighlight(e), MentionsUser: e.MentionsUser, MentionsRoom: e.MentionsRoom,
 		})
@@ -117,17 +117,17 @@ func (c *Composer) room(r module.MailRoom) Room {
 }
 
 func roomName(r module.MailRoom) string {
-	if name := oneLine(r.Name); name != "" {
+	if name := OneLine(r.Name); name != "" {
 		return name
 	}
-	return oneLine(r.Alias)
+	return OneLine(r.Alias)
 }
 
 func senderName(e module.MailEvent) string {
-	if name := oneLine(e.SenderName); name != "" {
+	if name := OneLine(e.SenderName); name != "" {
 		return name
 	}
-	return oneLine(string(e.Sender))
+	return OneLine(string(e.Sender))
 }
 
 const encrypted, upgrade = "m.room.encrypted", "m.room.tombstone"
@@ -271,7 +271,9 @@ func lines(s string) []string {
 	return kept
 }
 
-func oneLine(name string) string { return clean(name, maxName) }
+// OneLine returns a name of strangers as mails show it: at most 60 code points, without control
+// and format characters.
+func OneLine(name string) string { return clean(name, maxName) }
 
 // clean returns a text without control and format characters, at most so many code points.
 // Format characters are for example marks that turn the direction of what follows. Joiners

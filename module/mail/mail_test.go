@@ -3,6 +3,7 @@ package mail
 import (
 	"flag"
 	"fmt"
+	"io/fs"
 	"os"
 	"slices"
 	"strings"
@@ -234,36 +235,72 @@ func TestNoMailHasWhatSendersMustNotPutThere(t *testing.T) {
 	}
 }
 
+func templateOf(word string) *fstest.MapFile {
+	return &fstest.MapFile{Data: []byte(`{{define "subject"}}` + word + `{{end}}{{define "text"}}x{{end}}`)}
+}
+
+var pageTemplate = &fstest.MapFile{Data: []byte(`{{.Lang}} {{range .Rooms}}{{.Name}}{{end}}`)}
+
+// RFC 4647, 3.4: the subtags at the end go one by one, with a single letter before them.
 func TestTemplatesOfTheHostAreChosenByLanguage(t *testing.T) {
 	t.Parallel()
-	text := func(word string) *fstest.MapFile {
-		return &fstest.MapFile{Data: []byte(`{{define "subject"}}` + word + `{{end}}{{define "text"}}x{{end}}`)}
+	const english = "New message from Bob in Garden"
+	cfg, files := testConfig(), fstest.MapFS{"README.md": pageTemplate, ".gitkeep": pageTemplate}
+	for _, lang := range []string{"de", "pt-br", "zh-hant", "zh-hant-hk", "sl-rozaj", "x-klingon"} {
+		files[lang+".txt"], files[lang+".html"] = templateOf(lang), pageTemplate
 	}
-	page := &fstest.MapFile{Data: []byte(`{{.Lang}} {{range .Rooms}}{{.Name}}{{end}}`)}
-	cfg := testConfig()
-	cfg.Templates = fstest.MapFS{
-		"de.txt": text("neu"), "de.html": page, "pt-br.txt": text("novo"), "pt-br.html": page, "README.md": page,
-	}
+	cfg.Templates = files
 	c := newComposer(t, cfg)
+	long := strings.Repeat("-a", 5<<10)
 	for lang, want := range map[string]string{
-		"de": "neu", "DE": "neu", "de-AT": "neu", "de_CH": "neu", "pt-BR": "novo", "pt": "New message from Bob in Garden",
-		"": "New message from Bob in Garden", "../de": "New message from Bob in Garden",
+		"de": "de", "DE": "de", "de-AT": "de", "de_CH": "de", "de-Latn-DE-1996-x-private": "de", "de-x": "de", "de-": "de", "de--": "de",
+		"pt-BR": "pt-br", "pt": english, "pt-PT": english, "zh-Hant-TW": "zh-hant", "zh_Hant_TW": "zh-hant", "zh-Hant-HK-x-a": "zh-hant-hk", "zh-TW": english,
+		"zh-Hant-x-HK": "zh-hant", "sl-rozaj-biske-1994": "sl-rozaj", "x-klingon-a": "x-klingon", "x": english, "": english, "-": english, "-de": english,
+		"../de": english, "d": english, "dee": english, "de.txt": english, "de" + long: "de", long: english, strings.Repeat("de", 5<<10): english,
 	} {
 		digest := to(room("Garden", bob("x")))
 		digest.Lang = lang
 		if mail, err := c.ComposeMail(digest); err != nil || mail.Subject != want {
-			t.Errorf("%q: got %q, %v", lang, mail.Subject, err)
+			t.Errorf("%.40q: got %q, %v", lang, mail.Subject, err)
 		}
 	}
-	for name, files := range map[string]fstest.MapFS{
-		"open html":        {"de.txt": text("neu")},
-		"not a template":   {"de.txt": text("{{"), "de.html": page},
-		"an unknown field": {"de.txt": text("{{.Secret}}"), "de.html": page},
-		"no subject":       {"de.txt": &fstest.MapFile{Data: []byte("x")}, "de.html": page},
+}
+
+func TestTemplatesThatCannotBeUsedAreRefused(t *testing.T) {
+	t.Parallel()
+	with := func(name string) fstest.MapFS {
+		return fstest.MapFS{"fr.txt": templateOf("neuf"), "fr.html": pageTemplate, name + ".txt": templateOf("x"), name + ".html": pageTemplate}
+	}
+	for name, test := range map[string]struct {
+		files fs.FS
+		want  string // a part of the error
+	}{
+		"a folder that does not exist":    {os.DirFS("testdata/none"), "no such file or directory"},
+		"a file":                          {os.DirFS("mail.go"), "not a directory"},
+		"templates in a folder":           {fstest.MapFS{"mails/de.txt": templateOf("neu"), "mails/de.html": pageTemplate}, "mails is no template"},
+		"another extension":               {fstest.MapFS{"de.tmpl": pageTemplate}, "de.tmpl is no template"},
+		"capital letters":                 {with("DE"), `DE.html has no language tag in small letters such as "pt-br"`},
+		"an underscore":                   {with("pt_br"), "pt_br.html has no language tag"},
+		"no tag":                          {with("deutsch"), "deutsch.html has no language tag"},
+		"a digit":                         {with("1"), "1.html has no language tag"},
+		"an empty subtag":                 {with("de--at"), "de--at.html has no language tag"},
+		"no tag, 10 KB":                   {with("de" + strings.Repeat("-abcde", 2<<10)), "has no language tag"},
+		"a tag with a singleton at last":  {with("de-a"), "de-a.html has no language tag"},
+		"no html":                         {fstest.MapFS{"de.txt": templateOf("neu")}, "de.html"},
+		"no text":                         {fstest.MapFS{"de.html": pageTemplate}, "de.txt"},
+		"not a template":                  {fstest.MapFS{"de.txt": templateOf("{{"), "de.html": pageTemplate}, "de.txt"},
+		"an unknown field":                {fstest.MapFS{"de.txt": templateOf("{{.Secret}}"), "de.html": pageTemplate}, "de.txt"},
+		"an unknown field in HTML":        {fstest.MapFS{"de.txt": templateOf("x"), "de.html": {Data: []byte("{{.Secret}}")}}, "de.html"},
+		"no subject":                      {fstest.MapFS{"de.txt": &fstest.MapFile{Data: []byte("x")}, "de.html": pageTemplate}, "de.txt"},
+		"an error for some subjects only": {fstest.MapFS{"de.txt": templateOf(`{{if eq .Case "invite"}}{{.Secret}}{{end}}`), "de.html": pageTemplate}, "de.txt"},
+		"an error for some kinds only": {fstest.MapFS{"de.txt": templateOf("x"),
+			"de.html": {Data: []byte(`{{range .Rooms}}{{range .Messages}}{{if eq .Kind "poll"}}{{.Secret}}{{end}}{{end}}{{end}}`)}}, "de.html"},
+		"an error without messages": {fstest.MapFS{"de.txt": templateOf("x"), "de.html": {Data: []byte(`{{range .Rooms}}{{(index .Messages 0).Kind}}{{end}}`)}}, "de.html"},
 	} {
-		cfg.Templates = files
-		if _, err := NewComposer(cfg); err == nil {
-			t.Errorf("%s: taken", name)
+		cfg := testConfig()
+		cfg.Templates = test.files
+		if _, err := NewComposer(cfg); err == nil || !strings.Contains(err.Error(), "mail: Templates: ") || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%s: got %.300v", name, err)
 		}
 	}
 }
@@ -272,10 +309,62 @@ func TestAnInvalidConfigIsRefused(t *testing.T) {
 	t.Parallel()
 	const want = `AppName is empty, want the name of the app
 Key has 0 bytes, want at least 16
-PublicURL is "", want an address such as https://matrix.example.org
-ClientURL is "javascript:x", want an address such as https://app.example.org/#/room/`
+PublicURL is "", want an address such as https://matrix.example.org, without a query and a fragment
+ClientURL is "javascript:x", want an address such as https://app.example.org/#/room/, to which the id of a room is added`
 	if err := (Config{ClientURL: "javascript:x"}).Validate(); err == nil || err.Error() != want {
 		t.Errorf("got %v", err)
+	}
+}
+
+func TestAddressesInMailsAreCompleteOrRefused(t *testing.T) {
+	t.Parallel()
+	const refused = ""
+	for address, want := range map[string]struct{ public, client string }{
+		"https://x.example":             {"https://x.example/_matrix/", "https://x.example/%21Garden"},
+		"https://x.example/":            {"https://x.example/_matrix/", "https://x.example/%21Garden"},
+		"https://x.example//":           {"https://x.example/_matrix/", "https://x.example//%21Garden"},
+		"http://127.0.0.1:8080/below":   {"http://127.0.0.1:8080/below/_matrix/", "http://127.0.0.1:8080/below/%21Garden"},
+		"https://x.example/#":           {refused, "https://x.example/#/%21Garden"},
+		"https://x.example/#/room":      {refused, "https://x.example/#/room/%21Garden"},
+		"https://x.example/#!/room":     {refused, "https://x.example/#!/room/%21Garden"},
+		"https://x.example/#/room/":     {refused, "https://x.example/#/room/%21Garden"},
+		"https://x.example/?a=b#/room":  {refused, "https://x.example/?a=b#/room/%21Garden"},
+		"https://x.example/?room=":      {refused, refused},
+		"https://x.example?":            {refused, refused},
+		"https://x.example/#/room/?via": {refused, refused},
+		"https://x.example/#a#b":        {refused, refused},
+		"https://bücher.example":        {refused, refused}, // no header may have it
+		"https://x.example/a b":         {refused, refused},
+		"https://x.example/\r\nBcc: b":  {refused, refused},
+		"https://x.example/\"><script>": {refused, refused},
+		"https://user:pass@x.example":   {refused, refused},
+		"https://":                      {refused, refused},
+		"https:x.example":               {refused, refused},
+		"x.example":                     {refused, refused},
+		"ftp://x.example":               {refused, refused},
+	} {
+		public, client := testConfig(), testConfig()
+		public.PublicURL, client.ClientURL = address, address
+		for field, test := range map[string]struct {
+			cfg  Config
+			want string
+		}{"PublicURL": {public, want.public}, "ClientURL": {client, want.client}} {
+			c, err := NewComposer(test.cfg)
+			if test.want == refused {
+				if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("%s is %q, want an address such as https://", field, address)) {
+					t.Errorf("%s %q: got %v", field, address, err)
+				}
+				continue
+			}
+			if err != nil {
+				t.Errorf("%s %q: %v", field, address, err)
+				continue
+			}
+			mail, err := c.ComposeMail(to(room("Garden", bob("x"))))
+			if err != nil || !strings.Contains(mail.Text, " "+test.want) && !strings.Contains(mail.Text, "\n"+test.want) || field == "PublicURL" && !strings.HasPrefix(mail.Unsubscribe, test.want) {
+				t.Errorf("%s %q: %v, got\n%s", field, address, err, mail.Text)
+			}
+		}
 	}
 }
 

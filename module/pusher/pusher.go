@@ -5,7 +5,6 @@ package pusher
 import (
 	"slices"
 	"strconv"
-	"strings"
 
 	"github.com/pushfx/pushfx/module/strictjson"
 )
@@ -26,11 +25,10 @@ type Key struct {
 	Pushkey string
 }
 
-// Canonical returns the key as it is stored: the domain of an email address is in small letters,
-// since case does not matter there (RFC 5321, 2.4).
+// Canonical returns the key as it is stored: with the [CanonicalAddress] of a pusher of kind email.
 func (k Key) Canonical() Key {
-	if at := strings.LastIndexByte(k.Pushkey, '@'); k.AppID == EmailAppID && at >= 0 {
-		k.Pushkey = k.Pushkey[:at] + strings.ToLower(k.Pushkey[at:])
+	if k.AppID == EmailAppID {
+		k.Pushkey = CanonicalAddress(k.Pushkey)
 	}
 	return k
 }

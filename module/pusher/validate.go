@@ -45,9 +45,9 @@ type Policy struct {
 	AllowedPrefixes []netip.Prefix
 
 	// Email reports whether the host has confirmed that an email address belongs to the
-	// user. Hosts that send mail set it. The module calls it with the pushkey, whose domain is in
-	// small letters, when a pusher of kind email is set or imported; an error fails the request. It must be
-	// safe for concurrent use. Default: nil, which refuses such pushers.
+	// user. Hosts that send mail set it. The module calls it with the pushkey in its canonical
+	// form, see [CanonicalAddress], when a pusher of kind email is set or imported, and before a
+	// mail; an error fails the request. It must be safe for concurrent use. Default: nil, which refuses such pushers.
 	Email func(ctx context.Context, user mxid.UserID, address string) (bool, error)
 }
 
@@ -144,13 +144,35 @@ func (l Policy) Check(p Pusher) error {
 	return l.checkURL(p.Data)
 }
 
-// checkMailAddress refuses addresses that no mail can be sent to, such as one with a name or with
-// two dots in a row.
+// CanonicalAddress returns the form in which pushers have an email address: its domain is in small
+// letters (RFC 5321, 2.4), and an internationalized one is in A-labels (RFC 5890, 2.3.2.1), such as
+// xn--bcher-kva.example. The part before the @ is not changed. A host may compare it with the
+// canonical form of its users' addresses.
+func CanonicalAddress(address string) string {
+	at := strings.LastIndexByte(address, '@') + 1
+	if at == 0 {
+		return address
+	}
+	name, valid := asciiName(address[at:])
+	if !valid { // for example an IP address in brackets
+		name = strings.ToLower(address[at:])
+	}
+	return address[:at] + name
+}
+
+// checkMailAddress refuses addresses that no mail can be sent to, such as one with a name, with
+// two dots in a row, or with a domain that has no A-labels.
 func checkMailAddress(address string) error {
-	if read, err := mail.ParseAddress(address); err != nil || read.Address != address {
+	address = CanonicalAddress(address)
+	read, err := mail.ParseAddress(address)
+	if err != nil || read.Address != address || !isASCII(address[strings.LastIndexByte(address, '@'):]) {
 		return fault.New(fault.InvalidParam, "pushkey of an email pusher must be an email address.")
 	}
 	return nil
+}
+
+func isASCII(s string) bool {
+	return !strings.ContainsFunc(s, func(r rune) bool { return r > unicode.MaxASCII })
 }
 
 func (l Policy) kinds() string {
@@ -283,18 +305,21 @@ var hostNames = idna.New(
 	idna.MapForLookup(), idna.BidiRule(), idna.Transitional(false), idna.StrictDomainName(false), idna.CheckHyphens(false),
 )
 
+const maxName = 253
+
 // asciiName returns a host's name for DNS, without a final dot. It refuses names with
 // invisible characters, empty labels, labels over 63 bytes, or more than 253 bytes (RFC
-// 1035). It maps the name twice, because the first mapping can produce right-to-left
+// 1035). It does not map longer hosts than such a name can have, since the time to encode
+// a label grows with its square. It maps the name twice, because the first mapping can produce right-to-left
 // text, which the second one checks.
 func asciiName(host string) (name string, valid bool) {
-	if strings.ContainsFunc(host, isInvisible) {
+	if len(host) > maxName*utf8.UTFMax || strings.ContainsFunc(host, isInvisible) {
 		return "", false
 	}
 	once, err := hostNames.ToASCII(host)
 	_, again := hostNames.ToASCII(once)
 	name = strings.TrimSuffix(once, ".")
-	wellFormed := len(name) <= 253 && !slices.ContainsFunc(strings.Split(name, "."), isBadLabel)
+	wellFormed := len(name) <= maxName && !slices.ContainsFunc(strings.Split(name, "."), isBadLabel)
 	return name, err == nil && again == nil && wellFormed
 }
 

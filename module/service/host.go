@@ -85,12 +85,21 @@ func (s *hostService) RemovePusher(ctx context.Context, user mxid.UserID, key pu
 
 var errMailToken = fault.New(fault.InvalidParam, "This link is not valid, or it has expired.")
 
-func (s *hostService) MailUser(_ context.Context, token string) (mxid.UserID, error) {
+func (s *hostService) MailUser(ctx context.Context, token string) (user mxid.UserID, app string, err error) {
 	grant, isValid := s.mail.ReadUnsubscribe(token)
 	if !isValid {
-		return "", errMailToken
+		return "", "", errMailToken
 	}
-	return grant.User, nil
+	list, err := s.pushers.List(ctx, grant.User)
+	if err != nil {
+		return grant.User, "", nil // the page can do without the app
+	}
+	for _, p := range list.All() {
+		if isMail(p, grant) {
+			app = mail.OneLine(p.AppDisplayName)
+		}
+	}
+	return grant.User, app, nil
 }
 
 func (s *hostService) Unsubscribe(ctx context.Context, token string) error {

@@ -40,10 +40,10 @@ func (s *pusherService) List(ctx context.Context, user mxid.UserID) (pusher.List
 }
 
 func (s *pusherService) Set(ctx context.Context, user mxid.UserID, p pusher.Pusher, others pusher.Others) error {
+	p.Key = p.Canonical()
 	if err := s.policy.Check(p); err != nil {
 		return err
 	}
-	p.Key = p.Canonical()
 	if p.Kind == pusher.Email {
 		if others == pusher.RemoveOthers { // the address may belong to several users
 			others = pusher.KeepOthers
@@ -277,7 +277,8 @@ func (s *setting) releaseWithout(ctx context.Context, claim int64) error {
 }
 
 func (s *pusherService) Delete(ctx context.Context, user mxid.UserID, key pusher.Key) error {
-	_, err := s.remove(ctx, user, func(p pusher.Pusher) bool { return p.Canonical() == key.Canonical() })
+	key = key.Canonical()
+	_, err := s.remove(ctx, user, func(p pusher.Pusher) bool { return p.Canonical() == key })
 	return err
 }
 

@@ -24,7 +24,8 @@ type Config struct {
 	// User and Password replace these of URL. They are sent by AUTH PLAIN or LOGIN.
 	User, Password string
 
-	// From is the sender as recipients see it, such as "Example Chat <push@example.org>".
+	// From is the sender as recipients see it, such as "Example Chat <push@example.org>". It is ASCII
+	// before the @, as EnvelopeFrom is, so that all servers take it.
 	From string
 
 	// EnvelopeFrom is where failed mails are returned to, such as "bounces@example.org". Each mail
@@ -100,13 +101,14 @@ func (c Config) read() (s server, err error) {
 	if (s.user == "") != (s.password == "") {
 		refuse("User or Password is empty, want both or none")
 	}
-	if s.from, err = mail.ParseAddress(c.From); err != nil {
-		refuse("From is %q, want an address such as Example Chat <push@example.org>", c.From)
+	var ok bool
+	if s.from, ok = readAddress(c.From); !ok || !isASCII(s.from.Address) {
+		refuse("From is %q, want an address such as Example Chat <push@example.org>, in ASCII before the @", c.From)
 	}
 	if c.EnvelopeFrom != "" {
-		s.bounces, err = mail.ParseAddress(c.EnvelopeFrom)
-		if err != nil || s.bounces.Name != "" || strings.LastIndex(s.bounces.Address, "@") > 64-tokenSize {
-			refuse("EnvelopeFrom is %q, want an address such as bounces@example.org, at most %d bytes before the @", c.EnvelopeFrom, 64-tokenSize)
+		s.bounces, ok = readAddress(c.EnvelopeFrom)
+		if !ok || !isASCII(s.bounces.Address) || s.bounces.Name != "" || strings.LastIndexByte(s.bounces.Address, '@') > 64-tokenSize {
+			refuse("EnvelopeFrom is %q, want an address such as bounces@example.org, in ASCII and at most %d bytes before the @", c.EnvelopeFrom, 64-tokenSize)
 		}
 	}
 	if c.Timeout <= 0 || c.IdleTimeout <= 0 {

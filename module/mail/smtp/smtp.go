@@ -20,6 +20,7 @@ import (
 	"github.com/wneessen/go-mail/smtp"
 
 	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/pusher"
 )
 
 // Mailer sends mails by SMTP, with connections that it keeps for a while.
@@ -111,9 +112,9 @@ type message struct {
 var isWord = regexp.MustCompile(`^[A-Za-z0-9_-]*$`).MatchString
 
 func (m *Mailer) message(sent module.Mail) (*message, error) {
-	to, err := mail.ParseAddress(sent.To)
+	to, isPlain := readAddress(sent.To)
 	switch {
-	case err != nil || to.Address != sent.To:
+	case !isPlain || to.Address != pusher.CanonicalAddress(sent.To):
 		return nil, errors.New("smtp: the recipient is no plain mail address")
 	case !isWord(sent.ID) || !isWord(sent.Token) || sent.ID == "":
 		return nil, errors.New("smtp: the id or the token of a mail has other characters than letters, digits, - and _")
@@ -123,12 +124,13 @@ func (m *Mailer) message(sent module.Mail) (*message, error) {
 		return nil, errors.New("smtp: the link to unsubscribe is no URL")
 	}
 	from := m.server.from
+	_, domain := split(from.Address)
 	msg := gomail.NewMsg(gomail.WithNoDefaultUserAgent())
 	msg.FromMailAddress(from)
 	msg.ToMailAddress(to)
 	msg.Subject(sent.Subject)
 	msg.SetDate()
-	msg.SetMessageIDWithValue(sent.ID + from.Address[strings.LastIndex(from.Address, "@"):])
+	msg.SetMessageIDWithValue(sent.ID + "@" + domain)
 	msg.SetGenHeader("Auto-Submitted", "auto-generated") // RFC 3834
 	msg.SetBulk()
 	if sent.Unsubscribe != "" {
@@ -139,7 +141,7 @@ func (m *Mailer) message(sent module.Mail) (*message, error) {
 	}
 	msg.SetBodyString(gomail.TypeTextPlain, sent.Text)
 	msg.AddAlternativeString(gomail.TypeTextHTML, sent.HTML)
-	return &message{msg, m.envelope(sent.Token), plain(to.Address), !isASCII(sent.To)}, nil
+	return &message{msg, m.envelope(sent.Token), plain(to.Address), !isASCII(to.Address)}, nil
 }
 
 // envelope returns the sender in the envelope.
@@ -148,10 +150,28 @@ func (m *Mailer) envelope(token string) string {
 		return plain(m.server.from.Address)
 	}
 	address := m.server.bounces.Address
-	if at := strings.LastIndex(address, "@"); token != "" {
-		address = address[:at] + "+" + token + address[at:]
+	if name, domain := split(address); token != "" {
+		address = name + "+" + token + "@" + domain
 	}
 	return plain(address)
+}
+
+// readAddress returns an address with its domain in A-labels, so that any server takes it (RFC 6531,
+// 3.2). Ok is false for a domain that has none.
+func readAddress(text string) (address *mail.Address, ok bool) {
+	address, err := mail.ParseAddress(text)
+	if err != nil {
+		return nil, false
+	}
+	address.Address = pusher.CanonicalAddress(address.Address)
+	_, domain := split(address.Address)
+	return address, isASCII(domain)
+}
+
+// split returns the parts before and after the @ of a valid address.
+func split(address string) (name, domain string) {
+	at := strings.LastIndexByte(address, '@')
+	return address[:at], address[at+1:]
 }
 
 func plain(address string) string { return (&mail.Address{Address: address}).String() }
@@ -282,8 +302,8 @@ func (s server) greet(c *connection, config *tls.Config) (err error) {
 	if c.client, err = smtp.NewClient(stream, s.host); err != nil {
 		return &stepError{"greeting", err}
 	}
-	_, name, _ := strings.Cut(s.from.Address, "@")
-	if err := c.client.Hello(name); err != nil {
+	_, domain := split(s.from.Address)
+	if err := c.client.Hello(domain); err != nil {
 		return &stepError{"EHLO", err}
 	}
 	if s.upgrade {
@@ -307,8 +327,14 @@ func (s server) greet(c *connection, config *tls.Config) (err error) {
 	return nil
 }
 
+// errNotASCII drops a mail, and keeps the pusher: another server may take its address.
+var errNotASCII = &module.MailError{Unfit: true, Err: errors.New("smtp: the recipient's address is not ASCII, and the server does not offer SMTPUTF8 (RFC 6531, 3.2)")}
+
 // send sends a mail, and reports whether the connection is fit for another.
 func (c *connection) send(ctx context.Context, m *message) (isFit bool, err error) {
+	if offered, _ := c.client.Extension("SMTPUTF8"); m.isUTF8 && !offered {
+		return true, errNotASCII
+	}
 	release := c.within(ctx)
 	err = c.transact(m)
 	if err != nil && code(err) != 0 && code(err) != 421 && c.client.Reset() == nil {
@@ -423,6 +449,8 @@ func judge(step string, code int, enhanced, text string) subject {
 	switch {
 	case code < 500:
 		return aboutNow
+	case strings.HasPrefix(enhanced, "5.6."): // RFC 3463, 3.7, and RFC 6531, 4.2: its content, or an address that is not ASCII
+		return aboutMail
 	case enhanced == "5.1.7", enhanced == "5.1.8", strings.HasPrefix(enhanced, "5.7."), step != "RCPT" && step != "DATA":
 		return aboutHost // RFC 3463, 3.2 and 3.8: the sender's address, security and policy
 	case step == "DATA":
