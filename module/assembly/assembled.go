@@ -106,7 +106,7 @@ func (b *Builder) noteParts(p Parts) {
 // Counts returns the unread counts of the host.
 func (a *Assembled) Counts() module.UnreadService {
 	if a.Unread == nil {
-		return NoUnread{}
+		return noUnread{}
 	}
 	return a.Unread.Service
 }

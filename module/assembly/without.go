@@ -37,36 +37,36 @@ func NotifierOf(d *delivery.Delivery) (module.Notifier, error) {
 	return d, nil
 }
 
-var errNoUnread = errors.New("pushfx: there is no UnreadService without unread counts: include pushfx.Unread beside pushfx.Module, or set Options.Unread")
+var errnoUnread = errors.New("pushfx: there is no UnreadService without unread counts: include pushfx.Unread beside pushfx.Module, or set Options.Unread")
 
-// NoUnread is the UnreadService of a host without unread counts: its calls fail.
-type NoUnread struct{}
+// noUnread is the UnreadService of a host without unread counts: its calls fail.
+type noUnread struct{}
 
-func (NoUnread) States(_ context.Context, events []module.UserEvent) []module.Result[module.UnreadState] {
-	return slices.Repeat([]module.Result[module.UnreadState]{{Err: errNoUnread}}, len(events))
+func (noUnread) States(_ context.Context, events []module.UserEvent) []module.Result[module.UnreadState] {
+	return slices.Repeat([]module.Result[module.UnreadState]{{Err: errnoUnread}}, len(events))
 }
 
-func (NoUnread) Add(context.Context, module.Place, module.Decisions) error { return errNoUnread }
+func (noUnread) Add(context.Context, module.Place, module.Decisions) error { return errnoUnread }
 
-func (NoUnread) Read(context.Context, mxid.UserID, string, string, int64) error { return errNoUnread }
+func (noUnread) Read(context.Context, mxid.UserID, string, string, int64) error { return errnoUnread }
 
-func (NoUnread) Forget(context.Context, string, int64, []mxid.UserID) error { return errNoUnread }
+func (noUnread) Forget(context.Context, string, int64, []mxid.UserID) error { return errnoUnread }
 
-func (NoUnread) Rooms(context.Context, mxid.UserID, ...string) (map[string]module.RoomCounts, error) {
-	return nil, errNoUnread
+func (noUnread) Rooms(context.Context, mxid.UserID, ...string) (map[string]module.RoomCounts, error) {
+	return nil, errnoUnread
 }
 
-func (NoUnread) Retain(context.Context, mxid.UserID, ...string) error { return errNoUnread }
+func (noUnread) Retain(context.Context, mxid.UserID, ...string) error { return errnoUnread }
 
-func (NoUnread) List(context.Context, mxid.UserID, module.UnreadQuery) (module.UnreadPage, error) {
-	return module.UnreadPage{}, errNoUnread
+func (noUnread) List(context.Context, mxid.UserID, module.UnreadQuery) (module.UnreadPage, error) {
+	return module.UnreadPage{}, errnoUnread
 }
 
 // UnreadOf returns the UnreadService of an app. An app that asks for one without pushfx.Unread
 // gets an error at start.
 func UnreadOf(s *unread.Service) (module.UnreadService, error) {
 	if s == nil {
-		return nil, errNoUnread
+		return nil, errnoUnread
 	}
 	return s, nil
 }

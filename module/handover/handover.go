@@ -6,7 +6,6 @@ package handover
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -242,13 +241,19 @@ func (h *handover) updateBadges(ctx context.Context) {
 
 // err returns the error of the call, for the log.
 func (h *handover) err() error {
-	err := errors.Join(h.errs[:]...)
 	left := h.left.all()
 	if len(left) == 0 {
-		return err
+		return errors.Join(h.errs[:]...)
 	}
-	reason := fmt.Errorf("%d users are left: %w", len(left), err)
-	return &module.LeftError{Users: left, Reasons: []error{module.Unavailable(reason)}}
+	var reasons []error
+	for _, err := range h.errs {
+		if call := (*module.LeftError)(nil); errors.As(err, &call) {
+			reasons = append(reasons, call.Reasons...)
+		} else if err != nil {
+			reasons = append(reasons, module.Unavailable(err))
+		}
+	}
+	return &module.LeftError{Users: left, Reasons: reasons}
 }
 
 // leftOf returns for which of the users of a call it has to be repeated.

@@ -425,7 +425,7 @@ func TestTheErrorSaysHowManyAreLeftAndWhy(t *testing.T) {
 	s.fails = func(string, mxid.UserID) failure { return away }
 	_, err := New(s, s).HandOver(t.Context(), event(), "", nil)
 	left, all := module.Left(err)
-	if text := fault.Details(err); !strings.Contains(text, "4 users are left") || !strings.HasSuffix(text, "EOF") || len(left) != 4 || all {
+	if text := fault.Details(err); !strings.Contains(text, "users left: 4: ") || !strings.HasSuffix(text, "EOF") || len(left) != 4 || all {
 		t.Errorf("got %s, left are %v", text, left)
 	}
 }
