@@ -48,7 +48,7 @@ func newOutboxes(t *testing.T, n int) *outboxes {
 			Event: func(_ context.Context, id int64) (module.NewEvent, bool, error) {
 				return module.NewEvent{Event: module.Event{JSON: string(rune('0' + id))}}, id != 9, nil // 9 is redacted
 			},
-			Shown: func(int64, []mxid.UserID) {},
+			Shown: func(int64, []mxid.UserID) error { return nil },
 		})
 	}
 	all.must(all.hosts[0].DB.Exec(OutboxSchema))
@@ -78,7 +78,7 @@ func (o *outboxes) want(after time.Duration, want ...string) {
 	o.now, o.got = o.now.Add(after), nil
 	var running sync.WaitGroup
 	for _, host := range o.hosts {
-		running.Go(func() { _ = host.HandOverDue(o.Context()) })
+		host.scan(o.Context(), &running, make(chan error, 1))
 	}
 	running.Wait()
 	if slices.Sort(o.got); !slices.Equal(o.got, want) {
@@ -137,7 +137,9 @@ func TestTheEventsOfARoomAreHandedOverInOrder(t *testing.T) {
 		o.add(0, 8-id, "!a:x")
 	}
 	o.now, o.got = o.now.Add(2*lease), nil
-	o.must(nil, o.hosts[0].HandOverDue(t.Context()))
+	var running sync.WaitGroup
+	o.hosts[0].scan(t.Context(), &running, nil)
+	running.Wait()
 	if !slices.IsSorted(o.got) || len(o.got) != 8 {
 		t.Errorf("handed over are %v", o.got)
 	}
