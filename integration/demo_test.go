@@ -51,12 +51,26 @@ func removeDemoProgram() {
 	}
 }
 
+var dataFiles sync.Map
+
+// dataFile returns the file that the demo hosts of a test share.
+func dataFile(t *testing.T) string {
+	file, found := dataFiles.Load(t)
+	if !found {
+		file, _ = dataFiles.LoadOrStore(t, filepath.Join(t.TempDir(), "demo.db"))
+	}
+	return file.(string)
+}
+
 // startDemo starts a demo host without rate limits. It stops when the test ends.
 func startDemo(t *testing.T, flags ...string) *demo {
 	t.Helper()
 	program, err := demoProgram()
 	if err != nil {
 		t.Fatal(err)
+	}
+	if !slices.Contains(flags, "-data") {
+		flags = append(flags, "-data", dataFile(t))
 	}
 	var log bytes.Buffer
 	command := exec.Command(program, append([]string{"-listen", "127.0.0.1:0", "-user-rate", "0", "-password-rate", "0"}, flags...)...)

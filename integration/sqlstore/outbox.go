@@ -58,8 +58,7 @@ const (
 	// lease is how long other hosts leave a row to the host that holds it. The host uses half of it.
 	lease = time.Minute
 
-	maxWait = time.Minute            // for the next try
-	inTurn  = 200 * time.Millisecond // for which an event waits for the event before
+	inTurn = 200 * time.Millisecond // that an event waits for the event before it
 
 	dueRooms = 256 // whose due rows a host hands over at a time
 	dueRows  = 100 // of a room that a host takes at a time
@@ -82,27 +81,32 @@ func (o *Outbox) HandOver(ctx context.Context, r Row) error {
 func (o *Outbox) handOver(stop context.Context, r Row) error {
 	ctx, cancel := context.WithDeadline(stop, r.taken.Add(lease/2))
 	defer cancel()
+	rest, isLeft, err := o.try(ctx, r)
+	if !isLeft {
+		return errors.Join(err, o.write(ctx, `DELETE FROM push_outbox WHERE id = $1`, r.ID))
+	}
+	until := o.Now() // another host takes it at once
+	if stop.Err() == nil {
+		until = until.Add(min(time.Second<<min(r.Tries, 6), time.Minute))
+	}
+	return errors.Join(err, o.write(ctx, `UPDATE push_outbox SET rest = $2, tries = $3, until = $4 WHERE id = $1`,
+		r.ID, rest, r.Tries+1, until.UnixMilli()))
+}
+
+// try hands the event of a row over, and returns what is left.
+func (o *Outbox) try(ctx context.Context, r Row) (rest module.Rest, isLeft bool, err error) {
 	e, found, err := o.Event(ctx, r.ID)
-	if err == nil && !found {
-		return o.write(ctx, `DELETE FROM push_outbox WHERE id = $1`, r.ID)
+	if err != nil || !found {
+		return r.Rest, err != nil, err
 	}
-	rest, wait := r.Rest, min(time.Second<<min(r.Tries, 6), maxWait)
-	if err == nil {
-		var notShown error
-		rest, err = o.Events.HandOver(ctx, e, r.Rest, func(users []mxid.UserID) {
-			notShown = errors.Join(notShown, o.Shown(r.ID, users))
-		})
-		if notShown != nil { // the next try shows it
-			rest, err = r.Rest, errors.Join(notShown, err)
-		} else if rest == "" {
-			return errors.Join(err, o.write(ctx, `DELETE FROM push_outbox WHERE id = $1`, r.ID))
-		}
+	var notShown error
+	rest, err = o.Events.HandOver(ctx, e, r.Rest, func(users []mxid.UserID) {
+		notShown = errors.Join(notShown, o.Shown(r.ID, users))
+	})
+	if notShown != nil { // the next try shows it
+		return r.Rest, true, errors.Join(notShown, err)
 	}
-	if stop.Err() != nil {
-		wait = 0
-	}
-	until := o.Now().Add(wait).UnixMilli()
-	return errors.Join(err, o.write(ctx, `UPDATE push_outbox SET rest = $2, tries = $3, until = $4 WHERE id = $1`, r.ID, rest, r.Tries+1, until))
+	return rest, rest != "", err
 }
 
 // write runs a statement until it succeeds or ctx ends, and at least once: an event whose row stays as it is will be
