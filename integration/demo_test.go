@@ -19,6 +19,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pushfx/pushfx/integration/homeserver/data"
 	"github.com/pushfx/pushfx/module/pushrule"
 	"github.com/pushfx/pushfx/module/redistest"
 )
@@ -60,6 +61,17 @@ func dataFile(t *testing.T) string {
 		file, _ = dataFiles.LoadOrStore(t, filepath.Join(t.TempDir(), "demo.db"))
 	}
 	return file.(string)
+}
+
+// openData opens the file that the demo hosts of a test share.
+func openData(t *testing.T) *data.DB {
+	t.Helper()
+	db, err := data.Open(t.Context(), dataFile(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { db.Close() })
+	return db
 }
 
 // startDemo starts a demo host without rate limits. It stops when the test ends.
