@@ -94,7 +94,7 @@ func (a *demoMasters) newUser(d *demo, isThere bool) (user string) {
 	return user
 }
 
-// sendMany sends events in some rooms to all hosts in turn, by four users at once.
+// sendMany sends events in some rooms to all hosts in turn, 40 in a second.
 func (a *demoMasters) sendMany(hosts []*demo, events int, members ...string) {
 	const senders = 4
 	list, err := json.Marshal(members)
@@ -104,7 +104,10 @@ func (a *demoMasters) sendMany(hosts []*demo, events int, members ...string) {
 	var all sync.WaitGroup
 	for sender := range senders {
 		all.Go(func() {
+			pace := time.NewTicker(100 * time.Millisecond)
+			defer pace.Stop()
 			for n := sender; n < events; n += senders {
+				<-pace.C
 				a.mu.Lock()
 				a.n++
 				event := fmt.Sprint("$", a.n)
