@@ -1,13 +1,10 @@
 package integration
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
-	"net/http"
 	"net/http/httptest"
-	"strconv"
-	"strings"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -16,38 +13,44 @@ import (
 
 	"github.com/pushfx/pushfx"
 	"github.com/pushfx/pushfx/integration/gateway/receiver"
+	"github.com/pushfx/pushfx/integration/homeserver/data"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pusher"
 	"github.com/pushfx/pushfx/module/redistest"
 )
 
 const (
-	demoOutbox     = "demo:outbox:{!r:localhost}" // the rows of the test's room
-	outboxAge      = 10                           // seconds until another host hands a row over
 	outboxSenders  = 8
 	outboxAnswered = 100 // events that the host answers under load before it is killed
 )
 
 var outboxMembers = []mxid.UserID{"@alice:localhost", "@bob:localhost", "@carol:localhost", "@dave:localhost"}
 
-// death is the step of an event at which a demo host is killed. The first script with the event stores it with its row
-// in the outbox, and the others add to the logs of the four members.
+// death is the step of an event at which a demo host is killed. The scripts with the event add to the logs of the four
+// members.
 type death struct {
 	step   string
-	stalls func(*redistest.Proxy) *redistest.Fault // the command that the host waits for
-	row    bool                                    // the outbox has the event
-	after  bool                                    // the event is answered before
-	lost   bool                                    // the outbox never had the event, so no host sends it
+	stalls func(p *redistest.Proxy, event string) *redistest.Fault // the command that the host waits for
 }
 
+const countOf = "unread:{@alice:localhost}"
+
 var deaths = []death{
-	{"the row is not written", func(p *redistest.Proxy) *redistest.Fault { return p.HoldRequest(1, "EVAL", "EVALSHA") }, false, false, true},
-	{"the row is written", func(p *redistest.Proxy) *redistest.Fault { return p.StallReply(1, "EVAL", "EVALSHA") }, true, false, false},
-	{"nothing is handed over", func(p *redistest.Proxy) *redistest.Fault { return p.HoldRequest(2, "EVAL", "EVALSHA") }, true, false, false},
-	{"a part is handed over", func(p *redistest.Proxy) *redistest.Fault { return p.HoldRequest(4, "EVAL", "EVALSHA") }, true, false, false},
-	{"all is handed over", func(p *redistest.Proxy) *redistest.Fault { return p.StallReply(5, "EVAL", "EVALSHA") }, true, false, false},
-	{"the row is not deleted", func(p *redistest.Proxy) *redistest.Fault { return p.HoldRequest(1, "HDEL") }, true, true, false},
-	{"the row is deleted", func(p *redistest.Proxy) *redistest.Fault { return p.StallReply(1, "HDEL") }, false, true, false},
+	{"nothing is counted", func(p *redistest.Proxy, _ string) *redistest.Fault {
+		return p.HoldRequest(1, "RPUSH", "RPUSHX").With(countOf)
+	}},
+	{"some are counted", func(p *redistest.Proxy, _ string) *redistest.Fault {
+		return p.StallReply(1, "RPUSH", "RPUSHX").With(countOf)
+	}},
+	{"nothing is handed over", func(p *redistest.Proxy, event string) *redistest.Fault {
+		return p.HoldRequest(1, "EVAL", "EVALSHA").With(event)
+	}},
+	{"a part is handed over", func(p *redistest.Proxy, event string) *redistest.Fault {
+		return p.HoldRequest(3, "EVAL", "EVALSHA").With(event)
+	}},
+	{"all is handed over", func(p *redistest.Proxy, event string) *redistest.Fault {
+		return p.StallReply(4, "EVAL", "EVALSHA").With(event)
+	}},
 }
 
 // arrival says how often an event may arrive at each member: at least so often, and once from each host that has run
@@ -58,6 +61,7 @@ type outboxDeaths struct {
 	t       *testing.T
 	server  *redistest.Server
 	client  *redis.Client
+	db      *data.DB
 	arrived receiver.Recorder
 	hosts   int // that were started
 	want    map[string]arrival
@@ -70,7 +74,7 @@ func TestAKilledDemoHostLosesNoEvent(t *testing.T) {
 	t.Parallel()
 	redistest.Require(t)
 	server := redistest.Single(t)
-	o := &outboxDeaths{t: t, server: server, client: server.Client(t), want: map[string]arrival{}, never: map[string]bool{}}
+	o := &outboxDeaths{t: t, server: server, client: server.Client(t), db: openData(t), want: map[string]arrival{}, never: map[string]bool{}}
 	o.setPushers()
 	o.loadScripts()
 	var other *demo
@@ -80,12 +84,14 @@ func TestAKilledDemoHostLosesNoEvent(t *testing.T) {
 	for n, d := range deaths {
 		o.die(fmt.Sprintf("$death%d", n), d)
 	}
+	o.dieBeforeTheRowIsStored("$locked")
+	o.dieBeforeTheRowGoes("$lockedlater")
 	o.dieUnderLoad()
+	o.lapse()
 	if other == nil {
-		o.wait("the rows are old enough", o.areOld)
 		other = o.start(server.Addr())
 	}
-	o.wait("the outbox is empty", func() bool { return o.client.HLen(t.Context(), demoOutbox).Val() == 0 })
+	o.wait("the outbox is empty", func() bool { return len(o.rows()) == 0 })
 	if err := o.send(other, "$last"); err != nil {
 		t.Fatal(err)
 	}
@@ -124,57 +130,84 @@ func (o *outboxDeaths) start(redisAddress string) *demo {
 }
 
 func (o *outboxDeaths) send(d *demo, event string) error {
-	ctx, cancel := context.WithTimeout(o.t.Context(), never)
-	defer cancel()
 	members, err := json.Marshal(outboxMembers)
 	if err != nil {
 		return err
 	}
-	body := fmt.Sprintf(`{"event_id":%q,"room_id":"!r:localhost","members":%s,"type":"m.room.message","content":{}}`, event, members)
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, d.url+"/_demo/send", strings.NewReader(body))
-	if err != nil {
-		return err
-	}
-	request.Header.Set("Authorization", "Bearer demo-sender")
-	answer, err := http.DefaultClient.Do(request)
-	if err != nil {
-		return err
-	}
-	answer.Body.Close()
-	if answer.StatusCode != http.StatusOK {
-		return fmt.Errorf("answered %d", answer.StatusCode)
-	}
-	return nil
+	return d.sendEvent(fmt.Sprintf(`{"event_id":%q,"room_id":"!r:localhost","members":%s,"type":"m.room.message","content":{}}`, event, members))
 }
 
 func (o *outboxDeaths) die(event string, at death) {
 	o.t.Helper()
 	proxy := redistest.NewProxy(o.t, o.server)
 	host := o.start(proxy.Addr())
-	stalled := at.stalls(proxy).With(event)
-	if at.after {
-		if err := o.send(host, event); err != nil {
-			o.t.Fatal(err)
-		}
-		<-stalled.Struck()
-		host.kill()
-	} else {
-		answered := make(chan error, 1)
-		go func() { answered <- o.send(host, event) }()
-		select {
-		case <-stalled.Struck():
-		case err := <-answered:
-			o.t.Fatalf("%s: the event was answered: %v", at.step, err)
-		}
-		host.kill()
-		if err := <-answered; err == nil {
-			o.t.Errorf("%s: the event was answered", at.step)
-		}
+	stalled, answered := at.stalls(proxy, event), make(chan error, 1)
+	go func() { answered <- o.send(host, event) }()
+	<-stalled.Struck()
+	host.kill()
+	<-answered
+	o.want[event] = arrival{1, o.hosts}
+	if !slices.Contains(o.rows(), event) {
+		o.t.Errorf("%s: there is no row", at.step)
 	}
-	o.want[event], o.never[event] = arrival{1, o.hosts}, at.lost
-	if row := o.client.HExists(o.t.Context(), demoOutbox, event).Val(); row != at.row {
-		o.t.Errorf("%s: the row is there: %v, want %v", at.step, row, at.row)
+}
+
+// lock keeps all hosts from writing to the database.
+func (o *outboxDeaths) lock() (unlock func()) {
+	o.t.Helper()
+	tx, err := o.db.Writer().BeginTx(o.t.Context(), nil)
+	if err != nil {
+		o.t.Fatal(err)
 	}
+	return func() { tx.Rollback() }
+}
+
+func (o *outboxDeaths) dieBeforeTheRowIsStored(event string) {
+	o.t.Helper()
+	host, unlock, answered := o.start(o.server.Addr()), o.lock(), make(chan error, 1)
+	go func() { answered <- o.send(host, event) }()
+	host.kill()
+	if err := <-answered; err == nil {
+		o.t.Errorf("%s was answered", event)
+	}
+	unlock()
+	o.want[event], o.never[event] = arrival{0, o.hosts}, true
+}
+
+func (o *outboxDeaths) dieBeforeTheRowGoes(event string) {
+	o.t.Helper()
+	proxy := redistest.NewProxy(o.t, o.server)
+	host := o.start(proxy.Addr())
+	stalled := proxy.StallReply(4, "EVAL", "EVALSHA").With(event)
+	go func() { _ = o.send(host, event) }()
+	<-stalled.Struck()
+	unlock := o.lock()
+	stalled.Release()
+	o.wait(event+" has arrived", func() bool { return len(o.counts()[event]) == len(outboxMembers) })
+	host.kill()
+	unlock()
+	o.want[event] = arrival{1, o.hosts}
+	if !slices.Contains(o.rows(), event) {
+		o.t.Errorf("%s: there is no row", event)
+	}
+}
+
+// lapse ends the leases of the killed hosts.
+func (o *outboxDeaths) lapse() {
+	o.t.Helper()
+	if err := o.db.Exec(o.t.Context(), `UPDATE push_outbox SET until = 0`); err != nil {
+		o.t.Fatal(err)
+	}
+}
+
+// rows returns the events in the outbox.
+func (o *outboxDeaths) rows() []string {
+	o.t.Helper()
+	events, err := data.All(o.t.Context(), o.db, data.Value[string], `SELECT event_id FROM push_outbox JOIN events ON id = position`)
+	if err != nil {
+		o.t.Fatal(err)
+	}
+	return events
 }
 
 func (o *outboxDeaths) dieUnderLoad() {
@@ -204,28 +237,9 @@ func (o *outboxDeaths) dieUnderLoad() {
 	<-enough
 	host.kill()
 	senders.Wait()
-	rows, err := o.client.HKeys(o.t.Context(), demoOutbox).Result()
-	if err != nil {
-		o.t.Fatal(err)
-	}
-	for _, event := range rows {
+	for _, event := range o.rows() {
 		o.want[event] = arrival{1, o.hosts} // the event is committed
 	}
-}
-
-func (o *outboxDeaths) areOld() bool {
-	rows, err := o.client.HVals(o.t.Context(), demoOutbox).Result()
-	now, errTime := o.client.Time(o.t.Context()).Result()
-	if err != nil || errTime != nil {
-		return false
-	}
-	for _, row := range rows {
-		text, _, _ := strings.Cut(row, " ")
-		if written, err := strconv.ParseInt(text, 10, 64); err != nil || now.Unix()-written < outboxAge {
-			return false
-		}
-	}
-	return true
 }
 
 func (o *outboxDeaths) wait(what string, isSo func() bool) {
@@ -249,15 +263,11 @@ func (o *outboxDeaths) counts() map[string]map[string]int {
 	return counts
 }
 
-// judge checks the counts. Each member gets the last event after all others, so all have arrived. The outbox may hand an
-// event over a second time, long after the first: then the members' logs no longer know it, and it arrives once more.
+// judge checks the counts. Each member gets the last event after all others, so all have arrived.
 func (o *outboxDeaths) judge() {
 	counts, twice := o.counts(), 0
 	for event, want := range o.want {
 		least, most := want.least, o.hosts-want.firstHost+1
-		if most > 1 {
-			most++ // the outbox
-		}
 		if o.never[event] {
 			least, most = 0, 0
 		}

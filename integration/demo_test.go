@@ -19,6 +19,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pushfx/pushfx/integration/homeserver/data"
 	"github.com/pushfx/pushfx/module/pushrule"
 	"github.com/pushfx/pushfx/module/redistest"
 )
@@ -51,12 +52,37 @@ func removeDemoProgram() {
 	}
 }
 
+var dataFiles sync.Map
+
+// dataFile returns the file that the demo hosts of a test share.
+func dataFile(t *testing.T) string {
+	file, found := dataFiles.Load(t)
+	if !found {
+		file, _ = dataFiles.LoadOrStore(t, filepath.Join(t.TempDir(), "demo.db"))
+	}
+	return file.(string)
+}
+
+// openData opens the file that the demo hosts of a test share.
+func openData(t *testing.T) *data.DB {
+	t.Helper()
+	db, err := data.Open(t.Context(), dataFile(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { db.Close() })
+	return db
+}
+
 // startDemo starts a demo host without rate limits. It stops when the test ends.
 func startDemo(t *testing.T, flags ...string) *demo {
 	t.Helper()
 	program, err := demoProgram()
 	if err != nil {
 		t.Fatal(err)
+	}
+	if !slices.Contains(flags, "-data") {
+		flags = append(flags, "-data", dataFile(t))
 	}
 	var log bytes.Buffer
 	command := exec.Command(program, append([]string{"-listen", "127.0.0.1:0", "-user-rate", "0", "-password-rate", "0"}, flags...)...)
@@ -97,6 +123,26 @@ func startDemoPair(t *testing.T, flags ...string) (here, there *demo) {
 	addresses := strings.Join(redistest.Cluster(t, 3, 3).Addrs(), ",")
 	flags = append(flags, "-redis-mode", "cluster", "-redis", addresses)
 	return startDemo(t, flags...), startDemo(t, flags...)
+}
+
+// sendEvent sends an event by the demo's own endpoint.
+func (d *demo) sendEvent(body string) error {
+	ctx, cancel := context.WithTimeout(d.t.Context(), never)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, d.url+"/_demo/send", strings.NewReader(body))
+	if err != nil {
+		return err
+	}
+	request.Header.Set("Authorization", "Bearer demo-sender")
+	answer, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return err
+	}
+	answer.Body.Close()
+	if answer.StatusCode != http.StatusOK {
+		return fmt.Errorf("answered %d", answer.StatusCode)
+	}
+	return nil
 }
 
 func (d *demo) send(token, method, path, body string) (answer map[string]any, err error) {

@@ -67,7 +67,7 @@ func (s *servers) startDemo(ctx context.Context, program string) (*process, erro
 		}
 	}
 	return s.start(exec.Command(program, "-listen", "127.0.0.1:0", "-redis-mode", "standalone", "-redis", s.address,
-		"-log-level", "error", "-user-rate", "0"), " listens on http://")
+		"-data", filepath.Join(s.folder, "demo.db"), "-log-level", "error", "-user-rate", "0"), " listens on http://")
 }
 
 // self returns a command that runs this program with other arguments.

@@ -35,7 +35,7 @@ func TestTheACLOfThePageIsEnoughForTheDemoHost(t *testing.T) {
 	server := redistest.Single(t)
 	admin := server.Client(t)
 	grantLines(t, admin, "### ACL: a single server, or servers behind sentinels",
-		"### ACL: more for `pushfx.Delivery`", "### ACL: more for `pushfx.Unread`", "### ACL: more for the demo host")
+		"### ACL: more for `pushfx.Delivery`", "### ACL: more for `pushfx.Unread`")
 	d := startDemo(t, "-redis-mode", "standalone", "-redis", "redis://pushfx:hush@"+server.Addr())
 	token, other := d.login("alice", "demo", "PHONE").AccessToken, d.login("alice", "demo", "").AccessToken
 	d.useAsNewUser(token)

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"net/http"
 	"strings"
 
@@ -87,9 +86,6 @@ func (a *accountData) put(c echo.Context) error {
 	}
 	ctx := c.Request().Context()
 	err = a.store.SetAccountData(ctx, user, sessions.AccountData{Room: room, Type: kind, Content: content})
-	if errors.Is(err, sessions.ErrTooMuchData) {
-		return &matrixError{status: http.StatusRequestEntityTooLarge, errcode: "M_TOO_LARGE", text: "The user has too much account data."}
-	}
 	if err != nil {
 		return err
 	}

@@ -20,10 +20,7 @@ import (
 	"github.com/pushfx/pushfx/integration/homeserver/sessions"
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/mxid"
-	"github.com/pushfx/pushfx/module/pusher"
-	"github.com/pushfx/pushfx/module/redisclient"
 	"github.com/pushfx/pushfx/module/redistest"
-	"github.com/pushfx/pushfx/module/stored"
 )
 
 func auth(user, password string) string {
@@ -62,26 +59,39 @@ func TestPasswordIsRequired(t *testing.T) {
 	d.login("alice", "demo", "")
 }
 
-// After a deactivation, Redis keeps only the mark that the user is deactivated.
+// After a deactivation, only the mark that the user is deactivated stays.
 func TestDeactivationRemovesTheUsersData(t *testing.T) {
 	t.Parallel()
 	server := redistest.Single(t)
-	d := startDemo(t, "-redis-mode", "standalone", "-redis", server.Addr())
+	d, db := startDemo(t, "-redis-mode", "standalone", "-redis", server.Addr()), openDataOf(t)
 	token := d.login("alice", "demo", "").AccessToken
+	d.expect("PUT", v3+"/user/@alice:localhost/account_data/m.ignored_user_list", token, `{"ignored_users":{"@eve:localhost":{}}}`, 200, "{}")
+	d.expect("POST", v3+"/user/@alice:localhost/filter", token, "{}", 200, "")
+	d.send("demo-bob", "$1", "")
+	d.expect("POST", v3+"/rooms/"+teaRoom+"/receipt/m.read/$1", token, "{}", 200, "{}")
 	d.setPusher(token, "phone")
-	d.expect("PUT", v3+"/user/@alice:localhost/account_data/m.direct", token, "{}", 200, "{}")
-	keys := func() []string {
-		keys, err := server.Client(t).Keys(t.Context(), "*alice*").Result()
+	left := func() (all []string) {
+		t.Helper()
+		all, err := server.Client(t).Keys(t.Context(), "*alice*").Result()
+		for _, table := range []string{"users", "devices", "account_data", "ignored_users", "filters", "members", "changes", "receipts"} {
+			var n int
+			if err == nil {
+				err = db.Writer().QueryRowContext(t.Context(), "SELECT COUNT(*) FROM "+table+" WHERE user_id = '@alice:localhost'").Scan(&n)
+			}
+			if n > 0 {
+				all = append(all, table)
+			}
+		}
 		if err != nil {
 			t.Fatal(err)
 		}
-		return keys
+		return all
 	}
-	if before := keys(); len(before) < 3 {
+	if before := left(); len(before) < 10 {
 		t.Errorf("before: %q", before)
 	}
 	d.expect("POST", v3+"/account/deactivate", token, `{"auth":`+auth("alice", "demo")+`}`, 200, "")
-	if after := keys(); len(after) != 1 || after[0] != "demo:account:{@alice:localhost}" {
+	if after := left(); !slices.Equal(after, []string{"users", "members"}) { // as a user who has left
 		t.Errorf("after: %q", after)
 	}
 	for _, token := range []string{token, "demo-alice"} {
@@ -96,84 +106,31 @@ func TestAFailedDeactivationIsRepeated(t *testing.T) {
 	t.Parallel()
 	redistest.Require(t)
 	server := redistest.Single(t)
-	client := server.Client(t)
 	proxy := redistest.NewProxy(t, server)
 	d := startDemo(t, "-redis-mode", "standalone", "-redis", proxy.Addr())
-	tokens := map[string]string{}
-	for _, user := range []string{"alice", "carol"} {
-		tokens[user] = d.login(user, "demo", "").AccessToken
-		d.setPusher(tokens[user], "phone of "+user)
-	}
+	token := d.login("alice", "demo", "").AccessToken
+	d.setPusher(token, "phone")
 	for n := range 50 {
 		proxy.CutRequest(n+1, "EVALSHA", "EVAL").With("pushers:{@alice")
 	}
-	d.expect("POST", v3+"/account/deactivate", tokens["alice"], `{"auth":`+auth("alice", "demo")+`}`, 200, "")
-	// Carol's deactivation failed after its first step.
-	if err := client.HSet(t.Context(), "demo:forget:{3}", "@carol:localhost", "").Err(); err != nil {
-		t.Fatal(err)
-	}
-	listed := func() (users []string) {
-		for n := range 8 {
-			users = append(users, client.HKeys(t.Context(), fmt.Sprintf("demo:forget:{%d}", n)).Val()...)
-		}
-		slices.Sort(users)
-		return users
-	}
-	if users := listed(); !slices.Equal(users, []string{"@alice:localhost", "@carol:localhost"}) {
-		t.Errorf("listed %q", users)
-	}
-	left := func(user string) []string {
-		keys, err := client.Keys(t.Context(), "*@"+user+":*").Result()
+	d.expect("POST", v3+"/account/deactivate", token, `{"auth":`+auth("alice", "demo")+`}`, 200, "")
+	left := func() []string {
+		keys, err := server.Client(t).Keys(t.Context(), "*@alice:*").Result()
 		if err != nil {
 			t.Fatal(err)
 		}
 		return keys
 	}
-	if alice := left("alice"); len(alice) < 2 {
-		t.Errorf("before: %q", alice)
+	if keys := left(); len(keys) == 0 {
+		t.Error("nothing is left to forget")
 	}
 	startDemo(t, "-redis-mode", "standalone", "-redis", server.Addr())
-	poll(t, "the users are forgotten", func() bool { return slices.Equal(listed(), []string{"@carol:localhost"}) })
-	for user, least := range map[string]int{"alice": 1, "carol": 3} {
-		if keys := left(user); least == 1 && len(keys) != 1 || len(keys) < least {
-			t.Errorf("after: %q", keys)
-		}
-	}
-	d.expect("GET", whoamiPath, tokens["carol"], "", 200, "")
-}
-
-// A user is listed only if a removal fails: a deactivation does not need the list.
-func TestADeactivationNeedsNoList(t *testing.T) {
-	t.Parallel()
-	server := redistest.Single(t)
-	d := startDemo(t, "-redis-mode", "standalone", "-redis", server.Addr())
-	for n := range 8 {
-		if err := server.Client(t).Set(t.Context(), fmt.Sprintf("demo:forget:{%d}", n), "no hash", 0).Err(); err != nil {
-			t.Fatal(err)
-		}
-	}
-	token := d.login("alice", "demo", "").AccessToken
-	d.expect("POST", v3+"/account/deactivate", token, `{"auth":`+auth("alice", "demo")+`}`, 200, "")
-}
-
-// A user whose pushkey is on a lost master is listed where a master replies, whichever list that is.
-func TestALostMasterRefusesNoDeactivationOfOthers(t *testing.T) {
-	t.Parallel()
-	d, last, next := startOnThreeMasters(t)
-	users := map[string]string{} // the token of each
-	for n := 0; len(users) < 6; n++ {
-		key := pusher.Key{AppID: "app", Pushkey: fmt.Sprint("pushkey", n)}
-		if redisclient.SlotOf(stored.Keys{}.Pushkey(key.Digest()))*3/16384 != 2 {
-			continue // not on the last master
-		}
-		name := strings.TrimSuffix(next("@user%d:localhost", false)[1:], ":localhost")
-		users[name] = d.login(name, "demo", "").AccessToken
-		d.setPusherHere(users[name], key.Pushkey, "")
-	}
-	last.Stop()
-	for name, token := range users {
-		d.expect("POST", v3+"/account/deactivate", token, `{"auth":`+auth(name, "demo")+`}`, 200, "")
-	}
+	poll(t, "the user is forgotten", func() bool { return len(left()) == 0 })
+	users := sessions.New(sessions.NewStore(openDataOf(t)), "localhost", nil)
+	poll(t, "the user is not listed", func() bool {
+		listed, err := users.ToForget(t.Context())
+		return err == nil && len(listed) == 0
+	})
 }
 
 // A device logs out while it sets a pusher. The pusher does not stay, because the module asks
@@ -211,9 +168,9 @@ func TestAccountsWorkWithoutTheModule(t *testing.T) {
 	t.Parallel()
 	core, logs := observer.New(zap.DebugLevel)
 	log := zap.New(core)
-	users := sessions.New(startStore(t), "localhost", func(mxid.UserID) {})
+	users := sessions.New(sessions.NewStore(openDataOf(t)), "localhost", func(mxid.UserID) {})
 	limits := newLimits(0, 0)
-	groups := []handlers.RouteGroup{newAccount(config{}, users, limits, moduleAway{}, newForgetting(users, startRooms(t), moduleAway{}, log), log)}
+	groups := []handlers.RouteGroup{newAccount(config{}, users, limits, moduleAway{}, newForgetting(users, moduleAway{}, log), log)}
 	router := newRouter(groups, newAuth(users, limits), newLogin(users, limits, moduleAway{}, log), limits, newDrain(config{}), newGuard(config{}), &pushfx.Push{}, log)
 	request := func(path, token, body string) string {
 		t.Helper()
@@ -240,7 +197,7 @@ func TestAccountsWorkWithoutTheModule(t *testing.T) {
 	for _, entry := range logs.FilterMessage("push: a call failed").All() {
 		failed[entry.ContextMap()["at"]]++
 	}
-	want := map[any]int{"login": 6, "logout": 1, "logout of all devices": 1, "password change": 1, "deactivation": 2}
+	want := map[any]int{"login": 6, "logout": 1, "logout of all devices": 1, "password change": 1, "deactivation": 1}
 	if !maps.Equal(failed, want) {
 		t.Errorf("logged %v, want %v", failed, want)
 	}

@@ -4,23 +4,23 @@ import (
 	"io"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/redis/go-redis/v9"
 	"go.uber.org/fx"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 
 	"github.com/pushfx/pushfx"
+	"github.com/pushfx/pushfx/integration/homeserver/data"
 	"github.com/pushfx/pushfx/integration/homeserver/rooms"
 	"github.com/pushfx/pushfx/integration/homeserver/sessions"
 	"github.com/pushfx/pushfx/module"
 )
 
 // homeserver returns the whole host: its own parts and the module.
-func homeserver(cfg config, log *zap.Logger, stdout io.Writer) fx.Option {
+func homeserver(cfg config, db *data.DB, log *zap.Logger, stdout io.Writer) fx.Option {
 	return fx.Options(
 		fx.NopLogger,
 		fx.StopTimeout(cfg.stopLimit()),
-		fx.Supply(cfg, log, fx.Annotate(stdout, fx.As(new(io.Writer)))),
+		fx.Supply(cfg, db, log, fx.Annotate(stdout, fx.As(new(io.Writer)))),
 		fx.Provide(
 			newRedis,
 			newServers,
@@ -36,16 +36,12 @@ func homeserver(cfg config, log *zap.Logger, stdout io.Writer) fx.Option {
 			newForgetting,
 			newSending,
 			newGateway,
-			func(rooms *rooms.Store, log *zap.Logger) module.NotifiedEvents { return notifiedEvents{rooms, log} },
+			func(rooms *rooms.Store) module.NotifiedEvents { return notifiedEvents{rooms} },
 			newRoomRoutes,
 			fx.Annotate(newMetrics, fx.As(fx.Self()), fx.As(new(prometheus.Registerer))),
 			func(cfg config) *limits { return newLimits(int(cfg.userRate), int(cfg.passwordRate)) },
-			func(cfg config, client redis.UniversalClient) *sessions.Store {
-				return sessions.NewStore(client, cfg.module.Redis.KeyPrefix, cfg.module.Redis.OperationTimeout)
-			},
-			func(cfg config, client redis.UniversalClient) *rooms.Store {
-				return rooms.New(client, cfg.module.Redis.KeyPrefix, cfg.module.Redis.OperationTimeout)
-			},
+			sessions.NewStore,
+			rooms.New,
 			fx.Annotate(func(cfg config, store *sessions.Store, waker *waker) *sessions.Sessions {
 				return sessions.New(store, cfg.serverName, waker.wake)
 			}, fx.As(fx.Self()), fx.As(new(module.Accounts))),
@@ -55,13 +51,13 @@ func homeserver(cfg config, log *zap.Logger, stdout io.Writer) fx.Option {
 			pushfx.AsRouteGroup(func(r *roomRoutes) *roomRoutes { return r }),
 			pushfx.AsRouteGroup(newReceipts),
 			pushfx.AsRouteGroup(newSyncs),
-			pushfx.AsRouteGroup(func() filters { return filters{} }),
+			pushfx.AsRouteGroup(newFilters),
 		),
 		pushfx.Module,
 		pushfx.Delivery,
 		pushfx.Unread,
 		fx.Replace(cfg.module),
-		fx.Invoke(mountRelations, mountDemo, startOutbox, startForgetting),
+		fx.Invoke(mountRelations, mountDemo, startForgetting),
 	)
 }
 

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"testing"
 
@@ -12,27 +11,26 @@ import (
 func TestAnEncryptedEventSaysWhatItRefersTo(t *testing.T) {
 	t.Parallel()
 	member := module.RelatedEvent{Type: "m.rtc.member", Sender: "@bob:localhost"}
+	store := rooms.New(openDataOf(t))
+	o := &outbox{rooms: store}
+	_, err := store.Add(t.Context(), rooms.Event{
+		Room: teaRoom, ID: "$member", JSON: `{"type":"m.rtc.member","sender":"@bob:localhost","state_key":"","content":{}}`,
+	}, rooms.Change{}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
 	for name, test := range map[string]struct {
-		kind, relation string
-		found          bool
-		err            error
-		want           module.RelatedEvent
+		kind, relation, parent string
+		want                   module.RelatedEvent
 	}{
-		"a call":           {"m.room.encrypted", "m.reference", true, nil, member},
-		"another relation": {"m.room.encrypted", "m.thread", true, nil, module.RelatedEvent{}},
-		"another event":    {"m.room.message", "m.reference", true, nil, module.RelatedEvent{}},
-		"to an old event":  {"m.room.encrypted", "m.reference", false, nil, module.RelatedEvent{}},
-		"storage is away":  {"m.room.encrypted", "m.reference", false, errors.New("away"), module.RelatedEvent{}},
+		"a call":           {"m.room.encrypted", "m.reference", "$member", member},
+		"another relation": {"m.room.encrypted", "m.thread", "$member", module.RelatedEvent{}},
+		"another event":    {"m.room.message", "m.reference", "$member", module.RelatedEvent{}},
+		"to an old event":  {"m.room.encrypted", "m.reference", "$old", module.RelatedEvent{}},
 	} {
-		event := fmt.Sprintf(`{"type":%q,"content":{"m.relates_to":{"rel_type":%q,"event_id":"$member"}}}`, test.kind, test.relation)
-		got := relatedTo(event, func(id string) (rooms.Event, bool, error) {
-			if id != "$member" {
-				t.Errorf("%s: asked for %s", name, id)
-			}
-			return rooms.Event{JSON: `{"type":"m.rtc.member","sender":"@bob:localhost","state_key":"","content":{}}`}, test.found, test.err
-		})
-		if got != test.want {
-			t.Errorf("%s: got %+v", name, got)
+		event := fmt.Sprintf(`{"type":%q,"content":{"m.relates_to":{"rel_type":%q,"event_id":%q}}}`, test.kind, test.relation, test.parent)
+		if got, err := o.relatedTo(t.Context(), rooms.Event{Room: teaRoom, JSON: event}); got != test.want || err != nil {
+			t.Errorf("%s: got %+v, %v", name, got, err)
 		}
 	}
 }

@@ -32,6 +32,7 @@ type config struct {
 	drain        time.Duration    // longest wait at the stop for requests, and then again for notifications
 	trouble      receiver.Trouble // of the host's own push gateway
 	redis        redisurl.Servers
+	data         string       // file of the host's own data; empty: temporary
 	mail         string       // where mail is sent to; empty: not sent
 	inbox        *inbox.Inbox // of mails, only with -mail inbox
 	listener     net.Listener // on listen, nil to open it at the start
@@ -66,6 +67,9 @@ func newFlags(values *flagValues) *flag.FlagSet {
 		"largest number of open `CONNECTIONS` of all clients; further clients wait;\n0 means unlimited")
 	values.redisFlags.Add(flags, redisurl.Embedded,
 		"embedded (in this process; its data ends with the\nprocess), standalone, sentinel or cluster")
+	flags.StringVar(&values.data, "data", "",
+		"`FILE` of the host's own data: users, rooms, events (SQLite). Hosts on this machine may\n"+
+			"share it. Without this flag, which an embedded Redis allows, the data ends with the\nprocess")
 	flags.StringVar(&values.keyPrefix, "key-prefix", "",
 		"`PREFIX` of every Redis key, without braces")
 	flags.StringVar(&values.durability, "durability", "none",
@@ -154,6 +158,10 @@ func (v flagValues) read() (c config, err error) {
 	c = v.config
 	if c.redis, err = v.redisFlags.Servers(os.Getenv); err != nil {
 		return config{}, err
+	}
+	if c.data == "" && redisurl.Mode(v.redisFlags.Mode) != redisurl.Embedded {
+		return config{}, errors.New("-redis-mode " + v.redisFlags.Mode +
+			" needs -data FILE: Redis has only what the module stores, not the host's users, rooms and events")
 	}
 	if c.module, err = v.moduleConfig(); err != nil {
 		return config{}, err

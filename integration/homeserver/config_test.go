@@ -46,6 +46,7 @@ func TestWrongFlags(t *testing.T) {
 		{"prefix with braces", []string{"-key-prefix", "{a}"}, "-key-prefix"},
 		{"unknown durability", []string{"-durability", "always"}, "-durability"},
 		{"durability of the embedded Redis", []string{"-durability", "replicas:1"}, "-durability needs"},
+		{"no file beside a Redis", []string{"-redis-mode", "standalone", "-redis", "a:1"}, "-redis-mode standalone needs -data FILE: Redis has only what the module stores"},
 		{"unknown feature", []string{"-features", "pols"}, `unknown feature "pols", want some of ` + pushrule.FeatureNames()},
 		{"invalid gateway status", []string{"-gateway-status", "42"}, "-gateway-status"},
 		{"negative drain", []string{"-drain", "-1s"}, "-drain is -1s, want 0s to 1m0s"},
@@ -72,7 +73,7 @@ func TestWrongFlags(t *testing.T) {
 func TestModuleFlags(t *testing.T) {
 	t.Parallel()
 	cfg, err := parseFlags([]string{
-		"-redis-mode", "cluster", "-redis", "a:1", "-key-prefix", "hs1:", "-durability", "replicas:2,aof",
+		"-redis-mode", "cluster", "-redis", "a:1", "-data", "x", "-key-prefix", "hs1:", "-durability", "replicas:2,aof",
 		"-gateways", "10.1.0.0/16, fd00::/8", "-drain", "3s",
 	})
 	if err != nil {

@@ -172,7 +172,7 @@ func TestTheDockerfilesStart(t *testing.T) {
 			if err != nil || !strings.HasPrefix(cfg.listen, name+":") || !strings.HasPrefix(cfg.operators, name+":") {
 				t.Fatalf("%q: %v; the service must listen on its own name", arguments, err)
 			}
-			here := []string{"-listen=127.0.0.1:0", "-operators=127.0.0.1:0", "-redis=" + redistest.Single(t).Addr()}
+			here := []string{"-listen=127.0.0.1:0", "-operators=127.0.0.1:0", "-redis=" + redistest.Single(t).Addr(), "-data=" + dataFile(t)}
 			expectStart(t, program, slices.Concat(arguments, here)...)
 		})
 	}
@@ -217,7 +217,11 @@ func TestComposeFilesFitTogether(t *testing.T) {
 		for _, volume := range s.Volumes {
 			parts := strings.Split(volume, ":")
 			mounts[name+":"+parts[1]] = parts[0]
-			if info, err := os.Stat(filepath.Join(operationsFolder, parts[0])); err != nil || !info.Mode().IsRegular() {
+			if parts[0] == "data" {
+				if !slices.ContainsFunc(s.Command, func(flag string) bool { return strings.HasPrefix(flag, "-data="+parts[1]+"/") }) {
+					t.Errorf("%s does not keep its data at %s", name, parts[1])
+				}
+			} else if info, err := os.Stat(filepath.Join(operationsFolder, parts[0])); err != nil || !info.Mode().IsRegular() {
 				t.Errorf("%s mounts %s: %v", name, parts[0], err)
 			}
 		}
@@ -304,13 +308,13 @@ func TestTheHostHasTheMetricsOfDashboardAndAlerts(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer memory.Close()
-	cfg, err := parseFlags([]string{"-redis-mode=standalone", "-redis=" + memory.Addr()})
+	cfg, err := parseFlags([]string{"-redis-mode=standalone", "-redis=" + memory.Addr(), "-data=" + dataFile(t)})
 	if err != nil {
 		t.Fatal(err)
 	}
 	cfg.module.DeliveryMetrics.NamedGateways = []string{"https://push.example.org"} // without these, one panel is empty
 	var metrics *prometheus.Registry
-	if err := fx.New(homeserver(cfg, zap.NewNop(), new(buffer)), fx.Populate(&metrics)).Err(); err != nil {
+	if err := fx.New(homeserver(cfg, openDataOf(t), zap.NewNop(), new(buffer)), fx.Populate(&metrics)).Err(); err != nil {
 		t.Fatal(err)
 	}
 	part := regexp.MustCompile(`_(bucket|count|sum)$`)

@@ -13,6 +13,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/pushfx/pushfx/handlers"
+	"github.com/pushfx/pushfx/integration/homeserver/rooms"
 	"github.com/pushfx/pushfx/integration/homeserver/sessions"
 	"github.com/pushfx/pushfx/module/fault"
 )
@@ -79,6 +80,10 @@ func refusalOf(err error) (refused *matrixError, found bool) {
 		return matrixErrorOfHTTP(http), true
 	case errors.Is(err, sessions.ErrWrongPassword):
 		return &matrixError{status: 403, errcode: "M_FORBIDDEN", text: "Invalid username or password."}, true
+	case errors.Is(err, sessions.ErrTooMuchData):
+		return &matrixError{status: 413, errcode: "M_TOO_LARGE", text: "The user has too much account data."}, true
+	case errors.Is(err, rooms.ErrTooManyMembers):
+		return &matrixError{status: 400, errcode: "M_INVALID_PARAM", text: "The room has too many members."}, true
 	case errors.Is(err, sessions.ErrDeactivated):
 		return &matrixError{status: 403, errcode: "M_USER_DEACTIVATED", text: "This account has been deactivated."}, true
 	}

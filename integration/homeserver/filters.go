@@ -1,7 +1,7 @@
 package main
 
 import (
-	"encoding/base64"
+	"context"
 	"net/http"
 	"regexp"
 	"slices"
@@ -10,9 +10,11 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/pushfx/pushfx/handlers"
+	"github.com/pushfx/pushfx/integration/homeserver/sessions"
+	"github.com/pushfx/pushfx/module/mxid"
 )
 
-// maxFilterBytes limits a filter, whose id must fit in the address of a sync.
+// maxFilterBytes limits a filter.
 const maxFilterBytes = 16 << 10
 
 // filter has the members of a filter that this host obeys (Matrix specification, "Filtering").
@@ -50,17 +52,20 @@ func matchesType(pattern, eventType string) bool {
 	return regexp.MustCompile(expression).MatchString(eventType)
 }
 
-// filters serves filters without storing them: the id of a filter is its encoded text.
-type filters struct{}
+// filters serves filters.
+type filters struct{ store *sessions.Store }
+
+func newFilters(store *sessions.Store) *filters { return &filters{store} }
 
 // Register implements [handlers.RouteGroup].
-func (f filters) Register(g *echo.Group, _ handlers.Dialect, auth ...echo.MiddlewareFunc) {
+func (f *filters) Register(g *echo.Group, _ handlers.Dialect, auth ...echo.MiddlewareFunc) {
 	g.POST("/user/:userId/filter", f.post, auth...)
 	g.GET("/user/:userId/filter/:filterId", f.get, auth...)
 }
 
-func (filters) post(c echo.Context) error {
-	if _, err := owner(c); err != nil {
+func (f *filters) post(c echo.Context) error {
+	user, err := owner(c)
+	if err != nil {
 		return err
 	}
 	body, err := readObject(c, new(filter))
@@ -70,30 +75,42 @@ func (filters) post(c echo.Context) error {
 	if len(body) > maxFilterBytes {
 		return errTooLarge
 	}
-	return c.JSON(http.StatusOK, map[string]string{"filter_id": base64.RawURLEncoding.EncodeToString(body)})
-}
-
-func (filters) get(c echo.Context) error {
-	if _, err := owner(c); err != nil {
+	id, err := f.store.AddFilter(c.Request().Context(), user, string(body))
+	if err != nil {
 		return err
 	}
-	text, err := base64.RawURLEncoding.DecodeString(c.Param("filterId"))
-	if err != nil || parseObject(text, new(filter)) != nil {
+	return c.JSON(http.StatusOK, map[string]string{"filter_id": id})
+}
+
+func (f *filters) get(c echo.Context) error {
+	user, err := owner(c)
+	if err != nil {
+		return err
+	}
+	text, found, err := f.store.Filter(c.Request().Context(), user, c.Param("filterId"))
+	if err != nil {
+		return err
+	}
+	if !found {
 		return notFound("Filter not found.")
 	}
-	return c.JSONBlob(http.StatusOK, text)
+	return c.JSONBlob(http.StatusOK, []byte(text))
 }
 
 // readFilter returns the filter of a sync, which the client names by id or gives as JSON. The default allows all types.
-func readFilter(name string) (f filter, err error) {
+func readFilter(ctx context.Context, store *sessions.Store, user mxid.UserID, name string) (f filter, err error) {
 	if name == "" {
 		return filter{}, nil
 	}
-	text := []byte(name)
+	text := name
 	if !strings.HasPrefix(name, "{") {
-		if text, err = base64.RawURLEncoding.DecodeString(name); err != nil {
+		var found bool
+		if text, found, err = store.Filter(ctx, user, name); err != nil {
+			return filter{}, err
+		}
+		if !found {
 			return filter{}, badRequest("M_INVALID_PARAM", "There is no such filter.")
 		}
 	}
-	return f, parseObject(text, &f)
+	return f, parseObject([]byte(text), &f)
 }

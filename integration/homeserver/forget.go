@@ -8,7 +8,6 @@ import (
 	"go.uber.org/fx"
 	"go.uber.org/zap"
 
-	"github.com/pushfx/pushfx/integration/homeserver/rooms"
 	"github.com/pushfx/pushfx/integration/homeserver/sessions"
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/fault"
@@ -21,48 +20,36 @@ const forgetEvery = time.Minute
 // other hosts.
 type forgetting struct {
 	sessions *sessions.Sessions
-	rooms    *rooms.Store
 	host     module.HostService
 	log      *zap.Logger
 }
 
-func newForgetting(sessions *sessions.Sessions, rooms *rooms.Store, host module.HostService, log *zap.Logger) *forgetting {
-	return &forgetting{sessions, rooms, host, log}
+func newForgetting(sessions *sessions.Sessions, host module.HostService, log *zap.Logger) *forgetting {
+	return &forgetting{sessions, host, log}
 }
 
-// forget removes what the module and the rooms store for a user.
-func (f *forgetting) forget(ctx context.Context, user mxid.UserID) error {
-	return errors.Join(f.host.ForgetUser(ctx, user), f.rooms.ForgetUser(ctx, user))
-}
-
-// deactivate removes the user's data before it ends the account: if the host dies in between, the client can repeat the
-// request. It removes data again afterwards, because another device may have stored some meanwhile. A removal that fails
-// puts the user on the list of users to forget.
+// deactivate ends the account. The same transaction lists the user, so that a removal that fails is repeated.
 func (f *forgetting) deactivate(ctx context.Context, user mxid.UserID) error {
-	if err := f.forget(ctx, user); err != nil {
-		logFailed(f.log, "deactivation", user, err)
-		if err := f.sessions.ForgetLater(ctx, user); err != nil {
-			return err
-		}
-	}
 	if err := f.sessions.Deactivate(ctx, user); err != nil {
 		return err
 	}
-	if err := f.forget(ctx, user); err != nil {
-		logFailed(f.log, "deactivation", user, errors.Join(err, f.sessions.ForgetLater(ctx, user)))
-	}
+	logFailed(f.log, "deactivation", user, f.forget(ctx, user))
 	return nil
+}
+
+// forget removes what the module stores for a deactivated user.
+func (f *forgetting) forget(ctx context.Context, user mxid.UserID) error {
+	if err := f.host.ForgetUser(ctx, user); err != nil {
+		return err
+	}
+	return f.sessions.Forgotten(ctx, user)
 }
 
 // listed removes the stored data of every listed user.
 func (f *forgetting) listed(ctx context.Context) error {
 	users, err := f.sessions.ToForget(ctx)
 	for _, user := range users {
-		again := f.forget(ctx, user)
-		if again == nil {
-			again = f.sessions.Forgotten(ctx, user)
-		}
-		err = errors.Join(err, again)
+		err = errors.Join(err, f.forget(ctx, user))
 	}
 	return err
 }

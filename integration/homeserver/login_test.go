@@ -168,13 +168,12 @@ func TestLogout(t *testing.T) {
 // login, on any device, removes them.
 func TestLoginRemovesPushersThatALogoutLeft(t *testing.T) {
 	t.Parallel()
-	server := redistest.Single(t)
-	d := startDemo(t, "-redis-mode", "standalone", "-redis", server.Addr())
+	d := startDemo(t, "-redis-mode", "standalone", "-redis", redistest.Single(t).Addr())
 	phone, watch := d.login("alice", "demo", "PHONE").AccessToken, d.login("alice", "demo", "WATCH").AccessToken
 	d.setPusher(phone, "phone")
 	d.setPusher(watch, "watch")
 	d.setPusher("demo-alice", "curl")
-	if err := server.Client(t).HDel(t.Context(), "demo:devices:{@alice:localhost}", "PHONE").Err(); err != nil {
+	if err := openDataOf(t).Exec(t.Context(), `DELETE FROM devices WHERE device_id = 'PHONE'`); err != nil {
 		t.Fatal(err)
 	}
 	d.expect("GET", whoamiPath, phone, "", 401, unknownToken)

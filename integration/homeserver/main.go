@@ -15,6 +15,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"strings"
 	"syscall"
 
@@ -24,6 +25,7 @@ import (
 	"go.uber.org/fx"
 	"go.uber.org/zap"
 
+	"github.com/pushfx/pushfx/integration/homeserver/data"
 	"github.com/pushfx/pushfx/integration/redisurl"
 	"github.com/pushfx/pushfx/module/fault"
 )
@@ -72,6 +74,11 @@ func serve(ctx context.Context, cfg config, stdout, stderr io.Writer) (err error
 		defer memory.Close()
 		cfg.redis = redisurl.EmbeddedAt(memory.Addr())
 	}
+	db, closeData, err := openData(ctx, cfg.data)
+	if err != nil {
+		return err
+	}
+	defer closeData()
 	if cfg.mail != "" {
 		if err := cfg.openMail(ctx); err != nil {
 			return err
@@ -80,7 +87,7 @@ func serve(ctx context.Context, cfg config, stdout, stderr io.Writer) (err error
 	}
 	log := newLogger(stderr, cfg.logLevel)
 	var listening *servers
-	app := fx.New(homeserver(cfg, log, stdout), fx.Populate(&listening))
+	app := fx.New(homeserver(cfg, db, log, stdout), fx.Populate(&listening))
 	if err := start(ctx, app); err != nil {
 		return err
 	}
@@ -110,6 +117,30 @@ func stop(ctx context.Context, app *fx.App) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), app.StopTimeout())
 	defer cancel()
 	return app.Stop(ctx)
+}
+
+// openData opens the file of -data, or a temporary one, which closeData removes.
+func openData(ctx context.Context, file string) (db *data.DB, closeData func(), err error) {
+	folder := ""
+	if file == "" {
+		if folder, err = os.MkdirTemp("", "pushfx-demo-*"); err != nil {
+			return nil, nil, fmt.Errorf("-data: %w", err)
+		}
+		file = filepath.Join(folder, "demo.db")
+	}
+	remove := func() {
+		if folder != "" {
+			os.RemoveAll(folder)
+		}
+	}
+	if db, err = data.Open(ctx, file); err != nil {
+		remove()
+		return nil, nil, fmt.Errorf("-data: %w", err)
+	}
+	return db, func() {
+		db.Close()
+		remove()
+	}, nil
 }
 
 func startEmbedded() (*miniredis.Miniredis, error) {

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"regexp"
 	"runtime"
 	"slices"
@@ -20,6 +21,7 @@ import (
 
 	"github.com/redis/go-redis/v9/logging"
 
+	"github.com/pushfx/pushfx/integration/homeserver/data"
 	"github.com/pushfx/pushfx/module/redistest"
 )
 
@@ -43,10 +45,35 @@ type demo struct {
 	exited chan int
 }
 
+var dataFiles sync.Map
+
+// dataFile returns the file that the homeservers of a test share.
+func dataFile(t *testing.T) string {
+	file, found := dataFiles.Load(t)
+	if !found {
+		file, _ = dataFiles.LoadOrStore(t, filepath.Join(t.TempDir(), "demo.db"))
+	}
+	return file.(string)
+}
+
+// openDataOf opens the file that the homeservers of a test share.
+func openDataOf(t *testing.T) *data.DB {
+	t.Helper()
+	db, err := data.Open(t.Context(), dataFile(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { db.Close() })
+	return db
+}
+
 // startDemo starts a homeserver on a free port and waits for its greeting. It has no rate
 // limits except those of the flags.
 func startDemo(t *testing.T, flags ...string) *demo {
 	t.Helper()
+	if slices.Contains(flags, "-redis-mode") && !slices.Contains(flags, "-data") {
+		flags = append(flags, "-data", dataFile(t))
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	d := &demo{
 		t: t, stdout: new(buffer), stderr: new(buffer), cancel: cancel, exited: make(chan int, 1),
@@ -177,6 +204,9 @@ func runToEnd(t *testing.T, flags ...string) (status int, stdout, stderr string)
 // expectFailure runs a command that must print one error line, and returns the line.
 func expectFailure(t *testing.T, status int, flags ...string) string {
 	t.Helper()
+	if status == exitFailure {
+		flags = append(flags, "-data", filepath.Join(t.TempDir(), "demo.db"))
+	}
 	got, stdout, stderr := runToEnd(t, append([]string{"-log-level", "warn"}, flags...)...)
 	if got != status || stdout != "" || strings.Count(stderr, "\n") != 1 || !strings.HasPrefix(stderr, "homeserver: ") {
 		t.Errorf("%q: got status %d, stdout %q, stderr %q; want status %d and one line on stderr",

@@ -5,10 +5,8 @@ import (
 	"encoding/json"
 	"net/http"
 	"strings"
-	"time"
 
 	"github.com/labstack/echo/v4"
-	"go.uber.org/zap"
 
 	"github.com/pushfx/pushfx/handlers"
 	"github.com/pushfx/pushfx/integration/homeserver/rooms"
@@ -49,7 +47,7 @@ func (r *receipts) post(c echo.Context) error {
 	if _, err := readObject(c, &request); err != nil {
 		return err
 	}
-	room, e, err := r.rooms.eventOf(c)
+	e, err := r.rooms.eventOf(c)
 	if err != nil {
 		return err
 	}
@@ -58,7 +56,7 @@ func (r *receipts) post(c echo.Context) error {
 		if thread, err = threadIn(request.Thread); err != nil {
 			return err
 		}
-		if err := r.checkThread(c.Request().Context(), kind, room, e, thread); err != nil {
+		if err := r.checkThread(c.Request().Context(), kind, e, thread); err != nil {
 			return err
 		}
 	}
@@ -66,10 +64,10 @@ func (r *receipts) post(c echo.Context) error {
 	if kind == fullyRead || thread == e.ID { // the root of a thread is in the main timeline
 		return c.JSON(http.StatusOK, emptyObject)
 	}
-	if err := r.rooms.rooms.SetReceipt(ctx, user, room, e, kind, thread); err != nil {
+	if err := r.rooms.rooms.SetReceipt(ctx, user, e, kind, thread); err != nil {
 		return err
 	}
-	if err := r.outbox.read(ctx, user, room, thread, e.Position); err != nil {
+	if err := r.outbox.read(ctx, user, e.Room, thread, e.Position); err != nil {
 		return err
 	}
 	return c.JSON(http.StatusOK, emptyObject)
@@ -83,14 +81,14 @@ func threadIn(member json.RawMessage) (thread string, err error) {
 	return thread, nil
 }
 
-func (r *receipts) checkThread(ctx context.Context, kind, room string, e rooms.Event, thread string) error {
+func (r *receipts) checkThread(ctx context.Context, kind string, e rooms.Event, thread string) error {
 	if kind == fullyRead || thread != module.MainThread && !strings.HasPrefix(thread, "$") {
 		return badRequest("M_INVALID_PARAM", "Invalid thread_id.")
 	}
 	isIn := thread == e.Thread || thread == e.ID
 	if !isIn && thread != module.MainThread {
 		var err error
-		if isIn, err = r.rooms.rooms.Leads(ctx, room, e, thread); err != nil {
+		if isIn, err = r.rooms.rooms.Leads(ctx, e, thread); err != nil {
 			return err
 		}
 	}
@@ -124,7 +122,7 @@ func (r *receipts) markers(c echo.Context) error {
 		if err != nil {
 			return err
 		}
-		if err := r.rooms.rooms.SetReceipt(ctx, user, room, e, kind, module.AllThreads); err != nil {
+		if err := r.rooms.rooms.SetReceipt(ctx, user, e, kind, module.AllThreads); err != nil {
 			return err
 		}
 		furthest = max(furthest, e.Position)
@@ -140,57 +138,20 @@ func (r *receipts) markers(c echo.Context) error {
 var _ module.NotifiedEvents = notifiedEvents{}
 
 // notifiedEvents gives GET /notifications its events.
-type notifiedEvents struct {
-	rooms *rooms.Store
-	log   *zap.Logger
-}
+type notifiedEvents struct{ rooms *rooms.Store }
 
-// roomsWait is how long GET /notifications waits for the events of rooms.
-const roomsWait = 2 * time.Second
-
-// Events implements [module.NotifiedEvents]. It leaves out the events of rooms that it cannot read, such as rooms on a
-// lost master, and returns an error only if it can read no room.
+// Events implements [module.NotifiedEvents].
 func (n notifiedEvents) Events(ctx context.Context, user mxid.UserID, places []module.RoomPosition) ([]string, error) {
-	byRoom := map[string][]int{} // indexes of places
+	positions := make([]int64, len(places))
 	for i, at := range places {
-		byRoom[at.Room] = append(byRoom[at.Room], i)
+		positions[i] = at.Position
 	}
-	ctx, cancel := context.WithTimeout(ctx, roomsWait)
-	defer cancel()
-	texts, errs := make([]string, len(places)), make(chan error, len(byRoom))
-	for room, at := range byRoom {
-		go func() { errs <- n.readRoom(ctx, user, room, places, at, texts) }()
-	}
-	var failed error
-	unread := 0
-	for range byRoom {
-		if err := <-errs; err != nil {
-			failed, unread = err, unread+1
-		}
-	}
-	if unread == len(byRoom) {
-		return texts, failed
-	}
-	logFailed(n.log, "notifications", user, failed)
-	return texts, nil
-}
-
-// readRoom sets the texts of a user's events in a room, whose places are at the indexes at.
-func (n notifiedEvents) readRoom(
-	ctx context.Context, user mxid.UserID, room string, places []module.RoomPosition, at []int, texts []string,
-) error {
-	members, err := n.rooms.Members(ctx, room)
-	if err != nil || members[user] == "" {
-		return err
-	}
-	for _, i := range at {
-		e, found, err := n.rooms.EventAt(ctx, room, places[i].Position)
-		if err != nil {
-			return err
-		}
-		if found && !e.Redacted {
+	events, err := n.rooms.EventsFor(ctx, user, positions)
+	texts := make([]string, len(places))
+	for i, at := range places {
+		if e := events[at.Position]; e.Room == at.Room {
 			texts[i] = e.JSON
 		}
 	}
-	return nil
+	return texts, err
 }

@@ -21,7 +21,7 @@ func mountRelations(e *echo.Echo, r *roomRoutes, auth echo.MiddlewareFunc) {
 // relations serves the events that relate to an event, the newest first (Matrix specification, "Relationships API").
 // The demo keeps few events, so all fit on one page.
 func (r *roomRoutes) relations(c echo.Context) error {
-	room, e, err := r.eventOf(c)
+	e, err := r.eventOf(c)
 	if err != nil {
 		return err
 	}
@@ -35,19 +35,13 @@ func (r *roomRoutes) relations(c echo.Context) error {
 	if c.QueryParam("recurse") == "true" {
 		depth = rooms.MaxDepth
 	}
-	related, err := r.rooms.Relations(c.Request().Context(), room, e.ID, depth)
+	related, err := r.rooms.Relations(c.Request().Context(), e.Room, e.ID, depth)
 	if err != nil {
 		return err
 	}
 	chunk := []json.RawMessage{}
 	for _, e := range related {
-		var has struct {
-			Type string `json:"type"`
-		}
-		if err := json.Unmarshal([]byte(e.JSON), &has); err != nil {
-			return err
-		}
-		if matches(wanted["relType"], rooms.RelationOf(e.JSON).Type) && matches(wanted["eventType"], has.Type) {
+		if matches(wanted["relType"], rooms.RelationOf(e.JSON).Type) && matches(wanted["eventType"], readEvent(e.JSON).Type) {
 			chunk = append(chunk, json.RawMessage(e.JSON))
 		}
 	}

@@ -38,18 +38,17 @@ func (r *roomRoutes) Register(g *echo.Group, _ handlers.Dialect, auth ...echo.Mi
 	g.PUT("/rooms/:roomId/redact/:eventId/:txnId", r.redact, auth...)
 }
 
-// eventOf returns the room and the event in the path. It returns an error for a user outside the room.
-func (r *roomRoutes) eventOf(c echo.Context) (room string, e rooms.Event, err error) {
-	room, err = pathParam(c, "roomId")
+// eventOf returns the event in the path. It returns an error for a user outside the room.
+func (r *roomRoutes) eventOf(c echo.Context) (e rooms.Event, err error) {
+	room, err := pathParam(c, "roomId")
 	if err != nil {
-		return "", e, err
+		return e, err
 	}
 	id, err := pathParam(c, "eventId")
 	if err != nil {
-		return "", e, err
+		return e, err
 	}
-	e, err = r.memberEvent(c.Request().Context(), callerOf(c).User, room, id)
-	return room, e, err
+	return r.memberEvent(c.Request().Context(), callerOf(c).User, room, id)
 }
 
 func (r *roomRoutes) memberEvent(ctx context.Context, user mxid.UserID, room, id string) (rooms.Event, error) {
@@ -69,7 +68,7 @@ func (r *roomRoutes) memberEvent(ctx context.Context, user mxid.UserID, room, id
 
 // event serves GET /rooms/{roomId}/event/{eventId}, by which clients fetch the event of a push.
 func (r *roomRoutes) event(c echo.Context) error {
-	_, e, err := r.eventOf(c)
+	e, err := r.eventOf(c)
 	if err != nil {
 		return err
 	}
@@ -80,7 +79,7 @@ func (r *roomRoutes) event(c echo.Context) error {
 // "Redactions"). Any member may redact any event, again and again. The redaction notifies
 // nobody.
 func (r *roomRoutes) redact(c echo.Context) error {
-	room, e, err := r.eventOf(c)
+	e, err := r.eventOf(c)
 	if err != nil {
 		return err
 	}
@@ -95,16 +94,16 @@ func (r *roomRoutes) redact(c echo.Context) error {
 		return err
 	}
 	ctx, user := c.Request().Context(), callerOf(c).User
-	sum := sha256.Sum256([]byte(strings.Join([]string{string(user), room, e.ID, transaction}, " ")))
+	sum := sha256.Sum256([]byte(strings.Join([]string{string(user), e.Room, e.ID, transaction}, " ")))
 	id := "$" + base64.RawURLEncoding.EncodeToString(sum[:])
 	text, err := json.Marshal(map[string]any{
-		"event_id": id, "room_id": room, "type": "m.room.redaction", "sender": user, "redacts": e.ID,
+		"event_id": id, "room_id": e.Room, "type": "m.room.redaction", "sender": user, "redacts": e.ID,
 		"origin_server_ts": time.Now().UnixMilli(), "content": map[string]string{"redacts": e.ID, "reason": request.Reason},
 	})
 	if err != nil {
 		return err
 	}
-	if err := r.outbox.redact(ctx, room, e, rooms.Event{ID: id, JSON: string(text)}); err != nil {
+	if err := r.outbox.redact(ctx, e, rooms.Event{Room: e.Room, ID: id, JSON: string(text)}); err != nil {
 		return err
 	}
 	return c.JSON(http.StatusOK, map[string]string{"event_id": id})

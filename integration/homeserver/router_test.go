@@ -7,9 +7,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
-	"time"
 
-	"github.com/alicebob/miniredis/v2"
 	"github.com/labstack/echo/v4"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
@@ -18,7 +16,6 @@ import (
 	"github.com/pushfx/pushfx/handlers"
 	"github.com/pushfx/pushfx/integration/homeserver/rooms"
 	"github.com/pushfx/pushfx/integration/homeserver/sessions"
-	"github.com/pushfx/pushfx/integration/redisurl"
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/mxid"
 )
@@ -46,8 +43,9 @@ func request(t *testing.T, parts failing, path string) (*httptest.ResponseRecord
 	if err != nil {
 		t.Fatal(err)
 	}
-	store := startStore(t)
-	groups := []handlers.RouteGroup{parts, server.AccountData(parts), newAccountData(store, startRooms(t), newWaker())}
+	db := openDataOf(t)
+	store := sessions.NewStore(db)
+	groups := []handlers.RouteGroup{parts, server.AccountData(parts), newAccountData(store, rooms.New(db), newWaker())}
 	router := routerOf(groups, sessions.New(store, "localhost", func(mxid.UserID) {}), zap.New(core))
 	r := httptest.NewRequest(http.MethodGet, path, nil)
 	r.Header.Set("Authorization", "Bearer demo-alice")
@@ -59,22 +57,6 @@ func request(t *testing.T, parts failing, path string) (*httptest.ResponseRecord
 func routerOf(groups []handlers.RouteGroup, users *sessions.Sessions, log *zap.Logger) *echo.Echo {
 	limits := newLimits(0, 0)
 	return newRouter(groups, newAuth(users, limits), newLogin(users, limits, nil, log), limits, newDrain(config{}), newGuard(config{}), &pushfx.Push{}, log)
-}
-
-func startStore(t *testing.T) *sessions.Store {
-	t.Helper()
-	memory := miniredis.RunT(t)
-	client := redisurl.EmbeddedAt(memory.Addr()).Client()
-	t.Cleanup(func() { client.Close() })
-	return sessions.NewStore(client, "", 5*time.Second)
-}
-
-func startRooms(t *testing.T) *rooms.Store {
-	t.Helper()
-	memory := miniredis.RunT(t)
-	client := redisurl.EmbeddedAt(memory.Addr()).Client()
-	t.Cleanup(func() { client.Close() })
-	return rooms.New(client, "", 5*time.Second)
 }
 
 const accountDataPath = "/_matrix/client/v3/user/@alice:localhost/account_data/m.push_rules"

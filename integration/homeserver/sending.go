@@ -3,20 +3,15 @@ package main
 import (
 	"crypto/rand"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/http"
-	"slices"
 	"strings"
 	"time"
 
 	"github.com/labstack/echo/v4"
-	"go.uber.org/zap"
 
 	"github.com/pushfx/pushfx/integration/homeserver/rooms"
 	"github.com/pushfx/pushfx/integration/homeserver/sessions"
-	"github.com/pushfx/pushfx/module"
-	"github.com/pushfx/pushfx/module/fault"
 	"github.com/pushfx/pushfx/module/match"
 	"github.com/pushfx/pushfx/module/mxid"
 )
@@ -26,15 +21,9 @@ const maxMembers = 1000
 
 // sending serves the demo's own endpoints, which Matrix does not have. A room need not be created: each request names
 // the members of the room and the content of an event.
-type sending struct {
-	outbox *outbox
-	rooms  *rooms.Store
-	log    *zap.Logger
-}
+type sending struct{ outbox *outbox }
 
-func newSending(outbox *outbox, rooms *rooms.Store, log *zap.Logger) *sending {
-	return &sending{outbox, rooms, log}
-}
+func newSending(outbox *outbox) *sending { return &sending{outbox} }
 
 type sendRequest struct {
 	EventID  string          `json:"event_id"` // optional
@@ -118,31 +107,22 @@ func (r *sendRequest) event(sender mxid.UserID, now time.Time) (string, error) {
 }
 
 // change returns what the event changes in its room. A membership event has precedence over the members in the request.
-func (r *sendRequest) change() rooms.Change {
+func (r *sendRequest) change(event string) rooms.Change {
 	change := rooms.Change{Members: r.Members, Name: r.RoomName}
+	change.User, change.Is = readEvent(event).membership()
 	var content struct {
-		Membership rooms.Membership `json:"membership"`
-		Name       string           `json:"name"`
+		Name string `json:"name"`
 	}
-	if r.StateKey == nil || json.Unmarshal(r.Content, &content) != nil {
-		return change
-	}
-	switch user := mxid.UserID(*r.StateKey); r.Type {
-	case "m.room.name":
-		if user == "" && len(content.Name) <= rooms.MaxIDBytes {
-			change.Name = content.Name
-		}
-	case "m.room.member":
-		if user.Validate() == nil && slices.Contains([]rooms.Membership{rooms.Joined, rooms.Invited, rooms.Left, "ban"}, content.Membership) {
-			change.User, change.Is = user, content.Membership
-		}
+	if r.Type == "m.room.name" && r.StateKey != nil && *r.StateKey == "" && json.Unmarshal(r.Content, &content) == nil &&
+		len(content.Name) <= rooms.MaxIDBytes {
+		change.Name = content.Name
 	}
 	return change
 }
 
-// send serves POST /_demo/send. It answers 200 when the event is stored. If a part of Redis is away, the users there get
-// the event later, from the outbox: no other user needs to repeat the request. If a client repeats a request with the same
-// event_id, the first event stays. After a 503, the event may have been stored.
+// send serves POST /_demo/send. It answers 200 when the event is stored, and visible to the sender's syncs. If a part of
+// Redis is away, the users there get the event later, from the outbox: no other user needs to repeat the request. If a
+// client repeats a request with the same event_id, the first event stays. After a 503, the event may have been stored.
 func (s *sending) send(c echo.Context) error {
 	var request sendRequest
 	if _, err := readObject(c, &request); err != nil {
@@ -155,31 +135,21 @@ func (s *sending) send(c echo.Context) error {
 		request.EventID = "$" + rand.Text()
 	}
 	ctx := c.Request().Context()
-	sender := sessions.CallerFrom(ctx).User
-	text, err := request.event(sender, time.Now())
+	user := sessions.CallerFrom(ctx).User
+	text, err := request.event(user, time.Now())
 	if err != nil {
 		return err
 	}
-	change := request.change()
-	stored := row{RoomName: request.RoomName, Sender: sender, User: change.User, Is: change.Is, Power: request.Power}
-	data, err := json.Marshal(stored)
-	if err != nil {
-		return err
+	e := rooms.Event{Room: request.RoomID, ID: request.EventID, JSON: text}
+	if request.Power != nil {
+		power, err := json.Marshal(request.Power)
+		if err != nil {
+			return err
+		}
+		e.Power = string(power)
 	}
-	e, members, err := s.rooms.Add(ctx, request.RoomID, rooms.Event{ID: request.EventID, JSON: text}, change, string(data))
-	if errors.Is(err, rooms.ErrTooManyMembers) {
-		return badRequest("M_INVALID_PARAM", "The room has too many members.")
-	}
-	if err != nil {
+	if e, err = s.outbox.add(ctx, e, request.change(text), user); err != nil {
 		return err
-	}
-	at := rooms.Row{Room: request.RoomID, ID: e.ID, Position: e.Position, Text: string(data)}
-	if e.Redacted {
-		_ = s.outbox.handedOver(at, nil)
-	} else if err := s.outbox.send(ctx, stored.handover(at, e, members)); module.IsPermanent(err) {
-		return err
-	} else if err != nil {
-		s.log.Warn("an event waits in the outbox", zap.String("event_id", e.ID), zap.String("error", fault.Details(err)))
 	}
 	return c.JSON(http.StatusOK, map[string]any{"event_id": e.ID, "position": e.Position})
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/pushfx/pushfx/integration/homeserver/rooms"
 	"github.com/pushfx/pushfx/integration/homeserver/sessions"
 	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/mxid"
 )
 
 const maxSyncWait = 30 * time.Second
@@ -50,7 +51,7 @@ func (s *syncs) Register(g *echo.Group, _ handlers.Dialect, auth ...echo.Middlew
 func (s *syncs) get(c echo.Context) error {
 	ctx := c.Request().Context()
 	who := sessions.CallerFrom(ctx)
-	request, err := parseSync(c.QueryParams())
+	request, err := s.parse(ctx, who.User, c.QueryParams())
 	if err != nil {
 		return err
 	}
@@ -74,7 +75,7 @@ type syncRequest struct {
 	filter filter
 }
 
-func parseSync(query url.Values) (r syncRequest, err error) {
+func (s *syncs) parse(ctx context.Context, user mxid.UserID, query url.Values) (r syncRequest, err error) {
 	token := query.Get("since")
 	if r.since, r.stream, err = tokenIn(token); err != nil {
 		return r, err
@@ -89,7 +90,7 @@ func parseSync(query url.Values) (r syncRequest, err error) {
 	if full || token == "" {
 		r.wait = 0
 	}
-	r.filter, err = readFilter(query.Get("filter"))
+	r.filter, err = readFilter(ctx, s.sessions.Store, user, query.Get("filter"))
 	return r, err
 }
 

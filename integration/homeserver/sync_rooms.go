@@ -74,7 +74,7 @@ func (s *syncs) readRooms(ctx context.Context, user mxid.UserID, r syncRequest) 
 	}
 	var stays []string
 	for room, news := range changes.Rooms {
-		members, name, err := s.rooms.State(ctx, room)
+		members, err := s.rooms.Members(ctx, room)
 		if err != nil {
 			return newRoomsBatch(), r.stream, err
 		}
@@ -92,6 +92,10 @@ func (s *syncs) readRooms(ctx context.Context, user mxid.UserID, r syncRequest) 
 		if is == rooms.Joined {
 			batch.Join[room] = one
 			if len(one.Timeline.Events) > 0 {
+				name, err := s.rooms.Name(ctx, room)
+				if err != nil {
+					return newRoomsBatch(), r.stream, err
+				}
 				one.State.Events = stateFor(user, room, members, name)
 			}
 		} else {
@@ -230,7 +234,7 @@ func (s *syncs) addCounts(ctx context.Context, user mxid.UserID, byThread bool, 
 }
 
 func (s *syncs) readRoom(
-	ctx context.Context, user mxid.UserID, room string, members rooms.Members, limit int, newest bool, news []string,
+	ctx context.Context, user mxid.UserID, room string, members rooms.Members, limit int, newest bool, news []int64,
 ) (*roomBatch, error) {
 	one := &roomBatch{
 		Timeline: timeline{Events: []json.RawMessage{}}, State: events[stateEvent]{[]stateEvent{}},

@@ -13,6 +13,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/pushfx/pushfx/handlers"
+	"github.com/pushfx/pushfx/integration/homeserver/rooms"
 	"github.com/pushfx/pushfx/integration/homeserver/sessions"
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/mxid"
@@ -245,9 +246,9 @@ func (noUnread) Retain(context.Context, mxid.UserID, ...string) error { return n
 // The server's read and write timeouts do not end a sync.
 func TestSyncWaitsLongerThanOtherRequestsMay(t *testing.T) {
 	t.Parallel()
-	store, waker := startStore(t), newWaker()
-	users := sessions.New(store, "localhost", waker.wake)
-	syncs := newSyncs(quiet{}, startRooms(t), noUnread{}, users, waker, zap.NewNop())
+	db, waker := openDataOf(t), newWaker()
+	users := sessions.New(sessions.NewStore(db), "localhost", waker.wake)
+	syncs := newSyncs(quiet{}, rooms.New(db), noUnread{}, users, waker, zap.NewNop())
 	server := httptest.NewUnstartedServer(routerOf([]handlers.RouteGroup{syncs}, users, zap.NewNop()))
 	server.Config.ReadTimeout, server.Config.WriteTimeout = littleTime, littleTime
 	server.Start()

@@ -1,9 +1,13 @@
 package sqlstore
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -12,16 +16,18 @@ import (
 )
 
 // OutboxSchema has a row for each event that is not handed over to all of its users yet. The id of a row is the
-// position of its event. Until is a time in milliseconds: until then a host holds the row.
+// position of its event. Until is a time in milliseconds: until then a host holds the row, or it waits for its next try.
 const OutboxSchema = `
 CREATE TABLE IF NOT EXISTS push_outbox (
 	id BIGINT PRIMARY KEY,
 	room_id TEXT NOT NULL,
 	rest TEXT NOT NULL DEFAULT '',
 	tries BIGINT NOT NULL DEFAULT 0,
-	until BIGINT NOT NULL
+	until BIGINT NOT NULL,
+	held BOOLEAN NOT NULL DEFAULT TRUE
 );
-CREATE INDEX IF NOT EXISTS push_outbox_until ON push_outbox (until)`
+CREATE INDEX IF NOT EXISTS push_outbox_until ON push_outbox (until, room_id);
+CREATE INDEX IF NOT EXISTS push_outbox_room ON push_outbox (room_id, until)`
 
 // Outbox hands events over. The hosts of a homeserver share the table. It is safe for concurrent use.
 type Outbox struct {
@@ -32,104 +38,261 @@ type Outbox struct {
 	// Event returns an event with its present members. Found is false if it was redacted.
 	Event func(ctx context.Context, id int64) (e module.NewEvent, found bool, err error)
 
-	// Shown makes an event visible to the syncs of users; see [module.EventService].
-	Shown func(id int64, users []mxid.UserID)
+	// Shown makes an event visible to the syncs of users; see [module.EventService]. After an error, it is called again.
+	Shown func(id int64, users []mxid.UserID) error
+
+	mu    sync.Mutex
+	turns map[string]*turn // the last one of each room with new events
+	due   map[string]bool  // the rooms whose due rows this host hands over
+	ended time.Time        // when the last wait was ended for all rows
 }
 
 // Row is a row that this host holds.
 type Row struct {
 	ID    int64
+	Room  string
 	Rest  module.Rest
 	Tries int
+	taken time.Time
 }
 
-// lease is how long other hosts leave a row to the host that holds it.
-const lease = time.Minute
+const (
+	// lease is how long other hosts leave a row to the host that holds it. The host uses half of it.
+	lease = time.Minute
+
+	inTurn = 200 * time.Millisecond // that an event waits for the event before it
+
+	endEvery = 10 * time.Second // at most, waits are ended
+
+	dueRooms = 256 // whose due rows a host hands over at a time
+	dueRows  = 100 // of a room that a host takes at a time
+)
 
 // Add adds the row of an event in the transaction that stores the event. After the commit, this host calls HandOver.
 func (o *Outbox) Add(ctx context.Context, tx *sql.Tx, id int64, room string) (Row, error) {
 	until := o.Now().Add(lease).UnixMilli()
 	_, err := tx.ExecContext(ctx, `INSERT INTO push_outbox (id, room_id, until) VALUES ($1, $2, $3)`, id, room, until)
-	return Row{ID: id}, err
+	return Row{ID: id, Room: room, taken: time.Now()}, err
 }
 
-// HandOver hands over the event of a row. Call it for the events of a room one after the other, and for rooms side by
-// side. The error is for the log.
+// HandOver hands over a new event: after the event before in its room, and beside other rooms. If ctx ends, another
+// host takes the row at once. The error is for the log.
 func (o *Outbox) HandOver(ctx context.Context, r Row) error {
+	defer o.takeTurn(r.Room)()
+	return o.handOver(ctx, r)
+}
+
+func (o *Outbox) handOver(stop context.Context, r Row) error {
+	ctx, cancel := context.WithDeadline(stop, r.taken.Add(lease/2))
+	defer cancel()
+	rest, isLeft, err := o.try(ctx, r)
+	if !isLeft {
+		return errors.Join(err, o.write(ctx, `DELETE FROM push_outbox WHERE id = $1`, r.ID), o.endWaits(ctx, r))
+	}
+	until := o.Now() // another host takes it at once
+	if stop.Err() == nil {
+		until = until.Add(min(time.Second<<min(r.Tries, 6), time.Minute))
+	}
+	return errors.Join(err, o.write(ctx, `UPDATE push_outbox SET rest = $2, tries = $3, until = $4, held = FALSE WHERE id = $1`,
+		r.ID, rest, r.Tries+1, until.UnixMilli()))
+}
+
+// try hands the event of a row over, and returns what is left.
+func (o *Outbox) try(ctx context.Context, r Row) (rest module.Rest, isLeft bool, err error) {
 	e, found, err := o.Event(ctx, r.ID)
-	if err != nil {
-		return err // another try when the lease has lapsed
+	if err != nil || !found {
+		return r.Rest, err != nil, err
 	}
-	if found {
-		r.Rest, err = o.Events.HandOver(ctx, e, r.Rest, func(users []mxid.UserID) { o.Shown(r.ID, users) })
+	var notShown error
+	rest, err = o.Events.HandOver(ctx, e, r.Rest, func(users []mxid.UserID) {
+		notShown = errors.Join(notShown, o.Shown(r.ID, users))
+	})
+	if notShown != nil { // the next try shows it
+		return r.Rest, true, errors.Join(notShown, err)
 	}
-	ctx = context.WithoutCancel(ctx)
-	if !found || r.Rest == "" {
-		_, failed := o.DB.ExecContext(ctx, `DELETE FROM push_outbox WHERE id = $1`, r.ID)
-		return errors.Join(err, failed)
-	}
-	until := o.Now().Add(min(time.Second<<min(r.Tries, 6), time.Minute)).UnixMilli()
-	_, failed := o.DB.ExecContext(ctx, `UPDATE push_outbox SET rest = $2, tries = $3, until = $4 WHERE id = $1`, r.ID, r.Rest, r.Tries+1, until)
-	return errors.Join(err, failed)
+	return rest, rest != "", err
 }
 
-// take takes a row for this host. Found is false if another host holds it, or it is gone.
-func (o *Outbox) take(ctx context.Context, id int64) (r Row, found bool, err error) {
+// endWaits ends the waits of all rows after the last try of a row: a storage that was away answers again. Then the
+// order of tries is that of the events. In another order, the module may have forgotten an event whose reply was lost.
+func (o *Outbox) endWaits(ctx context.Context, r Row) error {
+	o.mu.Lock()
 	now := o.Now()
-	r.ID = id
-	err = o.DB.QueryRowContext(ctx, `UPDATE push_outbox SET until = $3 WHERE id = $1 AND until < $2 RETURNING rest, tries`,
-		id, now.UnixMilli(), now.Add(lease).UnixMilli()).Scan(&r.Rest, &r.Tries)
-	if errors.Is(err, sql.ErrNoRows) {
-		return r, false, nil
+	isTime := r.Rest != "" && now.Sub(o.ended) >= endEvery
+	if isTime {
+		o.ended = now
 	}
-	return r, err == nil, err
+	o.mu.Unlock()
+	if !isTime {
+		return nil
+	}
+	return o.write(ctx, `UPDATE push_outbox SET until = $1 WHERE NOT held AND until > $1`, now.UnixMilli()-1)
 }
 
-// HandOverDue hands over what nobody holds any more: what is left of events, and the events of hosts that have died.
-// Each host calls it every second, beside the handovers of new events.
-func (o *Outbox) HandOverDue(ctx context.Context) error {
-	rooms, err := o.due(ctx)
-	if err != nil {
-		return err
+// write runs a statement until it succeeds or ctx ends, and at least once: an event whose row stays as it is will be
+// handed over again.
+func (o *Outbox) write(ctx context.Context, statement string, args ...any) error {
+	for {
+		_, err := o.DB.ExecContext(context.WithoutCancel(ctx), statement, args...)
+		if err == nil || ctx.Err() != nil {
+			return err
+		}
+		select {
+		case <-time.After(time.Second):
+		case <-ctx.Done():
+		}
 	}
-	errs := make(chan error, len(rooms))
+}
+
+// turn is when a new event of a room is handed over.
+type turn struct{ began, ended chan struct{} }
+
+// takeTurn waits until the event before in the room has been handed over, but not longer than inTurn: then it waits for
+// users whose storage is away.
+func (o *Outbox) takeTurn(room string) (end func()) {
+	mine := &turn{make(chan struct{}), make(chan struct{})}
+	o.mu.Lock()
+	before := o.turns[room]
+	if o.turns == nil {
+		o.turns = map[string]*turn{}
+	}
+	o.turns[room] = mine
+	o.mu.Unlock()
+	if before != nil {
+		<-before.began
+		select {
+		case <-before.ended:
+		case <-time.After(inTurn):
+		}
+	}
+	close(mine.began)
+	return func() {
+		close(mine.ended)
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		if o.turns[room] == mine {
+			delete(o.turns, room)
+		}
+	}
+}
+
+// Run hands over the rows that are due until ctx ends: what is left of events, and the events of hosts that have died.
+// It looks for them each second, and waits for no room. Failed gets an error for the log, once a second at most.
+func (o *Outbox) Run(ctx context.Context, failed func(error)) {
 	var all sync.WaitGroup
-	for _, ids := range rooms {
+	defer all.Wait()
+	every := time.NewTicker(time.Second)
+	defer every.Stop()
+	errs := make(chan error, 1)
+	for {
+		o.scan(ctx, &all, errs)
+		select {
+		case <-every.C:
+		case <-ctx.Done():
+			return
+		}
+		select {
+		case err := <-errs:
+			failed(err)
+		default:
+		}
+	}
+}
+
+// scan begins to hand over what is due. A full errs gets no more errors.
+func (o *Outbox) scan(ctx context.Context, all *sync.WaitGroup, errs chan<- error) {
+	report := func(err error) {
+		if err == nil || ctx.Err() != nil {
+			return
+		}
+		select {
+		case errs <- err:
+		default:
+		}
+	}
+	rooms, err := o.dueRooms(ctx)
+	report(err)
+	for _, room := range rooms {
 		all.Go(func() {
-			var err error
-			for _, id := range ids {
-				if r, found, failed := o.take(ctx, id); failed != nil {
-					err = failed
-				} else if found {
-					err = errors.Join(err, o.HandOver(ctx, r))
-				}
+			defer o.endDue(room)
+			for more := true; more; {
+				var err error
+				more, err = o.handOverDue(ctx, room)
+				report(err)
 			}
-			errs <- err
 		})
 	}
-	all.Wait()
-	close(errs)
-	for one := range errs {
-		err = errors.Join(err, one)
-	}
-	return err
 }
 
-// due returns the ids of rows that nobody holds, by room and in order.
-func (o *Outbox) due(ctx context.Context) (map[string][]int64, error) {
-	rows, err := o.DB.QueryContext(ctx, `SELECT id, room_id FROM push_outbox WHERE until < $1 ORDER BY id LIMIT 1000`, o.Now().UnixMilli())
+// handOverDue hands over due rows of a room in their order. More tells whether the room may have more of them.
+func (o *Outbox) handOverDue(ctx context.Context, room string) (more bool, err error) {
+	rows, err := o.take(ctx, room)
+	for _, r := range rows {
+		if time.Since(r.taken) < lease/2 { // otherwise it will be due again
+			err = cmp.Or(o.handOver(ctx, r), err)
+		}
+	}
+	return len(rows) == dueRows, err
+}
+
+// dueRooms returns the rooms that have due rows, of the oldest event first, and that this host does not work on. It does so from
+// now on.
+func (o *Outbox) dueRooms(ctx context.Context) (rooms []string, err error) {
+	args, others := []any{o.Now().UnixMilli(), 0}, []string{"''"}
+	o.mu.Lock()
+	for room := range o.due {
+		args = append(args, room)
+		others = append(others, fmt.Sprintf("$%d", len(args)))
+	}
+	args[1] = dueRooms - len(o.due)
+	o.mu.Unlock()
+	rows, err := o.DB.QueryContext(ctx, `SELECT room_id FROM push_outbox WHERE until < $1 AND room_id NOT IN (`+strings.Join(others, ",")+`)
+		GROUP BY room_id ORDER BY MIN(id) LIMIT $2`, args...)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	rooms := map[string][]int64{}
 	for rows.Next() {
-		var id int64
 		var room string
-		if err := rows.Scan(&id, &room); err != nil {
+		if err := rows.Scan(&room); err != nil {
 			return nil, err
 		}
-		rooms[room] = append(rooms[room], id)
+		rooms = append(rooms, room)
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.due == nil {
+		o.due = map[string]bool{}
+	}
+	for _, room := range rooms {
+		o.due[room] = true
 	}
 	return rooms, rows.Err()
+}
+
+func (o *Outbox) endDue(room string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	delete(o.due, room)
+}
+
+// take takes due rows of a room for this host, in the order of events.
+func (o *Outbox) take(ctx context.Context, room string) (taken []Row, err error) {
+	now := o.Now()
+	rows, err := o.DB.QueryContext(ctx, `UPDATE push_outbox SET until = $3, held = TRUE WHERE until < $2 AND id IN
+		(SELECT id FROM push_outbox WHERE room_id = $1 AND until < $2 ORDER BY id LIMIT $4) RETURNING id, rest, tries`,
+		room, now.UnixMilli(), now.Add(lease).UnixMilli(), dueRows)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		r := Row{Room: room, taken: time.Now()}
+		if err := rows.Scan(&r.ID, &r.Rest, &r.Tries); err != nil {
+			return taken, err
+		}
+		taken = append(taken, r)
+	}
+	slices.SortFunc(taken, func(a, b Row) int { return cmp.Compare(a.ID, b.ID) })
+	return taken, rows.Err()
 }

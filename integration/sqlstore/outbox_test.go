@@ -2,10 +2,13 @@ package sqlstore
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"path/filepath"
 	"slices"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/pushfx/pushfx/module"
@@ -17,15 +20,19 @@ type storage struct {
 	mu     sync.Mutex
 	isAway bool
 	got    []string // events and rests
+	hangs  func(ctx context.Context, event string)
 }
 
-func (s *storage) HandOver(_ context.Context, e module.NewEvent, rest module.Rest, shown func([]mxid.UserID)) (module.Rest, error) {
+func (s *storage) HandOver(ctx context.Context, e module.NewEvent, rest module.Rest, shown func([]mxid.UserID)) (module.Rest, error) {
+	if s.hangs != nil {
+		s.hangs(ctx, e.JSON)
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.got = append(s.got, e.JSON+string(rest)); rest == "" {
 		shown([]mxid.UserID{"@a:x"})
 	}
-	if s.isAway {
+	if s.isAway || ctx.Err() != nil {
 		return "+", &module.LeftError{Users: []mxid.UserID{"@a:x"}, Reasons: []error{module.Unavailable(nil)}}
 	}
 	return "", nil
@@ -37,6 +44,7 @@ type outboxes struct {
 	storage
 	hosts []*Outbox
 	now   time.Time
+	fails error // of Shown
 }
 
 func newOutboxes(t *testing.T, n int) *outboxes {
@@ -48,7 +56,7 @@ func newOutboxes(t *testing.T, n int) *outboxes {
 			Event: func(_ context.Context, id int64) (module.NewEvent, bool, error) {
 				return module.NewEvent{Event: module.Event{JSON: string(rune('0' + id))}}, id != 9, nil // 9 is redacted
 			},
-			Shown: func(int64, []mxid.UserID) {},
+			Shown: func(int64, []mxid.UserID) error { return all.fails },
 		})
 	}
 	all.must(all.hosts[0].DB.Exec(OutboxSchema))
@@ -78,7 +86,7 @@ func (o *outboxes) want(after time.Duration, want ...string) {
 	o.now, o.got = o.now.Add(after), nil
 	var running sync.WaitGroup
 	for _, host := range o.hosts {
-		running.Go(func() { _ = host.HandOverDue(o.Context()) })
+		host.scan(o.Context(), &running, make(chan error, 1))
 	}
 	running.Wait()
 	if slices.Sort(o.got); !slices.Equal(o.got, want) {
@@ -130,6 +138,22 @@ func TestWhatIsLeftIsRepeatedAfterGrowingWaits(t *testing.T) {
 	o.wantRows(0)
 }
 
+// When a storage is back, no row waits for its own next try, and the rows of hosts that hold them stay theirs.
+func TestAStorageThatIsBackEndsAllWaits(t *testing.T) {
+	t.Parallel()
+	o := newOutboxes(t, 1)
+	o.isAway = true
+	for id := range int64(4) {
+		_ = o.hosts[0].HandOver(t.Context(), o.add(0, id, "!a:x"))
+	}
+	o.add(0, 5, "!a:x")
+	o.must(o.hosts[0].DB.Exec(`UPDATE push_outbox SET until = until + 50000 WHERE id < 3`))
+	o.isAway = false
+	o.want(1001*time.Millisecond, "3+")
+	o.want(0, "0+", "1+", "2+")
+	o.wantRows(1)
+}
+
 func TestTheEventsOfARoomAreHandedOverInOrder(t *testing.T) {
 	t.Parallel()
 	o := newOutboxes(t, 1)
@@ -137,8 +161,107 @@ func TestTheEventsOfARoomAreHandedOverInOrder(t *testing.T) {
 		o.add(0, 8-id, "!a:x")
 	}
 	o.now, o.got = o.now.Add(2*lease), nil
-	o.must(nil, o.hosts[0].HandOverDue(t.Context()))
+	var running sync.WaitGroup
+	o.hosts[0].scan(t.Context(), &running, nil)
+	running.Wait()
 	if !slices.IsSorted(o.got) || len(o.got) != 8 {
 		t.Errorf("handed over are %v", o.got)
 	}
+}
+
+// A room whose handover hangs delays no other room, neither in one scan nor in the next.
+func TestASlowRoomDelaysNoOther(t *testing.T) {
+	t.Parallel()
+	o := newOutboxes(t, 1)
+	hang, done := make(chan struct{}), make(chan string, 9)
+	o.hangs = func(_ context.Context, event string) {
+		if event == "1" {
+			<-hang
+		}
+		done <- event
+	}
+	var running sync.WaitGroup
+	scan := func(want ...string) {
+		t.Helper()
+		o.hosts[0].scan(t.Context(), &running, nil)
+		for range want {
+			if got := <-done; !slices.Contains(want, got) {
+				t.Errorf("handed over is %s, want %v", got, want)
+			}
+		}
+	}
+	o.add(0, 1, "!slow:x")
+	o.add(0, 2, "!a:x")
+	o.now = o.now.Add(2 * lease)
+	scan("2")
+	o.add(0, 3, "!slow:x")
+	o.add(0, 4, "!b:x")
+	o.now = o.now.Add(2 * lease)
+	scan("4")
+	close(hang)
+	running.Wait()
+	o.wantRows(1) // the room is looked at again when it is not slow
+	scan("1", "3")
+	running.Wait()
+	o.wantRows(0)
+}
+
+// An event that syncs do not show yet is handed over again from its beginning.
+func TestAnEventThatIsNotShownIsHandedOverAgain(t *testing.T) {
+	t.Parallel()
+	o := newOutboxes(t, 1)
+	o.fails = errors.New("the disk is full")
+	if err := o.hosts[0].HandOver(t.Context(), o.add(0, 1, "!a:x")); !errors.Is(err, o.fails) {
+		t.Errorf("got %v", err)
+	}
+	o.want(2*time.Second, "1")
+	o.wantRows(1)
+	o.fails = nil
+	o.want(2*time.Second+time.Millisecond, "1")
+	o.wantRows(0)
+}
+
+// A host that stops gives its rows to the others.
+func TestAStoppingHostGivesItsRowsBack(t *testing.T) {
+	t.Parallel()
+	o := newOutboxes(t, 2)
+	ctx, stop := context.WithCancel(t.Context())
+	o.hangs = func(context.Context, string) { stop() }
+	if err := o.hosts[0].HandOver(ctx, o.add(0, 1, "!a:x")); err == nil {
+		t.Error("nobody is left")
+	}
+	o.hangs = nil
+	o.want(time.Millisecond, "1+")
+	o.wantRows(0)
+}
+
+// The events of a room are handed over one after the other, but none waits for long.
+func TestTurns(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		o, start := new(Outbox), time.Now()
+		took := make(chan string, 4)
+		take := func(room string, lasts time.Duration) {
+			go func() {
+				end := o.takeTurn(room)
+				took <- fmt.Sprint(room, " ", time.Since(start))
+				time.Sleep(lasts)
+				end()
+			}()
+			synctest.Wait()
+		}
+		take("!a", 50*time.Millisecond)
+		take("!a", time.Hour)
+		take("!a", time.Hour)
+		take("!b", 0)
+		for _, want := range []string{"!a 0s", "!b 0s", "!a 50ms", "!a 250ms"} {
+			if got := <-took; got != want {
+				t.Errorf("got %s, want %s", got, want)
+			}
+		}
+		time.Sleep(2 * time.Hour)
+		if len(o.turns) > 0 {
+			t.Errorf("%d rooms are left", len(o.turns))
+		}
+	})
 }

@@ -2,14 +2,10 @@ package rooms
 
 import (
 	"context"
-	"fmt"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
+	"github.com/pushfx/pushfx/integration/homeserver/data"
 	"github.com/pushfx/pushfx/module/mxid"
 )
 
@@ -24,43 +20,28 @@ type Receipt struct {
 	Time   time.Time
 }
 
-// setReceipt stores a receipt, unless the stored receipt is for the same or a later event, or the user has too many
-// receipts.
-var setReceipt = redis.NewScript(`
-local old = redis.call('HGET', KEYS[1], ARGV[1])
-if old and tonumber(string.match(old, '^%d+')) >= tonumber(ARGV[2]) then return 0 end
-if not old and redis.call('HLEN', KEYS[1]) >= tonumber(ARGV[5]) then return 0 end
-redis.call('HSET', KEYS[1], ARGV[1], ARGV[2] .. ' ' .. ARGV[3] .. ' ' .. ARGV[4])
-return 1`)
-
-func (s *Store) receiptsKey(user mxid.UserID) string {
-	return s.prefix + "receipts:{" + string(user) + "}"
-}
-
-// SetReceipt stores a user's receipt for an event.
-func (s *Store) SetReceipt(ctx context.Context, user mxid.UserID, room string, e Event, kind, thread string) error {
-	field := room + " " + kind + " " + thread
-	return s.do(ctx, func(ctx context.Context) error {
-		return setReceipt.Run(ctx, s.client, []string{s.receiptsKey(user)}, field, e.Position, time.Now().UnixMilli(), e.ID, maxReceipts).Err()
-	})
+// SetReceipt stores a user's receipt for an event, unless the stored receipt is for the same or a later event, or the
+// user has too many receipts.
+func (s *Store) SetReceipt(ctx context.Context, user mxid.UserID, e Event, kind, thread string) error {
+	return s.db.Exec(ctx, `INSERT INTO receipts SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7
+		WHERE (SELECT COUNT(*) FROM receipts WHERE user_id = ?1) < ?8 OR
+			EXISTS (SELECT 1 FROM receipts WHERE user_id = ?1 AND room_id = ?2 AND kind = ?3 AND thread = ?4)
+		ON CONFLICT DO UPDATE SET event_id = excluded.event_id, position = excluded.position, ts = excluded.ts
+		WHERE receipts.position < excluded.position`,
+		user, e.Room, kind, thread, e.ID, e.Position, time.Now().UnixMilli(), maxReceipts)
 }
 
 // Receipts returns a user's receipts by room.
 func (s *Store) Receipts(ctx context.Context, user mxid.UserID) (map[string][]Receipt, error) {
-	var fields map[string]string
-	err := s.do(ctx, func(ctx context.Context) (err error) {
-		fields, err = s.client.HGetAll(ctx, s.receiptsKey(user)).Result()
-		return err
-	})
 	all := map[string][]Receipt{}
-	for field, value := range fields {
-		of, to := strings.SplitN(field, " ", 3), strings.SplitN(value, " ", 3)
-		if len(of) != 3 || len(to) != 3 {
-			return nil, fmt.Errorf("host: a stored receipt: %s", field)
-		}
-		millis, _ := strconv.ParseInt(to[1], 10, 64)
-		all[of[0]] = append(all[of[0]], Receipt{of[1], of[2], to[2], time.UnixMilli(millis)})
-	}
+	_, err := data.All(ctx, s.db, func(scan data.Scan) (r Receipt, err error) {
+		var room string
+		var millis int64
+		err = scan(&room, &r.Kind, &r.Thread, &r.Event, &millis)
+		r.Time = time.UnixMilli(millis)
+		all[room] = append(all[room], r)
+		return r, err
+	}, `SELECT room_id, kind, thread, event_id, ts FROM receipts WHERE user_id = ?`, user)
 	return all, err
 }
 

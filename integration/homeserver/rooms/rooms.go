@@ -1,60 +1,55 @@
-// Package rooms stores the demo host's rooms in Redis: the newest events of each room with
-// their positions and threads, the members, and a stream of changes for each user's /sync.
+// Package rooms stores the demo host's rooms: the newest events of each room with their
+// positions and threads, the members, and the changes for each user's /sync.
 package rooms
 
 import (
 	"context"
+	"database/sql"
 	"encoding/json"
-	"errors"
-	"fmt"
-	"maps"
 	"slices"
-	"strconv"
 	"strings"
-	"time"
 	"unicode/utf8"
 
-	"github.com/redis/go-redis/v9"
-
+	"github.com/pushfx/pushfx/integration/homeserver/data"
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/mxid"
 )
 
 const (
-	keptEvents = 1000 // in each room, and up to a hundred more
-	maxFields  = 2000 // of a room's hash: one for each member that an event named, and a few more
+	keptEvents = 1000 // in each room, up to a hundred more, and events in the outbox
+	maxMembers = 2000 // that events of a room have named
 	maxHops    = 3    // from an event to the root of its thread (Matrix specification, "Threading")
 )
 
 // MaxIDBytes limits room ids, event ids, types and state keys (Matrix specification, "Size limits").
 const MaxIDBytes = 255
 
-// Store has the rooms. It is safe for concurrent use, and all hosts share them.
-type Store struct {
-	client  redis.UniversalClient
-	prefix  string
-	timeout time.Duration
-	listed  listed
-}
+// Store has the rooms. It is safe for concurrent use. All errors but [ErrTooManyMembers] are [module.Unavailable].
+type Store struct{ db *data.DB }
 
-// New returns a store whose keys begin with keyPrefix. An operation takes no longer than
-// timeout. All errors but [ErrTooManyMembers] are [module.Unavailable].
-func New(client redis.UniversalClient, keyPrefix string, timeout time.Duration) *Store {
-	return &Store{client: client, prefix: keyPrefix + "demo:", timeout: timeout}
-}
+// New returns a store.
+func New(db *data.DB) *Store { return &Store{db} }
 
 // ErrTooManyMembers refuses an event that would give its room too many members.
-var ErrTooManyMembers = errors.New("host: the room has too many members")
+const ErrTooManyMembers = data.Refusal("host: the room has too many members")
 
 // Event is an event of a room.
 type Event struct {
-	ID       string
-	Position int64  `json:"-"` // above 0; a later event of the room has a greater position
+	Room, ID string
+	Position int64  // above 0; a later event has a greater position
 	JSON     string // as clients see it
 	Parent   string // id of the event that this event relates to; empty: none
 	Thread   string // the event id of the root, or [module.MainThread]
 	Hops     int    // relations from the event to the root
+	Power    string // the power levels at the event, as JSON; empty: unknown
 	Redacted bool
+}
+
+const eventColumns = `room_id, event_id, position, json, parent, thread, hops, power, is_redacted`
+
+func readEvent(scan data.Scan) (e Event, err error) {
+	err = scan(&e.Room, &e.ID, &e.Position, &e.JSON, &e.Parent, &e.Thread, &e.Hops, &e.Power, &e.Redacted)
+	return e, err
 }
 
 // Membership is a user's membership in a room, as the specification names it.
@@ -89,117 +84,95 @@ type Change struct {
 	Name    string // the new name of the room; empty: unchanged
 }
 
-func (s *Store) roomKeys(room string) []string {
-	tag := ":{" + room + "}"
-	return []string{s.prefix + "room" + tag, s.prefix + "events" + tag, s.prefix + "order" + tag, s.prefix + "shown" + tag}
+// Add adds an event with the next position, and finds its thread. Also, if not nil, is called in the transaction. If the room
+// has an event with the same id, Add returns the earlier event and changes nothing. An error of also is returned as
+// [module.Unavailable].
+func (s *Store) Add(ctx context.Context, e Event, change Change, also func(ctx context.Context, tx *sql.Tx, e Event) error) (Event, error) {
+	err := s.db.Write(ctx, func(ctx context.Context, tx *sql.Tx) error {
+		earlier, found, err := event(ctx, tx, e.Room, e.ID)
+		if err != nil {
+			return err
+		}
+		if found {
+			e = earlier
+			return nil
+		}
+		if err := changeRoom(ctx, tx, e.Room, change); err != nil {
+			return err
+		}
+		if e, err = addEvent(ctx, tx, e); err != nil {
+			return err
+		}
+		if also == nil {
+			return nil
+		}
+		return also(ctx, tx, e)
+	})
+	return e, err
 }
 
-func (s *Store) do(ctx context.Context, operation func(ctx context.Context) error) error {
-	ctx, cancel := context.WithTimeout(ctx, s.timeout)
-	defer cancel()
-	err := operation(ctx)
-	if left := new(module.LeftError); err == nil || errors.As(err, &left) {
+// changeRoom stores a room, its name and its members.
+func changeRoom(ctx context.Context, tx *sql.Tx, room string, change Change) error {
+	if _, err := tx.ExecContext(ctx, `INSERT INTO rooms (room_id, name) VALUES (?1, ?2)
+		ON CONFLICT DO UPDATE SET name = ?2 WHERE ?2 <> ''`, room, change.Name); err != nil {
 		return err
 	}
-	return module.Unavailable(fmt.Errorf("host: %w", err))
-}
-
-// addEvent stores an event with the next position of its room, unless the room has an event with the same id, and its
-// row in the outbox. It returns the fields of the room and the stored event after its position. If the room would have
-// too many members, it returns an empty text instead. KEYS: the room, the events, the event ids by position (to remove
-// the oldest events, a hundred at a time), the ids of the visible events, and the rows. ARGV: the event's id and text,
-// how many events stay, the new list of members or nothing, the user whose membership changes or nothing, the
-// membership, the most fields of a room, the row or nothing, and the room's new name or nothing. An event that has a row
-// keeps it.
-var addEvent = redis.NewScript(`
-local old = redis.call('HGET', KEYS[2], ARGV[1])
-local function row(position)
-	if ARGV[8] ~= '' and redis.call('HEXISTS', KEYS[5], ARGV[1]) == 0 then
-		redis.call('HSET', KEYS[5], ARGV[1], redis.call('TIME')[1] .. ' ' .. position .. ' ' .. ARGV[8])
-	end
-end
-if old then
-	row(string.match(old, '^%d+'))
-	return {old, redis.call('HGETALL', KEYS[1])}
-end
-if ARGV[5] ~= '' then
-	if redis.call('HLEN', KEYS[1]) >= tonumber(ARGV[7]) and redis.call('HEXISTS', KEYS[1], 'is:' .. ARGV[5]) == 0 then return {''} end
-	redis.call('HSET', KEYS[1], 'is:' .. ARGV[5], ARGV[6])
-end
-if ARGV[4] ~= '' then redis.call('HSET', KEYS[1], 'members', ARGV[4]) end
-if ARGV[9] ~= '' then redis.call('HSET', KEYS[1], 'name', ARGV[9]) end
-local position = redis.call('HINCRBY', KEYS[1], 'position', 1)
-row(position)
-redis.call('HSET', KEYS[2], ARGV[1], position .. ' ' .. ARGV[2])
-redis.call('ZADD', KEYS[3], position, ARGV[1])
-if position % 100 == 0 then
-	for _, id in ipairs(redis.call('ZRANGE', KEYS[3], 0, -1 - tonumber(ARGV[3]))) do
-		redis.call('HDEL', KEYS[2], id)
-		redis.call('ZREM', KEYS[3], id)
-		redis.call('ZREM', KEYS[4], id)
-	end
-end
-return {position .. ' ' .. ARGV[2], redis.call('HGETALL', KEYS[1])}`)
-
-// Add adds an event and finds its thread. It returns the event with its position, and the members of the room. If the
-// room has an event with the same id, Add returns the earlier event and does not change the room. A row that is not
-// empty is in the outbox from then on; see [Store.Rows].
-func (s *Store) Add(ctx context.Context, room string, e Event, change Change, row string) (Event, Members, error) {
-	if row != "" {
-		if err := s.list(ctx, room); err != nil {
-			return Event{}, nil, err
+	if change.User != "" {
+		if err := setMember(ctx, tx, room, change.User, change.Is); err != nil {
+			return err
 		}
 	}
+	if change.Members == nil {
+		return nil
+	}
+	listed, err := json.Marshal(change.Members)
+	if err != nil {
+		return err
+	}
+	if _, err := tx.ExecContext(ctx, `DELETE FROM members WHERE room_id = ? AND NOT by_event
+		AND user_id NOT IN (SELECT value FROM json_each(?))`, room, string(listed)); err != nil {
+		return err
+	}
+	_, err = tx.ExecContext(ctx, `INSERT INTO members SELECT ?, value, ?, 0 FROM json_each(?) WHERE true ON CONFLICT DO NOTHING`,
+		room, Joined, string(listed))
+	return err
+}
+
+// setMember stores a membership from an event, which has precedence over lists of members.
+func setMember(ctx context.Context, tx *sql.Tx, room string, user mxid.UserID, is Membership) error {
+	stored, err := tx.ExecContext(ctx, `INSERT INTO members SELECT ?1, ?2, ?3, 1 WHERE
+		(SELECT COUNT(*) FROM members WHERE room_id = ?1 AND by_event AND user_id <> ?2) < ?4
+		ON CONFLICT DO UPDATE SET membership = excluded.membership, by_event = 1`, room, user, is, maxMembers)
+	if err != nil {
+		return err
+	}
+	if n, err := stored.RowsAffected(); err != nil || n > 0 {
+		return err
+	}
+	return ErrTooManyMembers
+}
+
+// addEvent stores an event, and removes old events of its room, a hundred at a time.
+func addEvent(ctx context.Context, tx *sql.Tx, e Event) (Event, error) {
 	var err error
 	relation := RelationOf(e.JSON)
 	e.Parent = relation.Parent
-	if e.Thread, e.Hops, err = s.threadOf(ctx, room, relation); err != nil {
-		return Event{}, nil, err
+	if e.Thread, e.Hops, err = threadOf(ctx, tx, e.Room, relation); err != nil {
+		return e, err
 	}
-	text, err := json.Marshal(e)
-	if err != nil {
-		return Event{}, nil, err
+	if err := tx.QueryRowContext(ctx, `INSERT INTO events (room_id, event_id, json, parent, thread, hops, power) VALUES (?, ?, ?, ?, ?, ?, ?)
+		RETURNING position`, e.Room, e.ID, e.JSON, e.Parent, e.Thread, e.Hops, e.Power).Scan(&e.Position); err != nil {
+		return e, err
 	}
-	members := ""
-	if change.Members != nil {
-		list, err := json.Marshal(change.Members)
-		if err != nil {
-			return Event{}, nil, err
-		}
-		members = string(list)
+	var events int
+	if err := tx.QueryRowContext(ctx, `UPDATE rooms SET events = events + 1 WHERE room_id = ? RETURNING events`, e.Room).Scan(&events); err != nil {
+		return e, err
 	}
-	var reply []any
-	err = s.do(ctx, func(ctx context.Context) (err error) {
-		reply, err = addEvent.Run(ctx, s.client, append(s.roomKeys(room), s.rowsKey(room)), e.ID, text, keptEvents, members,
-			string(change.User), string(change.Is), maxFields, row, change.Name).Slice()
-		return err
-	})
-	switch {
-	case err != nil:
-		return Event{}, nil, err
-	case len(reply) < 2:
-		return Event{}, nil, ErrTooManyMembers
+	if events%100 != 0 {
+		return e, nil
 	}
-	added, err := readEvent(fmt.Sprint(reply[0]))
-	return added, readMembers(pairs(reply[1])), err
-}
-
-// pairs converts the reply to HGETALL in a script to a map.
-func pairs(reply any) map[string]string {
-	list, _ := reply.([]any)
-	fields := map[string]string{}
-	for i := 1; i < len(list); i += 2 {
-		fields[fmt.Sprint(list[i-1])] = fmt.Sprint(list[i])
-	}
-	return fields
-}
-
-func readEvent(stored string) (e Event, err error) {
-	position, text, _ := strings.Cut(stored, " ")
-	if err := json.Unmarshal([]byte(text), &e); err != nil {
-		return Event{}, fmt.Errorf("host: a stored event: %w", err)
-	}
-	e.Position, err = strconv.ParseInt(position, 10, 64)
+	_, err = tx.ExecContext(ctx, `DELETE FROM events WHERE room_id = ?1 AND position NOT IN (SELECT id FROM push_outbox)
+		AND position <= (SELECT position FROM events WHERE room_id = ?1 ORDER BY position DESC LIMIT 1 OFFSET ?2)`, e.Room, keptEvents)
 	return e, err
 }
 
@@ -235,14 +208,14 @@ func member(object json.RawMessage, name string) json.RawMessage {
 
 // threadOf returns the thread of an event. In a thread, an event's parent is the root. Any other event is in the thread
 // of its parent, unless it is too many relations from the root.
-func (s *Store) threadOf(ctx context.Context, room string, r Relation) (thread string, hops int, err error) {
+func threadOf(ctx context.Context, from data.Source, room string, r Relation) (thread string, hops int, err error) {
 	switch r.Type {
 	case "":
 		return module.MainThread, 0, nil
 	case "m.thread":
 		return r.Parent, 1, nil
 	}
-	earlier, found, err := s.Event(ctx, room, r.Parent)
+	earlier, found, err := event(ctx, from, room, r.Parent)
 	if err != nil || !found || earlier.Thread == module.MainThread || earlier.Hops >= maxHops {
 		return module.MainThread, 0, err
 	}
@@ -251,60 +224,44 @@ func (s *Store) threadOf(ctx context.Context, room string, r Relation) (thread s
 
 // Event returns an event of a room. It does not find old events.
 func (s *Store) Event(ctx context.Context, room, id string) (e Event, found bool, err error) {
-	all, err := s.events(ctx, room, id)
-	if err != nil || len(all) == 0 {
-		return Event{}, false, err
-	}
-	return all[0], true, nil
+	return event(ctx, s.db, room, id)
+}
+
+func event(ctx context.Context, from data.Source, room, id string) (e Event, found bool, err error) {
+	return data.One(ctx, from, readEvent, `SELECT `+eventColumns+` FROM events WHERE room_id = ? AND event_id = ?`, room, id)
 }
 
 // EventAt returns the event at a position. It does not find old events.
-func (s *Store) EventAt(ctx context.Context, room string, position int64) (e Event, found bool, err error) {
-	at := strconv.FormatInt(position, 10)
-	var ids []string
-	err = s.do(ctx, func(ctx context.Context) (err error) {
-		ids, err = s.client.ZRangeArgs(ctx, redis.ZRangeArgs{Key: s.roomKeys(room)[2], Start: at, Stop: at, ByScore: true}).Result()
-		return err
-	})
-	if err != nil || len(ids) == 0 {
-		return Event{}, false, err
-	}
-	return s.Event(ctx, room, ids[0])
+func (s *Store) EventAt(ctx context.Context, position int64) (e Event, found bool, err error) {
+	return data.One(ctx, s.db, readEvent, `SELECT `+eventColumns+` FROM events WHERE position = ?`, position)
 }
 
-// events returns the room's events with the given ids, in the order of positions. It leaves out ids that the room
-// lacks.
-func (s *Store) events(ctx context.Context, room string, ids ...string) (all []Event, err error) {
-	if len(ids) == 0 {
-		return nil, nil
+// EventsFor returns the events at some positions, by position. It leaves out old events, redacted ones, and events of
+// rooms that the user is not in.
+func (s *Store) EventsFor(ctx context.Context, user mxid.UserID, positions []int64) (map[int64]Event, error) {
+	list, err := json.Marshal(positions)
+	if err != nil {
+		return nil, err
 	}
-	var values []any
-	err = s.do(ctx, func(ctx context.Context) (err error) {
-		values, err = s.client.HMGet(ctx, s.roomKeys(room)[1], ids...).Result()
-		return err
-	})
-	for _, value := range values {
-		if text, found := value.(string); found {
-			e, err := readEvent(text)
-			if err != nil {
-				return nil, err
-			}
-			all = append(all, e)
-		}
+	all, err := data.All(ctx, s.db, readEvent, `SELECT `+eventColumns+` FROM events JOIN members USING (room_id)
+		WHERE position IN (SELECT value FROM json_each(?)) AND NOT is_redacted AND user_id = ? AND membership IN (?, ?)`,
+		string(list), user, Joined, Invited)
+	byPosition := map[int64]Event{}
+	for _, e := range all {
+		byPosition[e.Position] = e
 	}
-	slices.SortFunc(all, func(a, b Event) int { return int(a.Position - b.Position) })
-	return all, err
+	return byPosition, err
 }
 
 // Leads reports whether at most three relations of any kind lead from an event to a root.
-func (s *Store) Leads(ctx context.Context, room string, e Event, root string) (bool, error) {
+func (s *Store) Leads(ctx context.Context, e Event, root string) (bool, error) {
 	for range maxHops {
 		if e.Parent == "" || e.Parent == root {
 			return e.Parent != "", nil
 		}
 		var found bool
 		var err error
-		if e, found, err = s.Event(ctx, room, e.Parent); err != nil || !found {
+		if e, found, err = s.Event(ctx, e.Room, e.Parent); err != nil || !found {
 			return false, err
 		}
 	}
@@ -313,66 +270,38 @@ func (s *Store) Leads(ctx context.Context, room string, e Event, root string) (b
 
 // Members returns the members of a room. A membership event has precedence over the list in the newest message.
 func (s *Store) Members(ctx context.Context, room string) (Members, error) {
-	members, _, err := s.State(ctx, room)
+	type row struct {
+		user mxid.UserID
+		is   Membership
+	}
+	rows, err := data.All(ctx, s.db, func(scan data.Scan) (r row, err error) { return r, scan(&r.user, &r.is) },
+		`SELECT user_id, membership FROM members WHERE room_id = ? AND membership IN (?, ?)`, room, Joined, Invited)
+	members := Members{}
+	for _, r := range rows {
+		members[r.user] = r.is
+	}
 	return members, err
 }
 
-// State returns the members of a room and its name, empty for none.
-func (s *Store) State(ctx context.Context, room string) (members Members, name string, err error) {
-	var fields map[string]string
-	err = s.do(ctx, func(ctx context.Context) (err error) {
-		fields, err = s.client.HGetAll(ctx, s.roomKeys(room)[0]).Result()
-		return err
-	})
-	if err != nil {
-		return nil, "", err
-	}
-	return readMembers(fields), fields["name"], nil
+// Name returns the name of a room, empty for none.
+func (s *Store) Name(ctx context.Context, room string) (string, error) {
+	name, _, err := data.One(ctx, s.db, data.Value[string], `SELECT name FROM rooms WHERE room_id = ?`, room)
+	return name, err
 }
 
-func readMembers(fields map[string]string) Members {
-	all := Members{}
-	var listed []mxid.UserID
-	_ = json.Unmarshal([]byte(fields["members"]), &listed) // no list before the first message
-	for _, user := range listed {
-		all[user] = Joined
-	}
-	for field, is := range fields {
-		if user, found := strings.CutPrefix(field, "is:"); found {
-			all[mxid.UserID(user)] = Membership(is)
+// Redact removes the content of an event, except for a membership (Matrix specification, "Redactions"), takes the event
+// from the outbox, and adds the redaction. The event keeps its relation, which the threads of other events need.
+func (s *Store) Redact(ctx context.Context, e, redaction Event) (Event, error) {
+	return s.Add(ctx, redaction, Change{}, func(ctx context.Context, tx *sql.Tx, added Event) error {
+		text, err := withoutContent(e.JSON, added.JSON)
+		if err != nil {
+			return err
 		}
-	}
-	maps.DeleteFunc(all, func(_ mxid.UserID, is Membership) bool { return is != Joined && is != Invited })
-	return all
-}
-
-var replaceEvent = redis.NewScript(`
-if redis.call('HGET', KEYS[1], ARGV[1]) ~= ARGV[2] then return 0 end
-redis.call('HSET', KEYS[1], ARGV[1], ARGV[3])
-return 1`)
-
-// Redact removes the content of an event, except for a membership (Matrix specification, "Redactions"). The event keeps
-// its relation, which the threads of other events need.
-func (s *Store) Redact(ctx context.Context, room string, e Event, because string) error {
-	before, err := json.Marshal(e)
-	if err != nil {
+		if _, err := tx.ExecContext(ctx, `UPDATE events SET json = ?, is_redacted = 1 WHERE position = ? AND NOT is_redacted`, text, e.Position); err != nil {
+			return err
+		}
+		_, err = tx.ExecContext(ctx, `DELETE FROM push_outbox WHERE id = ?`, e.Position)
 		return err
-	}
-	if e.Redacted {
-		return nil
-	}
-	e.JSON, err = withoutContent(e.JSON, because)
-	if err != nil {
-		return err
-	}
-	e.Redacted = true
-	after, err := json.Marshal(e)
-	if err != nil {
-		return err
-	}
-	position := strconv.FormatInt(e.Position, 10) + " "
-	return s.do(ctx, func(ctx context.Context) error {
-		return replaceEvent.Run(ctx, s.client, s.roomKeys(room)[1:2], e.ID, position+string(before), position+string(after)).Err()
 	})
 }
 

@@ -2,27 +2,33 @@ package rooms
 
 import (
 	"context"
+	"database/sql"
+	"errors"
 	"fmt"
+	"io"
+	"path/filepath"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
-	"github.com/alicebob/miniredis/v2"
-	"github.com/redis/go-redis/v9"
-
+	"github.com/pushfx/pushfx/integration/homeserver/data"
+	"github.com/pushfx/pushfx/module/fault"
 	"github.com/pushfx/pushfx/module/mxid"
-	"github.com/pushfx/pushfx/module/redistest"
 )
 
 const room = "!r:x"
 
 func open(t *testing.T) *Store {
 	t.Helper()
-	client := redis.NewClient(&redis.Options{Addr: miniredis.RunT(t).Addr()})
-	t.Cleanup(func() { client.Close() })
-	return New(client, "", 5*time.Second)
+	db, err := data.Open(t.Context(), filepath.Join(t.TempDir(), "demo.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { db.Close() })
+	return New(db)
 }
+
+func nothing(context.Context, *sql.Tx, Event) error { return nil }
 
 func add(t *testing.T, s *Store, id, relation, to string) Event {
 	t.Helper()
@@ -30,7 +36,7 @@ func add(t *testing.T, s *Store, id, relation, to string) Event {
 	if to != "" {
 		content = fmt.Sprintf(`{"m.relates_to":{"rel_type":%q,"event_id":%q}}`, relation, to)
 	}
-	e, _, err := s.Add(t.Context(), room, Event{ID: id, JSON: `{"content":` + content + `}`}, Change{}, "")
+	e, err := s.Add(t.Context(), Event{Room: room, ID: id, JSON: `{"content":` + content + `}`}, Change{}, nothing)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -64,7 +70,7 @@ func TestThreads(t *testing.T) {
 		if err != nil || !found {
 			t.Fatal(id, found, err)
 		}
-		if leads, err := s.Leads(t.Context(), room, e, "$root"); err != nil || leads != want {
+		if leads, err := s.Leads(t.Context(), e, "$root"); err != nil || leads != want {
 			t.Errorf("%s leads to the root: %v, %v", id, leads, err)
 		}
 	}
@@ -75,7 +81,7 @@ func TestRoomsKeepTheNewestEvents(t *testing.T) {
 	s := open(t)
 	for n := range keptEvents + 100 {
 		e := add(t, s, fmt.Sprintf("$%d", n), "", "")
-		if err := s.Show(t.Context(), room, e, nil); err != nil || e.Position != int64(n+1) {
+		if err := s.Show(t.Context(), e.Position, nil); err != nil || e.Position != int64(n+1) {
 			t.Fatalf("got %+v, %v", e, err)
 		}
 	}
@@ -96,8 +102,8 @@ func TestMembershipEventsWin(t *testing.T) {
 	s := open(t)
 	change := func(c Change, want ...mxid.UserID) {
 		t.Helper()
-		e := Event{ID: fmt.Sprint("$", time.Now().UnixNano()), JSON: "{}"}
-		if _, _, err := s.Add(t.Context(), room, e, c, ""); err != nil {
+		e := Event{Room: room, ID: fmt.Sprint("$", time.Now().UnixNano()), JSON: "{}"}
+		if _, err := s.Add(t.Context(), e, c, nothing); err != nil {
 			t.Fatal(err)
 		}
 		if got, err := s.Members(t.Context(), room); err != nil || !slices.Equal(got.Users(Joined), want) {
@@ -118,25 +124,24 @@ func TestMembershipEventsWin(t *testing.T) {
 func TestARoomHasABoundedNumberOfMembers(t *testing.T) {
 	t.Parallel()
 	s := open(t)
-	join := func(n int) error {
-		_, _, err := s.Add(t.Context(), room, Event{ID: fmt.Sprint("$", n), JSON: "{}"}, Change{User: mxid.UserID(fmt.Sprintf("@%d:x", n)), Is: Joined}, "")
+	join := func(n int, is Membership) error {
+		e := Event{Room: room, ID: fmt.Sprint("$", n, is), JSON: "{}"}
+		_, err := s.Add(t.Context(), e, Change{User: mxid.UserID(fmt.Sprintf("@%d:x", n)), Is: is}, nothing)
 		return err
 	}
-	n, most := 0, []any{}
-	for ; n < maxFields-10; n++ {
-		most = append(most, fmt.Sprintf("is:@%d:x", n), string(Joined))
+	for n := range maxMembers {
+		if err := join(n, Joined); err != nil {
+			t.Fatal(err)
+		}
 	}
-	if err := s.client.HSet(t.Context(), s.roomKeys(room)[0], most...).Err(); err != nil {
-		t.Fatal(err)
+	if err := join(maxMembers, Joined); !errors.Is(err, ErrTooManyMembers) {
+		t.Errorf("one too many: got %v", err)
 	}
-	for ; n < 2*maxFields && join(n) == nil; n++ {
-	}
-	if n > maxFields || n < maxFields-5 {
-		t.Errorf("%d users joined", n)
-	}
-	_, _, err := s.Add(t.Context(), room, Event{ID: "$leave", JSON: "{}"}, Change{User: "@1:x", Is: Left}, "")
-	if err != nil {
+	if err := join(1, Left); err != nil {
 		t.Errorf("a member cannot leave: %v", err)
+	}
+	if members, err := s.Members(t.Context(), room); err != nil || len(members) != maxMembers-1 {
+		t.Errorf("got %d members, %v", len(members), err)
 	}
 }
 
@@ -158,14 +163,18 @@ func TestStreams(t *testing.T) {
 	}
 	show := func(id string) {
 		t.Helper()
-		if err := s.Show(t.Context(), room, add(t, s, id, "", ""), []mxid.UserID{user}); err != nil {
+		e, err := s.Add(t.Context(), Event{Room: room, ID: id, JSON: "{}"}, Change{Members: []mxid.UserID{user}}, nothing)
+		if err == nil {
+			err = s.Show(t.Context(), e.Position, []mxid.UserID{user, "@b:x"})
+		}
+		if err != nil {
 			t.Fatal(err)
 		}
 	}
 	show("$1")
 	show("$1")
 	second := since(first.Token)
-	if second.All || !slices.Equal(second.Rooms[room], []string{"$1"}) {
+	if second.All || !slices.Equal(second.Rooms[room], []int64{1}) {
 		t.Errorf("got %+v", second)
 	}
 	if again := since(second.Token); again.All || len(again.Rooms) != 0 || again.Token != second.Token {
@@ -177,11 +186,22 @@ func TestStreams(t *testing.T) {
 	if got := since(second.Token); len(got.Rooms) != 1 || len(got.Rooms["!other:x"]) != 0 {
 		t.Errorf("got %+v", got)
 	}
-	for n := range keptChanges + 200 {
-		show(fmt.Sprint("$more", n))
+	if err := s.AccountDataChanged(t.Context(), user, room, "m.tag"); err != nil {
+		t.Fatal(err)
 	}
-	for _, token := range []string{first.Token, second.Token, "99-0"} {
-		if got := since(token); !got.All || len(got.Rooms) != 2 {
+	if got := since(second.Token); !slices.Equal(got.AccountData[room], []string{"m.tag"}) {
+		t.Errorf("got %+v", got)
+	}
+	if err := s.db.Exec(t.Context(), `INSERT INTO changes VALUES (?, '@b:x', ?, 1, NULL)`, keptChanges+1, room); err != nil {
+		t.Fatal(err)
+	}
+	third := since(second.Token)
+	show("$2")
+	if got := since(third.Token); got.All || !slices.Equal(got.Rooms[room], []int64{2}) {
+		t.Errorf("got %+v", got)
+	}
+	for _, token := range []string{first.Token, "999999999"} {
+		if got := since(token); !got.All || len(got.Rooms) != 1 || len(got.Rooms[room]) != 0 {
 			t.Errorf("since %s, of which changes are gone: got %+v", token, got)
 		}
 	}
@@ -198,7 +218,7 @@ func TestRelations(t *testing.T) {
 		if e[0] == "$hidden" {
 			continue
 		}
-		if err := s.Show(t.Context(), room, added, nil); err != nil {
+		if err := s.Show(t.Context(), added.Position, nil); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -224,7 +244,7 @@ func TestReceiptsNeverGoBack(t *testing.T) {
 	}{
 		{room, "$2", 2, "m.read", "main"}, {room, "$1", 1, "m.read", "main"}, {room, "$1", 1, "m.read.private", ""}, {"!other", "$9", 9, "m.read", "$t"},
 	} {
-		if err := s.SetReceipt(t.Context(), "@alice:x", r.room, Event{ID: r.event, Position: r.position}, r.kind, r.thread); err != nil {
+		if err := s.SetReceipt(t.Context(), "@alice:x", Event{Room: r.room, ID: r.event, Position: r.position}, r.kind, r.thread); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -239,74 +259,30 @@ func TestReceiptsNeverGoBack(t *testing.T) {
 	}
 }
 
-// A row waits in the outbox until it is handed over.
-func TestTheOutboxHasTheRowsOfItsRooms(t *testing.T) {
+// An event, its membership change and what else the transaction has are stored together, or not at all. A repeated event
+// changes nothing.
+func TestAnEventIsStoredWhole(t *testing.T) {
 	t.Parallel()
 	s := open(t)
-	for _, name := range []string{"!a:x", "!b:x"} {
-		for range 2 { // a repetition stores the row again, which a failed handover needs
-			if _, _, err := s.Add(t.Context(), name, Event{ID: "$1", JSON: "{}"}, Change{}, "row of "+name); err != nil {
-				t.Fatal(err)
-			}
-		}
+	calls := 0
+	add := func(is Membership, fails error) error {
+		_, err := s.Add(t.Context(), Event{Room: room, ID: "$1", JSON: "{}"}, Change{User: "@a:x", Is: is},
+			func(context.Context, *sql.Tx, Event) error { calls++; return fails })
+		return err
 	}
-	if rows, err := s.Rows(t.Context(), time.Minute); err != nil || len(rows) != 0 {
-		t.Errorf("young rows: %v, %v", rows, err)
+	if err := add(Joined, io.ErrUnexpectedEOF); fault.KindOf(err) != fault.Unavailable {
+		t.Errorf("got %v", err)
 	}
-	rows, err := s.Rows(t.Context(), 0)
-	if want := []Row{{"!a:x", "$1", 1, "row of !a:x"}, {"!b:x", "$1", 1, "row of !b:x"}}; err != nil || !slices.Equal(rows, want) {
-		t.Fatalf("got %v, %v, want %v", rows, err, want)
+	members, err := s.Members(t.Context(), room)
+	if _, found, failed := s.Event(t.Context(), room, "$1"); found || failed != nil || err != nil || len(members) > 0 {
+		t.Errorf("got %v, %v, %v, %v", found, failed, members, err)
 	}
-	for _, text := range []string{"for some", "of another host, which read the first row"} {
-		if err := s.Keep(t.Context(), rows[0], text); err != nil {
+	for _, is := range []Membership{Joined, Left} {
+		if err := add(is, nil); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if _, _, err := s.Add(t.Context(), "!a:x", Event{ID: "$1", JSON: "{}"}, Change{}, "row of !a:x"); err != nil {
-		t.Fatal(err)
-	}
-	if rows, err := s.Rows(t.Context(), 0); err != nil || len(rows) != 2 || rows[0].Text != "for some" {
-		t.Errorf("got %v, %v", rows, err)
-	}
-	if err := s.HandedOver(t.Context(), rows[0]); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.Keep(t.Context(), rows[0], "of a host that was slower"); err != nil {
-		t.Fatal(err)
-	}
-	if rows, err = s.Rows(t.Context(), 0); err != nil || len(rows) != 1 || rows[0].Room != "!b:x" {
-		t.Errorf("got %v, %v, want the row of !b:x", rows, err)
-	}
-}
-
-// A lost master takes its own rooms from the outbox, and no others.
-func TestTheOutboxOfOtherRoomsWorksBesideALostMaster(t *testing.T) {
-	t.Parallel()
-	redistest.Require(t)
-	cluster := redistest.Cluster(t, 3, 0, "--cluster-require-full-coverage", "no")
-	s := New(cluster.Client(t), "", time.Minute)
-	masterOf := func(key string) *redistest.Server {
-		return cluster.Masters()[s.client.ClusterKeySlot(t.Context(), key).Val()*3/16384]
-	}
-	lost := masterOf(s.listingKey(listingOf("!0:x")))
-	addAll := func(n int, of func(*redistest.Server) bool) (added []Row) {
-		for i := 0; len(added) < n; i++ {
-			name := fmt.Sprintf("!%d:x", i)
-			if !of(masterOf(s.rowsKey(name))) {
-				continue
-			}
-			if _, _, err := s.Add(t.Context(), name, Event{ID: "$1", JSON: "{}"}, Change{}, "row"); err != nil {
-				t.Fatalf("%s: %v", name, err)
-			}
-			added = append(added, Row{name, "$1", 1, "row"})
-		}
-		return added
-	}
-	addAll(roomsAtOnce, func(m *redistest.Server) bool { return m == lost })
-	lost.Stop()
-	want := addAll(20, func(m *redistest.Server) bool { return m != lost })
-	slices.SortFunc(want, func(a, b Row) int { return strings.Compare(a.Room, b.Room) })
-	if rows, err := s.Rows(t.Context(), 0); err == nil || !slices.Equal(rows, want) {
-		t.Errorf("got %d rows, %v, want %d rows and an error", len(rows), err, len(want))
+	if members, err := s.Members(t.Context(), room); err != nil || len(members) != 1 || calls != 2 {
+		t.Errorf("got %v, %v, %d calls", members, err, calls)
 	}
 }

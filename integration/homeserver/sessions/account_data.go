@@ -1,15 +1,13 @@
 package sessions
 
 import (
-	"cmp"
 	"context"
+	"crypto/sha256"
+	"database/sql"
+	"encoding/base64"
 	"encoding/json"
-	"errors"
-	"slices"
-	"strings"
 
-	"github.com/redis/go-redis/v9"
-
+	"github.com/pushfx/pushfx/integration/homeserver/data"
 	"github.com/pushfx/pushfx/module/mxid"
 )
 
@@ -19,77 +17,13 @@ type AccountData struct {
 	Content    json.RawMessage
 }
 
-// maxAccountData bounds the account data of a user: the global types, and the types of each room.
-const maxAccountData = 1000
+const (
+	maxAccountData = 1 << 20 // bytes of all account data of a user
+	rowBytes       = 256     // that each piece of account data counts beside its content
+)
 
-// ErrTooMuchData refuses account data of a new type for a user who has too much.
-var ErrTooMuchData = errors.New("host: the user has too much account data")
-
-// dataField is the field of account data. Neither a room id nor a type has a NUL.
-func dataField(room, kind string) string { return room + "\x00" + kind }
-
-var setData = redis.NewScript(`
-if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 0 and redis.call('HLEN', KEYS[1]) >= tonumber(ARGV[3]) then return 'too much' end
-redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])
-return 'ok'`)
-
-// SetAccountData stores account data of a user. Errors: [ErrTooMuchData].
-func (s *Store) SetAccountData(ctx context.Context, user mxid.UserID, data AccountData) error {
-	answer, err := s.run(ctx, setData, user, []hash{dataHash}, dataField(data.Room, data.Type), string(data.Content), maxAccountData)
-	if err == nil && answer != "ok" {
-		err = ErrTooMuchData
-	}
-	return err
-}
-
-// AccountData returns the account data of a user, ordered by room and type.
-func (s *Store) AccountData(ctx context.Context, user mxid.UserID) (all []AccountData, err error) {
-	var fields map[string]string
-	err = s.do(ctx, func(ctx context.Context, client redis.UniversalClient) (err error) {
-		fields, err = client.HGetAll(ctx, s.key(dataHash, user)).Result()
-		return err
-	})
-	for field, content := range fields {
-		room, kind, _ := strings.Cut(field, "\x00")
-		all = append(all, AccountData{room, kind, json.RawMessage(content)})
-	}
-	slices.SortFunc(all, func(a, b AccountData) int {
-		return cmp.Or(strings.Compare(a.Room, b.Room), strings.Compare(a.Type, b.Type))
-	})
-	return all, err
-}
-
-// AccountDataOf returns one content of a user's account data, empty for none.
-func (s *Store) AccountDataOf(ctx context.Context, user mxid.UserID, room, kind string) (content string, err error) {
-	contents, err := s.accountDataOf(ctx, []mxid.UserID{user}, dataField(room, kind))
-	return contents[user], err
-}
-
-// accountDataOf returns a field of many users. After an error, it lacks the users whose data could not be read.
-func (s *Store) accountDataOf(ctx context.Context, users []mxid.UserID, field string) (contents map[mxid.UserID]string, err error) {
-	contents = map[mxid.UserID]string{}
-	err = s.do(ctx, func(ctx context.Context, client redis.UniversalClient) error {
-		replies := make([]*redis.StringCmd, len(users))
-		_, err := client.Pipelined(ctx, func(pipe redis.Pipeliner) error {
-			for i, user := range users {
-				replies[i] = pipe.HGet(ctx, s.key(dataHash, user), field)
-			}
-			return nil
-		})
-		if errors.Is(err, redis.Nil) {
-			err = nil
-		}
-		for i, reply := range replies {
-			if text, failed := reply.Result(); failed == nil || errors.Is(failed, redis.Nil) {
-				contents[users[i]] = text
-			} else {
-				err = failed
-			}
-		}
-		return err
-	})
-	return contents, err
-}
+// ErrTooMuchData refuses account data of a user who has too much.
+const ErrTooMuchData = data.Refusal("host: the user has too much account data")
 
 // IgnoredType is the account data type of [Ignored].
 const IgnoredType = "m.ignored_user_list"
@@ -99,18 +33,84 @@ type Ignored struct {
 	Users map[mxid.UserID]json.RawMessage `json:"ignored_users"`
 }
 
-// WithoutIgnoring returns the users that do not ignore the sender. After an error, it lacks the users whose lists could
-// not be read.
-func (s *Store) WithoutIgnoring(ctx context.Context, users []mxid.UserID, other mxid.UserID) ([]mxid.UserID, error) {
-	texts, err := s.accountDataOf(ctx, users, dataField("", IgnoredType))
-	var others []mxid.UserID
-	for _, user := range users {
-		text, isRead := texts[user]
-		var list Ignored
-		_ = json.Unmarshal([]byte(text), &list) // no list ignores no user
-		if _, ignores := list.Users[other]; isRead && !ignores {
-			others = append(others, user)
+// SetAccountData stores account data of a user. Errors: [ErrTooMuchData].
+func (s *Store) SetAccountData(ctx context.Context, user mxid.UserID, one AccountData) error {
+	return s.db.Write(ctx, func(ctx context.Context, tx *sql.Tx) error {
+		if _, err := tx.ExecContext(ctx, `INSERT OR REPLACE INTO account_data VALUES (?, ?, ?, ?)`, user, one.Room, one.Type, string(one.Content)); err != nil {
+			return err
+		}
+		size, _, err := data.One(ctx, tx, data.Value[int], `SELECT SUM(OCTET_LENGTH(content) + ?) FROM account_data WHERE user_id = ?`, rowBytes, user)
+		if err != nil {
+			return err
+		}
+		if size > maxAccountData {
+			return ErrTooMuchData
+		}
+		if one.Room == "" && one.Type == IgnoredType {
+			return setIgnored(ctx, tx, user, one.Content)
+		}
+		return nil
+	})
+}
+
+func setIgnored(ctx context.Context, tx *sql.Tx, user mxid.UserID, content json.RawMessage) error {
+	var list Ignored
+	if err := json.Unmarshal(content, &list); err != nil {
+		return err
+	}
+	if _, err := tx.ExecContext(ctx, `DELETE FROM ignored_users WHERE user_id = ?`, user); err != nil {
+		return err
+	}
+	for ignored := range list.Users {
+		if _, err := tx.ExecContext(ctx, `INSERT INTO ignored_users VALUES (?, ?)`, ignored, user); err != nil {
+			return err
 		}
 	}
-	return others, err
+	return nil
+}
+
+// Ignoring returns which members of a room ignore a user.
+func (s *Store) Ignoring(ctx context.Context, room string, ignored mxid.UserID) (users []mxid.UserID, err error) {
+	return data.All(ctx, s.db, data.Value[mxid.UserID],
+		`SELECT user_id FROM ignored_users JOIN members USING (user_id) WHERE ignored = ? AND room_id = ?`, ignored, room)
+}
+
+// AccountData returns the account data of a user, ordered by room and type.
+func (s *Store) AccountData(ctx context.Context, user mxid.UserID) (all []AccountData, err error) {
+	return data.All(ctx, s.db, func(scan data.Scan) (one AccountData, err error) {
+		var content string
+		err = scan(&one.Room, &one.Type, &content)
+		one.Content = json.RawMessage(content)
+		return one, err
+	}, `SELECT room_id, type, content FROM account_data WHERE user_id = ? ORDER BY room_id, type`, user)
+}
+
+// AccountDataOf returns one content of a user's account data, empty for none.
+func (s *Store) AccountDataOf(ctx context.Context, user mxid.UserID, room, kind string) (content string, err error) {
+	content, _, err = data.One(ctx, s.db, data.Value[string],
+		`SELECT content FROM account_data WHERE user_id = ? AND room_id = ? AND type = ?`, user, room, kind)
+	return content, err
+}
+
+const maxFilters = 100 // of a user
+
+// AddFilter stores a filter and returns its id, which is the same for the same content. Errors: [ErrTooMuchData].
+func (s *Store) AddFilter(ctx context.Context, user mxid.UserID, content string) (id string, err error) {
+	sum := sha256.Sum256([]byte(content))
+	id = base64.RawURLEncoding.EncodeToString(sum[:12])
+	return id, s.db.Write(ctx, func(ctx context.Context, tx *sql.Tx) error {
+		if _, err := tx.ExecContext(ctx, `INSERT OR REPLACE INTO filters VALUES (?, ?, ?)`, user, id, content); err != nil {
+			return err
+		}
+		n, _, err := data.One(ctx, tx, data.Value[int], `SELECT COUNT(*) FROM filters WHERE user_id = ?`, user)
+		if err == nil && n > maxFilters {
+			err = ErrTooMuchData
+		}
+		return err
+	})
+}
+
+// Filter returns the content of a filter.
+func (s *Store) Filter(ctx context.Context, user mxid.UserID, id string) (content string, found bool, err error) {
+	return data.One(ctx, s.db, data.Value[string], `SELECT content FROM filters WHERE user_id = ? AND filter_id = ?`, user, id)
 }

@@ -15,8 +15,9 @@ const (
 	MaxPasswordBytes = 72
 )
 
-func hashPassword(password string) ([]byte, error) {
-	return bcrypt.GenerateFromPassword([]byte(password), bcrypt.DefaultCost)
+func hashPassword(password string) (string, error) {
+	hash, err := bcrypt.GenerateFromPassword([]byte(password), bcrypt.DefaultCost)
+	return string(hash), err
 }
 
 // checkPassword compares a password with the stored hash, or with the default password if no hash is stored. Errors:

@@ -1,29 +1,29 @@
-// Package sessions stores the demo host's users in Redis: their passwords, devices and
-// access tokens. It implements [module.Accounts].
+// Package sessions stores the demo host's users: their passwords, devices, access tokens and
+// account data. It implements [module.Accounts].
 //
 // A real host has all of this already.
 package sessions
 
 import (
-	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/subtle"
+	"database/sql"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
+	"github.com/pushfx/pushfx/integration/homeserver/data"
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/mxid"
 )
 
 // The errors for clients.
-var (
-	ErrWrongPassword = errors.New("invalid username or password")
-	ErrDeactivated   = errors.New("this account has been deactivated")
+const (
+	ErrWrongPassword = data.Refusal("invalid username or password")
+	ErrDeactivated   = data.Refusal("this account has been deactivated")
+
+	errPasswordChanged = data.Refusal("the password has changed since it was checked")
 )
 
 // Sessions stores users with their passwords and devices. It is safe for concurrent use. Each
@@ -45,21 +45,11 @@ func New(store *Store, serverName string, ended func(mxid.UserID)) *Sessions {
 	return &Sessions{store, serverName, ended}
 }
 
-// The fields of an account.
-const (
-	passwordField    = "password" // its hash; missing for the default password
-	deactivatedField = "deactivated"
-)
+// Store has the account data. It is safe for concurrent use.
+type Store struct{ db *data.DB }
 
-// session is a stored session.
-type session struct {
-	SecretHash string `json:"secret_sha256"`
-	CreatedTS  int64  `json:"created_ts"` // in milliseconds since 1970
-}
-
-func (s *session) isOf(secret string) bool {
-	return s != nil && subtle.ConstantTimeCompare([]byte(s.SecretHash), []byte(hashSecret(secret))) == 1
-}
+// NewStore returns a store.
+func NewStore(db *data.DB) *Store { return &Store{db} }
 
 // Authenticate returns the caller of a token. Errors: [module.ErrLoggedOut].
 func (s *Sessions) Authenticate(ctx context.Context, token string) (Caller, error) {
@@ -71,19 +61,17 @@ func (s *Sessions) Authenticate(ctx context.Context, token string) (Caller, erro
 }
 
 // Check returns [module.ErrLoggedOut] if the caller's session has ended. A token without a session is always valid, so
-// Check does not ask Redis about it.
+// Check does not ask the database about it.
 func (s *Sessions) Check(ctx context.Context, who Caller) error {
 	if who.secret == "" {
 		return nil
 	}
-	deactivated, session, err := s.load(ctx, who.User, who.Device)
-	switch {
-	case err != nil:
-		return err
-	case deactivated, !session.isOf(who.secret):
-		return module.ErrLoggedOut
+	hash, found, err := data.One(ctx, s.db, data.Value[string],
+		`SELECT secret_sha256 FROM devices WHERE user_id = ? AND device_id = ?`, who.User, who.Device)
+	if err == nil && (!found || subtle.ConstantTimeCompare([]byte(hash), []byte(hashSecret(who.secret))) == 0) {
+		err = module.ErrLoggedOut
 	}
-	return nil
+	return err
 }
 
 // LoggedIn implements [module.Accounts].
@@ -93,105 +81,76 @@ func (s *Sessions) LoggedIn(ctx context.Context, user mxid.UserID, device string
 	return answer.Value, answer.Err
 }
 
-// LoggedInMany implements [module.BulkAccounts], in one pipeline.
+// LoggedInMany implements [module.BulkAccounts], with one query.
 func (s *Sessions) LoggedInMany(ctx context.Context, sessions []module.Session) map[module.Session]module.Result[bool] {
-	deactivated, devices := make([]*redis.BoolCmd, len(sessions)), make([]*redis.BoolCmd, len(sessions))
-	err := s.do(ctx, func(ctx context.Context, client redis.UniversalClient) error {
-		_, err := client.Pipelined(ctx, func(pipe redis.Pipeliner) error {
-			for i, one := range sessions {
-				deactivated[i] = pipe.HExists(ctx, s.key(accountHash, one.User), deactivatedField)
-				devices[i] = pipe.HExists(ctx, s.key(devicesHash, one.User), one.Device)
-			}
-			return nil
-		})
-		return err
-	})
 	all := make(map[module.Session]module.Result[bool], len(sessions))
-	for i, one := range sessions {
-		if failed := cmp.Or(deactivated[i].Err(), devices[i].Err()); failed != nil {
-			all[one] = module.Result[bool]{Err: cmp.Or(err, failed)}
-			continue
+	list, err := json.Marshal(sessions)
+	if err == nil {
+		_, err = data.All(ctx, s.db, func(scan data.Scan) (one module.Session, err error) {
+			err = scan(&one.User, &one.Device)
+			all[one] = module.Result[bool]{Value: true}
+			return one, err
+		}, `SELECT asked.user, asked.device FROM (SELECT value ->> 'User' AS user, value ->> 'Device' AS device FROM json_each(?)) AS asked
+			LEFT JOIN users ON users.user_id = asked.user LEFT JOIN devices ON devices.user_id = asked.user AND devices.device_id = asked.device
+			WHERE deactivated_ts IS NULL AND (asked.device IN ('', ?) OR devices.device_id IS NOT NULL)`, string(list), defaultDevice)
+	}
+	for _, one := range sessions {
+		if err != nil {
+			all[one] = module.Result[bool]{Err: err}
+		} else if _, found := all[one]; !found {
+			all[one] = module.Result[bool]{}
 		}
-		present := one.Device == "" || one.Device == defaultDevice || devices[i].Val()
-		all[one] = module.Result[bool]{Value: present && !deactivated[i].Val()}
 	}
 	return all
 }
 
-// Devices returns a user's devices that have a session.
+// Devices returns a user's devices, in order.
 func (s *Sessions) Devices(ctx context.Context, user mxid.UserID) (devices []string, err error) {
-	err = s.do(ctx, func(ctx context.Context, client redis.UniversalClient) (err error) {
-		devices, err = client.HKeys(ctx, s.key(devicesHash, user)).Result()
-		return err
-	})
-	return devices, err
+	return data.All(ctx, s.db, data.Value[string], `SELECT device_id FROM devices WHERE user_id = ? ORDER BY device_id`, user)
 }
 
-// load returns whether a user is deactivated, and the session of a device, nil if it has none.
-func (s *Sessions) load(ctx context.Context, user mxid.UserID, device string) (deactivated bool, found *session, err error) {
-	var flag *redis.BoolCmd
-	var field *redis.SliceCmd
-	err = s.do(ctx, func(ctx context.Context, client redis.UniversalClient) error {
-		_, err := client.Pipelined(ctx, func(pipe redis.Pipeliner) error {
-			flag = pipe.HExists(ctx, s.key(accountHash, user), deactivatedField)
-			field = pipe.HMGet(ctx, s.key(devicesHash, user), device)
-			return nil
-		})
-		return err
-	})
-	if err != nil {
-		return false, nil, err
-	}
-	if text, isText := field.Val()[0].(string); isText {
-		found = new(session)
-		if err := json.Unmarshal([]byte(text), found); err != nil {
-			return false, nil, fmt.Errorf("stored session: %w", err)
-		}
-	}
-	return flag.Val(), found, nil
+// account is a row of users.
+type account struct {
+	password      string // its hash; empty for the default password
+	isDeactivated bool
 }
 
-// startSession stores the session of a device (KEYS[2]) if the account (KEYS[1]) still has the password hash that was
-// checked.
-var startSession = redis.NewScript(`
-local account = redis.call('HMGET', KEYS[1], ARGV[1], ARGV[2])
-if account[2] then
-	return 'deactivated'
-end
-if (account[1] or '') ~= ARGV[3] then
-	return 'password changed'
-end
-redis.call('HSET', KEYS[2], ARGV[4], ARGV[5])
-return 'ok'
-`)
+func accountOf(ctx context.Context, from data.Source, user mxid.UserID) (account, error) {
+	a, _, err := data.One(ctx, from, func(scan data.Scan) (a account, err error) { return a, scan(&a.password, &a.isDeactivated) },
+		`SELECT password, deactivated_ts IS NOT NULL FROM users WHERE user_id = ?`, user)
+	return a, err
+}
 
 // LogIn starts a session of a device and returns its token. The device's previous session
 // ends, but the device keeps its pushers (Matrix specification, "Relationship between access
 // tokens and devices" and "Soft logout"). Errors: [ErrWrongPassword], [ErrDeactivated].
 func (s *Sessions) LogIn(ctx context.Context, user mxid.UserID, password, device string) (token string, err error) {
 	secret := rand.Text()
-	text, err := json.Marshal(session{hashSecret(secret), time.Now().UnixMilli()})
-	if err != nil {
-		return "", err
-	}
 	for {
-		// The script cannot check the password, because a hash takes too long.
-		stored, err := s.checkPassword(ctx, user, password)
+		// A hash takes too long for a transaction.
+		checked, err := s.checkPassword(ctx, user, password)
 		if err != nil {
 			return "", err
 		}
-		answer, err := s.run(ctx, startSession, user, []hash{accountHash, devicesHash},
-			passwordField, deactivatedField, stored, device, text)
-		switch {
-		case err != nil:
-			s.ended(user) // the device's previous session may have ended
-			return "", err
-		case answer == "deactivated":
-			return "", ErrDeactivated
-		case answer == "ok":
-			s.ended(user)
-			return sessionToken(localpartOf(user), device, secret), nil
+		err = s.db.Write(ctx, func(ctx context.Context, tx *sql.Tx) error {
+			now, err := accountOf(ctx, tx, user)
+			if err != nil {
+				return err
+			}
+			if now != checked {
+				return errPasswordChanged
+			}
+			if _, err := tx.ExecContext(ctx, `INSERT INTO users (user_id) VALUES (?) ON CONFLICT DO NOTHING`, user); err != nil {
+				return err
+			}
+			_, err = tx.ExecContext(ctx, `INSERT OR REPLACE INTO devices VALUES (?, ?, ?, ?)`, user, device, hashSecret(secret), time.Now().UnixMilli())
+			return err
+		})
+		if errors.Is(err, errPasswordChanged) {
+			continue
 		}
+		s.ended(user)
+		return sessionToken(localpartOf(user), device, secret), err
 	}
 }
 
@@ -201,86 +160,90 @@ func (s *Sessions) CheckPassword(ctx context.Context, user mxid.UserID, password
 	return err
 }
 
-// checkPassword also returns the stored form of the password.
-func (s *Sessions) checkPassword(ctx context.Context, user mxid.UserID, password string) (stored string, err error) {
-	var fields []any
-	err = s.do(ctx, func(ctx context.Context, client redis.UniversalClient) (err error) {
-		fields, err = client.HMGet(ctx, s.key(accountHash, user), passwordField, deactivatedField).Result()
-		return err
-	})
-	if err != nil {
-		return "", err
+// checkPassword also returns the account.
+func (s *Sessions) checkPassword(ctx context.Context, user mxid.UserID, password string) (account, error) {
+	a, err := accountOf(ctx, s.db, user)
+	switch {
+	case err != nil:
+		return a, err
+	case a.isDeactivated:
+		return a, ErrDeactivated
 	}
-	if fields[1] != nil {
-		return "", ErrDeactivated
-	}
-	stored, _ = fields[0].(string)
-	return stored, checkPassword(password, stored)
+	return a, checkPassword(password, a.password)
 }
+
+const setPassword = `INSERT INTO users (user_id, password) VALUES (?, ?) ON CONFLICT DO UPDATE SET password = excluded.password`
 
 // SetPassword changes a user's password.
 func (s *Sessions) SetPassword(ctx context.Context, user mxid.UserID, password string) error {
-	text, err := hashPassword(password)
+	hash, err := hashPassword(password)
 	if err != nil {
 		return err
 	}
-	return s.do(ctx, func(ctx context.Context, client redis.UniversalClient) error {
-		return client.HSet(ctx, s.key(accountHash, user), passwordField, text).Err()
-	})
+	return s.db.Exec(ctx, setPassword, user, hash)
 }
-
-// newPassword sets the password of an account (KEYS[1]) and ends the sessions of all other devices (KEYS[2]). It
-// deletes these sessions one by one, so that the hash of sessions stays: while its slot moves, Redis would refuse to
-// create it again.
-var newPassword = redis.NewScript(`
-redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])
-for _, device in ipairs(redis.call('HKEYS', KEYS[2])) do
-	if device ~= ARGV[3] then
-		redis.call('HDEL', KEYS[2], device)
-	end
-end
-return 'ok'
-`)
 
 // SetPasswordAndEndOthers changes a user's password and ends the sessions of all other devices, in one transaction: no
 // other device keeps a session that began with the old password.
 func (s *Sessions) SetPasswordAndEndOthers(ctx context.Context, user mxid.UserID, password, device string) error {
-	text, err := hashPassword(password)
+	hash, err := hashPassword(password)
 	if err != nil {
 		return err
 	}
-	_, err = s.run(ctx, newPassword, user, []hash{accountHash, devicesHash}, passwordField, text, device)
+	err = s.db.Write(ctx, func(ctx context.Context, tx *sql.Tx) error {
+		if _, err := tx.ExecContext(ctx, setPassword, user, hash); err != nil {
+			return err
+		}
+		_, err := tx.ExecContext(ctx, `DELETE FROM devices WHERE user_id = ? AND device_id <> ?`, user, device)
+		return err
+	})
 	s.ended(user)
 	return err
 }
 
 // End ends the session of a device.
 func (s *Sessions) End(ctx context.Context, user mxid.UserID, device string) error {
-	err := s.do(ctx, func(ctx context.Context, client redis.UniversalClient) error {
-		return client.HDel(ctx, s.key(devicesHash, user), device).Err()
-	})
+	err := s.db.Exec(ctx, `DELETE FROM devices WHERE user_id = ? AND device_id = ?`, user, device)
 	s.ended(user)
 	return err
 }
 
 // EndAll ends all sessions of a user.
 func (s *Sessions) EndAll(ctx context.Context, user mxid.UserID) error {
-	err := s.do(ctx, func(ctx context.Context, client redis.UniversalClient) error {
-		return client.Del(ctx, s.key(devicesHash, user)).Err()
+	err := s.db.Exec(ctx, `DELETE FROM devices WHERE user_id = ?`, user)
+	s.ended(user)
+	return err
+}
+
+// Deactivate ends all sessions of a user for ever, removes the user's other data, and adds the user to
+// [Sessions.ToForget]. The user leaves all rooms.
+func (s *Sessions) Deactivate(ctx context.Context, user mxid.UserID) error {
+	err := s.db.Write(ctx, func(ctx context.Context, tx *sql.Tx) error {
+		if _, err := tx.ExecContext(ctx, `INSERT INTO users (user_id, deactivated_ts, to_forget) VALUES (?1, ?2, 1)
+			ON CONFLICT DO UPDATE SET password = '', deactivated_ts = ?2, to_forget = 1`, user, time.Now().UnixMilli()); err != nil {
+			return err
+		}
+		for _, statement := range []string{
+			`DELETE FROM devices WHERE user_id = ?`, `DELETE FROM account_data WHERE user_id = ?`, `DELETE FROM ignored_users WHERE user_id = ?`,
+			`DELETE FROM filters WHERE user_id = ?`, `DELETE FROM receipts WHERE user_id = ?`, `DELETE FROM changes WHERE user_id = ?`,
+			`UPDATE members SET membership = 'leave', by_event = 1 WHERE user_id = ?`,
+		} {
+			if _, err := tx.ExecContext(ctx, statement, user); err != nil {
+				return err
+			}
+		}
+		return nil
 	})
 	s.ended(user)
 	return err
 }
 
-// Deactivate ends all sessions of a user for ever and removes the user's other data.
-func (s *Sessions) Deactivate(ctx context.Context, user mxid.UserID) error {
-	err := s.do(ctx, func(ctx context.Context, client redis.UniversalClient) error {
-		_, err := client.TxPipelined(ctx, func(pipe redis.Pipeliner) error {
-			pipe.Del(ctx, s.key(accountHash, user), s.key(devicesHash, user), s.key(dataHash, user))
-			return pipe.HSet(ctx, s.key(accountHash, user), deactivatedField, time.Now().UnixMilli()).Err()
-		})
-		return err
-	})
-	s.ended(user)
-	return err
+// ToForget returns the deactivated users whom the module has not forgotten yet.
+func (s *Sessions) ToForget(ctx context.Context) ([]mxid.UserID, error) {
+	return data.All(ctx, s.db, data.Value[mxid.UserID], `SELECT user_id FROM users WHERE to_forget`)
+}
+
+// Forgotten removes a user from [Sessions.ToForget].
+func (s *Sessions) Forgotten(ctx context.Context, user mxid.UserID) error {
+	return s.db.Exec(ctx, `UPDATE users SET to_forget = 0 WHERE user_id = ?`, user)
 }

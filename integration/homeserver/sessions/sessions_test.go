@@ -3,25 +3,23 @@ package sessions
 import (
 	"context"
 	"errors"
-	"slices"
+	"path/filepath"
 	"testing"
-	"time"
 
-	"github.com/alicebob/miniredis/v2"
-	"github.com/redis/go-redis/v9"
-
+	"github.com/pushfx/pushfx/integration/homeserver/data"
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/fault"
 	"github.com/pushfx/pushfx/module/mxid"
-	"github.com/pushfx/pushfx/module/redisclient"
-	"github.com/pushfx/pushfx/module/redistest"
 )
 
 func startSessions(t *testing.T) *Sessions {
 	t.Helper()
-	client := redis.NewClient(&redis.Options{Addr: miniredis.RunT(t).Addr()})
-	t.Cleanup(func() { client.Close() })
-	return New(NewStore(client, "", 5*time.Second), "localhost", func(mxid.UserID) {})
+	db, err := data.Open(t.Context(), filepath.Join(t.TempDir(), "demo.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { db.Close() })
+	return New(NewStore(db), "localhost", func(mxid.UserID) {})
 }
 
 func TestLoggedIn(t *testing.T) {
@@ -60,10 +58,10 @@ func TestLoggedIn(t *testing.T) {
 	}
 }
 
-func TestSessionsWithoutRedis(t *testing.T) {
+func TestSessionsWithoutTheDatabase(t *testing.T) {
 	t.Parallel()
 	s := startSessions(t)
-	if err := s.client.Close(); err != nil {
+	if err := s.db.Close(); err != nil {
 		t.Fatal(err)
 	}
 	const user = "@alice:localhost"
@@ -111,38 +109,5 @@ func TestLoginsRaceWithAPasswordChange(t *testing.T) {
 		if _, err := s.Authenticate(t.Context(), <-tokens); !errors.Is(err, module.ErrLoggedOut) {
 			t.Errorf("got %v", err)
 		}
-	}
-}
-
-// A slot that moves refuses keys that it does not have.
-func TestAPasswordChangesWhileItsSlotMoves(t *testing.T) {
-	t.Parallel()
-	cluster := redistest.Cluster(t, 2, 0)
-	s := New(NewStore(cluster.Client(t), "", 5*time.Second), "localhost", func(mxid.UserID) {})
-	const user = "@alice:localhost"
-	for _, device := range []string{"PHONE", "TABLET"} {
-		if _, err := s.LogIn(t.Context(), user, DefaultPassword, device); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := s.SetPassword(t.Context(), user, "old"); err != nil {
-		t.Fatal(err)
-	}
-	slot := redisclient.SlotOf(s.key(devicesHash, user))
-	from, err := cluster.MasterOf(t.Context(), slot)
-	if err != nil {
-		t.Fatal(err)
-	}
-	masters := cluster.Masters()
-	if _, err := cluster.BeginMove(t.Context(), slot, masters[1-slices.Index(masters, from)]); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.SetPasswordAndEndOthers(t.Context(), user, "new", "PHONE"); err != nil {
-		t.Error(err)
-	}
-	phone, _ := s.LoggedIn(t.Context(), user, "PHONE")
-	tablet, _ := s.LoggedIn(t.Context(), user, "TABLET")
-	if err := s.CheckPassword(t.Context(), user, "new"); err != nil || !phone || tablet {
-		t.Errorf("phone %v, tablet %v, the new password: %v", phone, tablet, err)
 	}
 }

@@ -1,0 +1,129 @@
+package data
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/pushfx/pushfx/module/fault"
+)
+
+func open(t *testing.T, file string) *DB {
+	t.Helper()
+	db, err := Open(t.Context(), file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { db.Close() })
+	return db
+}
+
+func TestAFileOfAnotherVersionIsRefused(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct{ statement, want string }{
+		"newer":                {"PRAGMA user_version = 7", "the data has version 7, and this program reads version 1"},
+		"of another program":   {"CREATE TABLE users (name TEXT)", "the data has version 0, and this program reads version 1"},
+		"new":                  {"SELECT 1", ""},
+		"of the same version":  {schema, ""},
+		"new, in a new folder": {"", "unable to open"},
+	} {
+		file := filepath.Join(t.TempDir(), "a ?#%.db")
+		if test.statement == "" {
+			file = filepath.Join(file, "x")
+		} else {
+			db, err := sql.Open("sqlite", "file:"+strings.NewReplacer("?", "%3f", "#", "%23", "%", "%25").Replace(file))
+			if err == nil {
+				_, err = db.ExecContext(t.Context(), test.statement)
+			}
+			if err := errors.Join(err, db.Close()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		db, err := Open(t.Context(), file)
+		if err == nil {
+			db.Close()
+		}
+		if got := fmt.Sprint(err); test.want == "" && err != nil || !strings.Contains(got, test.want) || err != nil && !strings.Contains(got, file) {
+			t.Errorf("%s: got %s, want %q", name, got, test.want)
+		}
+	}
+}
+
+// Many hosts start at once on one new file, and write at once.
+func TestHostsShareAFile(t *testing.T) {
+	t.Parallel()
+	const hosts, writes = 8, 50
+	file := filepath.Join(t.TempDir(), "demo.db")
+	var running sync.WaitGroup
+	for host := range hosts {
+		running.Go(func() {
+			db, err := Open(t.Context(), file)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer db.Close()
+			for n := range writes {
+				err := db.Write(t.Context(), func(ctx context.Context, tx *sql.Tx) error {
+					events, _, err := One(ctx, tx, Value[int], `SELECT COUNT(*) FROM rooms`)
+					if err != nil {
+						return err
+					}
+					_, err = tx.ExecContext(ctx, `INSERT INTO rooms VALUES (?, '', ?)`, fmt.Sprint(host, " ", n), events)
+					return err
+				})
+				if err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	running.Wait()
+	numbers, err := All(t.Context(), open(t, file), Value[int], `SELECT events FROM rooms ORDER BY events`)
+	if err != nil || len(numbers) != hosts*writes || numbers[len(numbers)-1] != hosts*writes-1 {
+		t.Errorf("got %v, %v", numbers, err)
+	}
+}
+
+// A full disk and a transaction that fails leave nothing behind, and the next transaction works.
+func TestAFailedWriteLeavesNothing(t *testing.T) {
+	t.Parallel()
+	db := open(t, filepath.Join(t.TempDir(), "demo.db"))
+	add := func(id string, then error) error {
+		return db.Write(t.Context(), func(ctx context.Context, tx *sql.Tx) error {
+			_, err := tx.ExecContext(ctx, `INSERT INTO rooms (room_id) VALUES (?)`, id)
+			return errors.Join(err, then)
+		})
+	}
+	const refused = Refusal("refused")
+	if err := add("1", refused); !errors.Is(err, refused) || fault.KindOf(err) == fault.Unavailable {
+		t.Errorf("refused: got %v", err)
+	}
+	var pages int
+	if err := db.writer.QueryRowContext(t.Context(), `PRAGMA page_count`).Scan(&pages); err != nil {
+		t.Fatal(err)
+	}
+	limit := func(pages int) {
+		t.Helper()
+		if _, err := db.writer.ExecContext(t.Context(), fmt.Sprintf(`PRAGMA max_page_count = %d`, pages)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	limit(pages)
+	large := strings.Repeat("x", 1<<20)
+	if err := add(large, nil); fault.KindOf(err) != fault.Unavailable || !strings.Contains(fault.Details(err), "full") {
+		t.Errorf("a full disk: got %v", err)
+	}
+	limit(1 << 20)
+	if err := add(large, nil); err != nil {
+		t.Error(err)
+	}
+	if n, _, err := One(t.Context(), db, Value[int], `SELECT COUNT(*) FROM rooms`); n != 1 || err != nil {
+		t.Errorf("%d rooms are stored, %v", n, err)
+	}
+}
