@@ -3,6 +3,7 @@ package pusherstore
 import (
 	"maps"
 	"testing"
+	"time"
 
 	"github.com/pushfx/pushfx/module/commit/rediscommit"
 	"github.com/pushfx/pushfx/module/pusher"
@@ -71,7 +72,7 @@ func TestResetRequiresTheExactOldEntry(t *testing.T) {
 		t.Errorf("got %t, %v", done, err)
 	}
 	entry, err := index.Load(t.Context(), digest)
-	if err != nil || !entry.Equal(pusher.Entry{}) || !lives(client.TTL(t.Context(), stored.Keys{}.Pushkey(digest)).Val(), emptyExpiry) {
+	if err != nil || !entry.Equal(pusher.Entry{}) || !lives(client.TTL(t.Context(), stored.Keys{}.Pushkey(digest)).Val(), pusher.EntryDays*24*time.Hour) {
 		t.Errorf("got %v, %v", entry, err)
 	}
 }
