@@ -620,6 +620,39 @@ func TestRepeatingForgetUserFinishesIt(t *testing.T) {
 	})
 }
 
+func TestNoEntryNamesAUserWhoHasLeft(t *testing.T) {
+	t.Parallel()
+	forgets := func(ctx context.Context, s *service.Service) error { return s.Host(s.Rules()).ForgetUser(ctx, alice) }
+	for name, test := range map[string]struct {
+		before []act
+		leaves func(context.Context, *service.Service) error
+	}{
+		"a deletion":              {[]act{{alice, takes}}, func(ctx context.Context, s *service.Service) error { return s.Pushers().Delete(ctx, alice, thePushkey) }},
+		"a logout":                {[]act{{alice, takes}, {alice, appends}}, func(ctx context.Context, s *service.Service) error { return s.Host(s.Rules()).RemoveDevicePushers(ctx, alice, "TABLET") }},
+		"forgotten":               {[]act{{alice, takes}}, forgets},
+		"forgotten, a sharer":     {[]act{{bob, appends}, {alice, appends}}, forgets},
+		"forgotten, after a take": {[]act{{alice, appends}, {alice, falters}}, forgets},
+		"forgotten, hidden":       {[]act{{alice, takes}, {bob, falters}}, forgets},
+	} {
+		m, rules := newMemory(), rulesOf(found(pushrule.ServerDefault(alice)))
+		m.do(t, test.before...)
+		s := service.New(module.Stores{Rules: rules, Pushers: m, Pushkeys: m.index()}, idleFeed(t, rules), usual())
+		if err := test.leaves(t.Context(), s); err != nil {
+			t.Fatal(err)
+		}
+		if entry := m.Entries[thePushkey.Digest()]; entry.By == alice || slices.Contains(entry.Users, alice) {
+			t.Errorf("%s: named in %+v", name, entry)
+		}
+		if strings.HasSuffix(name, "hidden") { // bob has taken the pushkey
+			continue
+		}
+		m.do(t, act{carol, imports})
+		if !slices.Contains(m.owners(thePushkey), carol) {
+			t.Errorf("%s: an import was refused", name)
+		}
+	}
+}
+
 type unreadable struct{ *memory }
 
 var errUnreadable = pusher.Unreadable(errors.New("it is damaged"))
