@@ -47,7 +47,7 @@ func (k Key) Digest() Digest {
 // value is the entry of a key without sets. Methods that change it are not safe for
 // concurrent use.
 type Entry struct {
-	// Last is the last number that was given. A number is the time of its set in microseconds
+	// Last is the number of the last set. A number is the time of its set in microseconds
 	// since 1970, or one more than the number before.
 	Last int64
 
@@ -95,8 +95,9 @@ func (e *Entry) Keeps(user mxid.UserID, claim int64, others Others, now int64) b
 // IsTakenFrom reports whether another user has taken the key and has not left.
 func (e *Entry) IsTakenFrom(user mxid.UserID) bool { return e.By != "" && e.By != user }
 
-// Claim gives a set by the user its number. With [RemoveOthers] the set takes the key. Now
-// is in microseconds since 1970.
+// Claim gives a set by the user its number. With [RemoveOthers] the set takes the key. An
+// import gets the lowest number that is visible, so that it does not outdo a set of the user
+// at the same time. Now is in microseconds since 1970.
 func (e *Entry) Claim(user mxid.UserID, others Others, now int64) int64 {
 	e.Last = max(now, e.Last+1)
 	if others == RemoveOthers {
@@ -104,6 +105,9 @@ func (e *Entry) Claim(user mxid.UserID, others Others, now int64) int64 {
 	}
 	users := append([]mxid.UserID{user}, without(e.Users, user)...)
 	e.Users = users[:min(len(users), MaxUsers)]
+	if others == Imported {
+		return max(e.Taken, 1)
+	}
 	return e.Last
 }
 

@@ -58,9 +58,9 @@ func (s *pusherService) Set(ctx context.Context, user mxid.UserID, p pusher.Push
 	if done || err != nil {
 		return err
 	}
-	entry, lost, err := s.pushkeys.claim(ctx, user, p, others, last)
+	number, entry, lost, err := s.pushkeys.claim(ctx, user, p, others, last)
 	if err == nil {
-		err = set.put(ctx, entry.Last)
+		err = set.put(ctx, number)
 	}
 	if err != nil {
 		return err
@@ -181,8 +181,8 @@ func (s *setting) renew(ctx context.Context, claim int64) (done bool, err error)
 	return true, s.checkLoggedIn(ctx)
 }
 
-// put stores the pusher with its number, or with that of the stored pusher if it is greater,
-// from another request of the user. An import leaves such a pusher as it is.
+// put stores the pusher with its number. A pusher with a later number of the user stays: that
+// request counts as the later one. So a set takes effect once. An import replaces no pusher.
 func (s *setting) put(ctx context.Context, number int64) error {
 	at := s.pushkeys.now().UnixMicro()
 	return s.store.Update(ctx, s.user, s.withinLimits(func(list *pusher.List) {
@@ -191,16 +191,17 @@ func (s *setting) put(ctx context.Context, number int64) error {
 			list.Delete(s.p.Key)
 			held, found = pusher.Pusher{SetAt: held.SetAt}, false
 		}
+		if found && (held.Claim > number || s.others == pusher.Imported) {
+			return
+		}
 		next := s.p
+		next.Claim = number
 		switch {
 		case s.others != pusher.Imported:
 			next = renewed(held, next, at)
-		case found: // newer than the import
-			next = held
 		case next.SetAt <= 0 || next.SetAt > at:
 			next.SetAt = at
 		}
-		next.Claim = max(held.Claim, number)
 		s.replace(list, next)
 	}))
 }

@@ -33,29 +33,29 @@ func (k pushkeys) now() time.Time {
 }
 
 // claim changes the entry of a pusher that a user is about to store, and refuses an import of
-// a pushkey that another user has taken. The number of the set is [pusher.Entry.Last] of the
-// entry, and is above after. The lost users had the pushkey before.
+// a pushkey that another user has taken. The number of the set is above after, unless it is an
+// import. The lost users had the pushkey before.
 func (k pushkeys) claim(
 	ctx context.Context, user mxid.UserID, p pusher.Pusher, others pusher.Others, after int64,
-) (entry pusher.Entry, lost []mxid.UserID, err error) {
+) (number int64, entry pusher.Entry, lost []mxid.UserID, err error) {
 	at := max(k.now().UnixMicro(), after+1)
 	entry, err = k.Pushkeys.Update(ctx, p.Digest(), func(e *pusher.Entry) error {
 		if others == pusher.Imported && e.IsTakenFrom(user) {
 			return pusher.ErrTaken
 		}
 		before := *e
-		e.Claim(user, others, at)
+		number = e.Claim(user, others, at)
 		e.Address = p.Kind == pusher.Email
 		lost = before.Lost(*e)
 		return nil
 	})
 	if err != nil {
-		return pusher.Entry{}, nil, err
+		return 0, pusher.Entry{}, nil, err
 	}
 	for _, loser := range lost {
 		k.changes.PushersChanged(loser)
 	}
-	return entry, lost, nil
+	return number, entry, lost, nil
 }
 
 // removeHidden removes the pushers of a pushkey that users have lost, as well as it can: the

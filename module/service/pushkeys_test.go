@@ -53,10 +53,14 @@ type caller struct {
 
 func take[V any](c caller, t turn, do func() (V, error)) (V, error) {
 	var none V
-	if err := c.wait(t); err != nil {
-		return none, module.Unavailable(err)
+	err := c.wait(t)
+	if err == nil {
+		return do()
 	}
-	return do()
+	if err == errLostReply {
+		_, _ = do()
+	}
+	return none, module.Unavailable(err)
 }
 
 func takeAlone(c caller, t turn, do func() error) error {
@@ -182,10 +186,13 @@ func (r *running) rest() {
 }
 
 // goOn takes one of the turns that the request waits for.
-func (r *running) goOn(n int) turn {
+func (r *running) goOn(n int) turn { return r.answer(n, nil) }
+
+// answer takes one of the turns that the request waits for, or fails it.
+func (r *running) answer(n int, failed error) turn {
 	w := r.waiting[n]
 	r.waiting = slices.Delete(r.waiting, n, n+1)
-	w.goOn <- nil
+	w.goOn <- failed
 	r.turnsTaken++
 	r.rest()
 	return w.turn
