@@ -85,11 +85,9 @@ func (h *history) do(ctx context.Context, c caller, a act, host int) error {
 		p, _ := list.Pusher(thePushkey)
 		made.saw = p.Lang
 	}
-	made.ended, made.acked = h.tick(), err == nil
-	if a.verb == lists { // a host that has died shows pushers without their entries
-		err = cmp.Or(err, c.wait(theApp))
-	}
-	if err == nil || a.verb != lists {
+	made.ended = h.tick()
+	err = cmp.Or(err, c.wait(theApp)) // a host that has died does not answer
+	if made.acked = err == nil; made.acked || a.verb != lists {
 		h.record(made)
 	}
 	return err
@@ -114,9 +112,6 @@ func attack(ctx context.Context, random *rand.Rand, verbs []string, repeat bool)
 		runs = append(runs, start(ctx, m, func(ctx context.Context, c caller) error {
 			for _, a := range acts {
 				for h.do(ctx, c, a, host) != nil && repeat {
-					if c.wait(theApp) != nil {
-						return nil // it has died
-					}
 				}
 			}
 			return nil
@@ -152,8 +147,8 @@ type moment struct {
 	part string // "hide", "set", "delete", "see" or "import"
 }
 
-// status is what a user has: a pusher that is visible, hidden or absent. A hidden pusher may
-// go at any time. A take that has hidden the others' pushers shows the user's own again.
+// status is what a user has: a pusher that is visible, hidden or absent. A take that has hidden the
+// others' pushers revives the user's own. A pusher that is or was hidden may go at any time.
 type status struct {
 	text           string // of the stored pusher, or nothing
 	hidden, revive bool
@@ -252,10 +247,14 @@ func (e *explains) after(m moment, now map[mxid.UserID]status, overtaken string,
 	case "set":
 		return []outcome{{with(status{text: textOf(c), hidden: strings.Contains(overtaken, number)}), overtaken}}
 	case "import":
-		if own.text != "" && !own.hidden {
+		imported := outcome{with(status{text: textOf(c)}), overtaken}
+		switch {
+		case own.revive:
+			return []outcome{{now, overtaken}, imported}
+		case own.text != "" && !own.hidden:
 			return []outcome{{now, overtaken}}
 		}
-		return []outcome{{with(status{text: textOf(c)}), overtaken}}
+		return []outcome{imported}
 	case "delete":
 		return []outcome{{with(status{}), overtaken}}
 	case "see":
