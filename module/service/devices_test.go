@@ -627,8 +627,10 @@ func TestNoEntryNamesAUserWhoHasLeft(t *testing.T) {
 		before []act
 		leaves func(context.Context, *service.Service) error
 	}{
-		"a deletion":              {[]act{{alice, takes}}, func(ctx context.Context, s *service.Service) error { return s.Pushers().Delete(ctx, alice, thePushkey) }},
-		"a logout":                {[]act{{alice, takes}, {alice, appends}}, func(ctx context.Context, s *service.Service) error { return s.Host(s.Rules()).RemoveDevicePushers(ctx, alice, "TABLET") }},
+		"a deletion": {[]act{{alice, takes}}, func(ctx context.Context, s *service.Service) error { return s.Pushers().Delete(ctx, alice, thePushkey) }},
+		"a logout": {[]act{{alice, takes}, {alice, appends}}, func(ctx context.Context, s *service.Service) error {
+			return s.Host(s.Rules()).RemoveDevicePushers(ctx, alice, "TABLET")
+		}},
 		"forgotten":               {[]act{{alice, takes}}, forgets},
 		"forgotten, a sharer":     {[]act{{bob, appends}, {alice, appends}}, forgets},
 		"forgotten, after a take": {[]act{{alice, appends}, {alice, falters}}, forgets},
