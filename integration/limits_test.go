@@ -60,7 +60,6 @@ func TestManyWritersFillALimitExactly(t *testing.T) {
 	limits := fx.Decorate(func(c pushfx.Config) pushfx.Config {
 		c.RuleLimits.MaxRules = defaults + room
 		c.PusherPolicy.MaxPushers = room
-		c.PusherPolicy.MaxSharers = room
 		return c
 	})
 	for _, test := range []struct {
@@ -74,10 +73,6 @@ func TestManyWritersFillALimitExactly(t *testing.T) {
 		{"pushers", func(writer int) (user, method, path, body string) {
 			return alice, http.MethodPost, "/pushers/set", httpPusher("app", fmt.Sprint(writer))
 		}, `{"errcode":"M_INVALID_PARAM","error":"A user has at most 5 pushers."}`},
-		{"users of a pushkey", func(writer int) (user, method, path, body string) {
-			body = strings.Replace(httpPusher("app", "shared"), "{", `{"append":true,`, 1)
-			return fmt.Sprintf("@sharer%d:example.org", writer), http.MethodPost, "/pushers/set", body
-		}, `{"errcode":"M_INVALID_PARAM","error":"A pushkey is shared by at most 5 users."}`},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()

@@ -166,9 +166,9 @@ type PusherChange struct {
 // [PusherStore] because these users are in different hash slots. Package storetest tests
 // this contract.
 //
-// To set a pusher, a user claims its pushkey by a change of the entry, and then stores the
-// pusher with the number of the claim. Whoever reads pushers judges them by the entry
-// ([pusher.Entry.Shows]), so a pusher that was taken is gone at once, wherever it is stored.
+// A set of a pusher changes the entry, which gives it a number, and then stores the pusher with
+// that number. All readers of pushers ask the entry ([pusher.Entry.Shows]), so a pusher that
+// another user has taken is gone at once, wherever it is stored.
 //
 // Errors: [pusher.Unreadable], [Unavailable].
 type PushkeyIndex interface {
@@ -181,7 +181,8 @@ type PushkeyIndex interface {
 	// Update atomically replaces the entry with the result of edit, and returns it; see
 	// [RuleStore.Update]. The watchers of the store of pushers get a
 	// [PusherChange] of each user who loses the pushkey to another ([pusher.Entry.Lost]). An
-	// entry for which [pusher.Entry.IsOver] is true may go after ten minutes without a change.
+	// entry may go [pusher.EntryDays] after its last change, unless it
+	// [pusher.Entry.Lasts].
 	Update(ctx context.Context, key pusher.Digest, edit func(*pusher.Entry) error) (pusher.Entry, error)
 }
 
@@ -275,11 +276,14 @@ type HostService interface {
 	// the rest. See also [ImportSource].
 	Import(ctx context.Context, user mxid.UserID, from Import, how ImportMode) (ImportResult, error)
 
-	// ForgetUser removes a deactivated user's rules, pushers, claims to pushkeys and unread
-	// notifications, readable or not. The [ImportSource] forgets the user first. If it
-	// fails, ForgetUser returns the error and keeps the rules, because a user without
-	// rules is imported again. No other call finishes a failed ForgetUser: repeat it until
-	// it returns nil.
+	// ForgetUser removes a deactivated user's rules, pushers and unread notifications, readable
+	// or not, and the user's name from the entries of the pushkeys. The entry of a pusher whose
+	// set or removal was interrupted before may name the user until it expires
+	// ([pusher.EntryDays]).
+	//
+	// The [ImportSource] forgets the user first. If it fails, ForgetUser returns the error and
+	// keeps the rules, because a user without rules is imported again. No other call finishes
+	// a failed ForgetUser: repeat it until it returns nil.
 	ForgetUser(ctx context.Context, user mxid.UserID) error
 
 	// RemoveDevicePushers removes the pushers that the devices set, at logout. Pushers of
@@ -341,8 +345,9 @@ type HostService interface {
 	// delivered. The token is in the address to which the mail came back: bounces+TOKEN@example.org,
 	// with capital and small letters as they were sent. Call it only for reports of a permanent
 	// failure that is about the address (RFC 3463: status 5.1.x or 5.2.1): a blocked sender would remove
-	// all pushers. Pushers that were set on a day after the mail's stay. A token that is not valid,
-	// or older than two weeks, gets [fault.InvalidParam].
+	// all pushers. Pushers that were set on a day after the mail's stay, and of an address with more than
+	// [pusher.MaxUsers] users those that were set first. A token that is not valid, or older than two
+	// weeks, gets [fault.InvalidParam].
 	MailBounced(ctx context.Context, token string) error
 }
 

@@ -13,7 +13,7 @@ type Stores struct {
 	Unread UnreadStore
 
 	// Now is the clock of the stores; nil means the host's clock. The service numbers the
-	// claims to a pushkey by its time, so that a new claim gets a higher number than all
+	// sets of a pushkey by its time, so that a new set gets a higher number than all
 	// earlier ones, even if the entry was deleted.
 	Now func() time.Time
 }

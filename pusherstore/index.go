@@ -64,9 +64,9 @@ func (x *Index) Update(ctx context.Context, key pusher.Digest, edit func(*pusher
 // A host without the right to publish can make changes, too. When its memory is full,
 // Redis refuses a SET, unless the script has deleted something before.
 //
-// ARGV: the new entry; its expiry in seconds, 0 for none; whether it has fewer holders, 0
-// or 1; the number of arguments that describe the old entry, see [rediscommit.CompareArgs],
-// then these; the channel; a message about each user who loses the pushkey to another.
+// ARGV: the new entry; its expiry in seconds, 0 for none; whether it is shorter, 0 or 1;
+// the number of arguments that describe the old entry, see [rediscommit.CompareArgs], then
+// these; the channel; a message about each user who loses the pushkey to another.
 var swapEntryScript = `
 local n = tonumber(ARGV[4])
 if n == 3 then
@@ -75,8 +75,11 @@ elseif redis.call('GET', KEYS[1]) ~= (n == 1 and ARGV[5]) then
 	return 0
 end
 if ARGV[3] == '1' then redis.call('DEL', KEYS[1]) end
-redis.call('SET', KEYS[1], ARGV[1])
-if ARGV[2] ~= '0' then redis.call('EXPIRE', KEYS[1], ARGV[2]) end
+if ARGV[2] == '0' then
+	redis.call('SET', KEYS[1], ARGV[1])
+else
+	redis.call('SET', KEYS[1], ARGV[1], 'EX', ARGV[2])
+end
 for i = 6 + n, #ARGV do redis.pcall('PUBLISH', ARGV[5 + n], ARGV[i]) end
 return 1`
 
@@ -109,11 +112,11 @@ func readEntry(_ string, answer redis.Cmder) (s entrySnapshot, err error) {
 
 func (e encoder) prepareEntry(u commit.Update[pusher.Entry, string]) rediscommit.Swap[pusher.Entry, string] {
 	text := string(stored.Entry{Entry: u.Next, Revision: u.Revision}.AppendJSON(nil))
-	expiry, shrinks := 0, 0
-	if u.Next.IsOver() {
-		expiry = int(emptyExpiry.Seconds())
+	expiry, shrinks := pusher.EntryDays*24*3600, 0
+	if u.Next.Lasts() {
+		expiry = 0
 	}
-	if len(u.Next.Holders) < len(u.Old.Value.Holders) {
+	if len(text) < len(u.Old.Raw) {
 		shrinks = 1
 	}
 	old := rediscommit.CompareArgs(u.Old)

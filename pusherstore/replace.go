@@ -41,9 +41,9 @@ func (s *Store) Replace(ctx context.Context, user mxid.UserID, old, next map[str
 	})
 }
 
-// Reset replaces the entry of a pushkey by one without users if exactly the old text is
-// stored, which may be unreadable. Done is false if another text is stored.
-// [service.Repairs.Record] then records stored pushers. Errors: as for [Store.Replace].
+// Reset replaces the entry of a pushkey by one without sets if exactly the old text is
+// stored, which may be unreadable. Done is false if another text is stored. All stored
+// pushers of the pushkey are visible then. Errors: as for [Store.Replace].
 func (x *Index) Reset(ctx context.Context, key pusher.Digest, old string) (done bool, err error) {
 	return x.entries.Swap(ctx, stored.Keys{}.Pushkey(key), stored.Revision{}, func(revision stored.Revision) []any {
 		u := commit.Update[pusher.Entry, string]{Old: entrySnapshot{Found: true, Raw: old}, Revision: revision}

@@ -3,6 +3,7 @@ package pusherstore
 import (
 	"maps"
 	"testing"
+	"time"
 
 	"github.com/pushfx/pushfx/module/commit/rediscommit"
 	"github.com/pushfx/pushfx/module/pusher"
@@ -71,7 +72,31 @@ func TestResetRequiresTheExactOldEntry(t *testing.T) {
 		t.Errorf("got %t, %v", done, err)
 	}
 	entry, err := index.Load(t.Context(), digest)
-	if err != nil || !entry.Equal(pusher.Entry{}) || !lives(client.TTL(t.Context(), stored.Keys{}.Pushkey(digest)).Val(), emptyExpiry) {
+	if err != nil || !entry.Equal(pusher.Entry{}) || !lives(client.TTL(t.Context(), stored.Keys{}.Pushkey(digest)).Val(), pusher.EntryDays*24*time.Hour) {
 		t.Errorf("got %v, %v", entry, err)
+	}
+}
+
+func TestOnlyTheEntryOfAnAddressWithUsersLasts(t *testing.T) {
+	t.Parallel()
+	_, _, client := newStore(t)
+	index, err := NewIndex(client, rediscommit.DefaultConfig(), rediscommit.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	digest := pusher.Key{AppID: pusher.EmailAppID, Pushkey: "a@example.org"}.Digest()
+	for step, test := range []struct {
+		edit func(*pusher.Entry)
+		want time.Duration
+	}{
+		{func(e *pusher.Entry) { e.Claim(alice, pusher.KeepOthers, 1) }, pusher.EntryDays * 24 * time.Hour},
+		{func(e *pusher.Entry) { e.Address = true }, 0},
+		{func(e *pusher.Entry) { e.Leave(alice, e.Last) }, pusher.EntryDays * 24 * time.Hour},
+		{func(e *pusher.Entry) { e.Claim(alice, pusher.KeepOthers, 1) }, 0},
+	} {
+		_, err := index.Update(t.Context(), digest, func(e *pusher.Entry) error { test.edit(e); return nil })
+		if left := client.TTL(t.Context(), stored.Keys{}.Pushkey(digest)).Val(); err != nil || !lives(left, test.want) {
+			t.Errorf("step %d: expires in %v, %v, want %v", step, left, err, test.want)
+		}
 	}
 }

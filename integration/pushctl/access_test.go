@@ -84,10 +84,11 @@ func (g *guarded) damage() {
 	g.store(alice, "{")
 	g.do("RPUSH", g.keys.Unread(carol), fold.Op{Kind: fold.Read, Room: "!r", Position: 1}.Text())
 	g.store(mxid.UserID("@dan:example.org"), `{"type":"m.push_rules","content":{"global":{}},"filler":"`+strings.Repeat("x", 40<<10)+`","revision":{"version":1,"changes":1,"writers":{"W":1}}}`)
-	g.do("DEL", g.keys.Pushkey(aPusher(string(bob)).Digest()))
+	second := aPusher("second")
+	g.do("HSET", g.keys.Pushers(bob), second.Field(), string(second.AppendStored(nil)))
 	g.spoil(carol, "m.room.tombstone", "m.room.grave")
 	for _, d := range damages(g.keys) {
-		if d.kind == holderUnused {
+		if d.kind == pusherTaken {
 			d.make(g.fixture)
 		}
 	}

@@ -89,10 +89,13 @@ func damages(keys stored.Keys) []damage {
 		room   = `{"rule_id":"!room:example.org","default":false,"enabled":true,"actions":[]}`
 		noisy  = `{"rule_id":"!room:example.org","default":false,"enabled":true,"actions":["notify"]}`
 		legacy = `{"rule_id":".m.rule.contains_user_name","default":true,"enabled":true,"pattern":"alice","actions":[]}`
+		taken  = `{"form":2,"last":9000000000000000,"taken":9000000000000000,"by":"@bob:example.org","users":["@bob:example.org"]}`
 		others = `{"rule_id":".org.example.rule","default":true,"enabled":false,"actions":[]}`
 	)
 	second, other := aPusher("2"), aPusher("x")
 	second.Created = 7
+	address := second
+	address.Key, address.Kind, address.Claim = pusher.Key{AppID: pusher.EmailAppID, Pushkey: secret + "@example.org"}, pusher.Email, 17
 	own := aPusher(string(alice))
 	pushers, entry, unusedEntry := keys.Pushers(alice), keys.Pushkey(own.Digest()), keys.Pushkey(other.Digest())
 	op := fold.Op{Kind: fold.Notified, Room: "!r", Position: 1, Thread: fold.Main, Actions: `["notify"]`}.Text()
@@ -115,23 +118,23 @@ func damages(keys stored.Keys) []damage {
 		{"a damaged pusher, reset", unreadablePushers, reset, runs("HSET", pushers, `["x","`+secret+`"]`, secret)},
 		{"a pusher without a claim", pusherUnindexed, fixed, runs("HSET", pushers, second.Field(), string(second.AppendStored(nil)))},
 
-		{"a lost entry", pusherUnindexed, fixed, runs("DEL", entry)},
-		{"another user's pushkey", pusherUnindexed, fixed, givePushkeyToBob},
+		{"an address without an entry", pusherUnindexed, fixed, runs("HSET", pushers, address.Field(), string(address.AppendStored(nil)))},
 		{"a damaged entry", unreadablePushkey, fixed, runs("SET", unusedEntry, "no JSON")},
+		{"a damaged entry of a pusher", unreadablePushkey, fixed, runs("SET", entry, "no JSON")},
 		{"an entry of an early development version", unreadablePushkey, fixed, runs("SET", unusedEntry, `{"claims":{"17":"@bob:example.org"},"revision":{"version":1,"changes":1,"writers":{}}}`)},
-		{"a pushkey held without a pusher", holderUnused, fixed, runs("SET", unusedEntry, `{"taken":17,"holders":{"@bob:example.org":17},"losers":{}}`)},
-		{"a pushkey lost without a pusher", holderUnused, fixed, giveAlicesPushkeyALoser},
+		{"a pusher that bob has taken", pusherTaken, fixed, runs("SET", entry, taken)},
 
 		{"push rules that expire", expiringKey, fixed, runs("EXPIRE", keys.Rules(alice), 3600)},
 		{"pushers that expire", expiringKey, fixed, runs("EXPIRE", pushers, 3600)},
-		{"an entry that expires", expiringKey, fixed, runs("EXPIRE", entry, 3600)},
+		{"an entry of an address that expires", expiringKey, fixed, runs("SET", unusedEntry, `{"form":2,"last":1,"taken":0,"by":"","users":["@bob:example.org"],"address":true}`, "EX", 3600)},
 		{"pending pushkeys of an early development version", otherVersion, left, runs("ZADD", "pushkeys:pending", 17, "x")},
 		{"held gateways that expire", expiringKey, fixed, inOrder(
 			runs("HSET", keys.DeliveryGateways(), "https://x:443", 1), runs("EXPIRE", keys.DeliveryGateways(), 3600))},
 
 		{"push rules of a later version", otherVersion, left, spoils(`"revision":{`, `"revision":{"form":2,`)},
 		{"pushers of a later version", otherVersion, left, runs("HSET", pushers, "revision", `{"form":2}`)},
-		{"an entry of a later version", otherVersion, left, runs("SET", entry, `{"revision":{"form":2}}`)},
+		{"an entry of a later version", otherVersion, left, runs("SET", entry, `{"form":3}`)},
+		{"an entry of an earlier version", otherVersion, left, runs("SET", entry, `{"taken":17,"holders":{"@bob:example.org":17},"losers":{}}`)},
 		{"a queue of a later version", otherVersion, left, runs("SET", keys.DeliveryFormat(), "6 8")},
 		{"a queue of an earlier version", otherVersion, left, runs("SET", keys.DeliveryFormat(), "1 8")},
 		{"a log of an earlier version", otherVersion, left, runs("XADD", "delivery:{000}:log", "*", "d", secret)},
@@ -161,20 +164,6 @@ func damages(keys stored.Keys) []damage {
 		{"a pushkey without a digest", unknownKey, left, runs("SET", "pushkey:{"+secret+"}", "x")},
 		{"push rules without a hash tag", unknownKey, left, runs("SET", "account_data:@alice:example.org:m.push_rules", "x")},
 	}
-}
-
-// givePushkeyToBob replaces alice by bob in the entry of her pushkey.
-func givePushkeyToBob(b *fixture) {
-	key := b.keys.Pushkey(aPusher(string(alice)).Digest())
-	text := b.client.Get(b.t.Context(), key).Val()
-	b.do("SET", key, strings.Replace(text, string(alice), string(bob), 1))
-}
-
-// giveAlicesPushkeyALoser adds bob to the losers of alice's pushkey.
-func giveAlicesPushkeyALoser(b *fixture) {
-	key := b.keys.Pushkey(aPusher(string(alice)).Digest())
-	text := b.client.Get(b.t.Context(), key).Val()
-	b.do("SET", key, strings.Replace(text, `"losers":{}`, `"losers":{"@bob:example.org":1}`, 1))
 }
 
 func TestEachProblemIsFoundAndRepaired(t *testing.T) {
@@ -330,7 +319,7 @@ func TestRepairOfAnExpiryKeepsTheValue(t *testing.T) {
 	b := onOne(t)
 	b.register(alice)
 	before := b.stored()
-	keys := []string{b.keys.Rules(alice), b.keys.Pushers(alice), b.keys.Pushkey(aPusher(string(alice)).Digest())}
+	keys := []string{b.keys.Rules(alice), b.keys.Pushers(alice)}
 	for _, key := range keys {
 		b.do("EXPIRE", key, 3600)
 	}
@@ -396,7 +385,8 @@ func TestCheckReports(t *testing.T) {
 	checkGolden(t, "check-ok.txt", strings.ReplaceAll(b.want(exitOK, "check").stdout, b.where[1], "HOST:PORT"))
 	b.spoil(alice, "m.room.tombstone", "m.room.grave")
 	b.store(bob, "no JSON")
-	b.do("DEL", b.keys.Pushkey(aPusher(string(alice)).Digest()))
+	second := aPusher("second")
+	b.do("HSET", b.keys.Pushers(alice), second.Field(), string(second.AppendStored(nil)))
 	b.do("SET", "pushers:\x1b[31m", "x")
 	text := b.want(exitProblems, "check").stdout
 	checkGolden(t, "check-problems.txt", strings.ReplaceAll(text, b.where[1], "HOST:PORT"))
@@ -559,7 +549,8 @@ func TestRepairWritesJSON(t *testing.T) {
 	t.Parallel()
 	b := onOne(t)
 	b.register(alice, bob)
-	b.do("DEL", b.keys.Pushkey(aPusher(string(alice)).Digest()))
+	second := aPusher("second")
+	b.do("HSET", b.keys.Pushers(alice), second.Field(), string(second.AppendStored(nil)))
 	b.store(bob, "no JSON")
 	saved := filepath.Join(t.TempDir(), "saved")
 	left := `"unreadable push rules":{"found":1,"repaired":0,"left":1}`

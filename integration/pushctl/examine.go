@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -13,7 +12,6 @@ import (
 
 	"github.com/pushfx/pushfx/module/fault"
 	"github.com/pushfx/pushfx/module/mxid"
-	"github.com/pushfx/pushfx/module/pusher"
 	"github.com/pushfx/pushfx/module/pushrule"
 	"github.com/pushfx/pushfx/module/redisclient"
 	"github.com/pushfx/pushfx/module/stored"
@@ -25,8 +23,7 @@ type examination struct {
 	unconfirmed []problem // see [unconfirmed]
 	now         time.Time // by the clock of Redis
 
-	hashes  []userHash
-	entries []keyEntry
+	hashes []userHash
 }
 
 type tally struct {
@@ -74,10 +71,7 @@ func (b *backend) examine(ctx context.Context, node *redis.Client, names []strin
 	for _, v := range values {
 		b.examineValue(x, node, v)
 	}
-	if err := b.examinePushers(ctx, node, x); err != nil {
-		return nil, err
-	}
-	return x, b.examineEntries(ctx, node, x)
+	return x, b.examinePushers(ctx, node, x)
 }
 
 var (
@@ -232,8 +226,4 @@ func (b *backend) repairRules(ctx context.Context, user mxid.UserID) error {
 func eventOf(rules pushrule.Ruleset) string {
 	e := stored.Event{Rules: rules, Found: true}
 	return e.Text(stored.Revision{})
-}
-
-func detailOf(h pusher.Holder) string {
-	return printable(string(h.User)) + ", claim " + strconv.FormatInt(h.Number, 10)
 }

@@ -14,29 +14,29 @@ import (
 var expiringKey = kind{"key that expires", byRepair}
 
 // examineExpiry reports a value that expires and should not. Of these values, the module lets only hashes without
-// pushers and entries without holders expire.
+// pushers and most entries expire.
 func (b *backend) examineExpiry(x *examination, v value) {
-	if v.expiry < 0 || v.isEmpty() {
+	if v.expiry < 0 || v.mayExpire() {
 		return
 	}
 	// A host may have emptied the value between the two commands.
 	p := b.expiring(x, v.name, v.expiry)
 	p.recheck = func(ctx context.Context) (bool, error) {
 		values, err := b.readExpiring(ctx, b.client, []string{v.name})
-		return err == nil && values[0].expiry >= 0 && !values[0].isEmpty(), err
+		return err == nil && values[0].expiry >= 0 && !values[0].mayExpire(), err
 	}
 	x.unconfirmed = append(x.unconfirmed, p)
 }
 
-// isEmpty reports whether a value has no data of users.
-func (v *value) isEmpty() bool {
+// mayExpire reports whether the module lets a value expire.
+func (v *value) mayExpire() bool {
 	switch v.Kind {
 	case stored.PushersKey:
 		h := stored.ReadHash(v.fields)
 		return h.Err == nil && h.Pushers.Len() == 0
 	case stored.PushkeyKey:
 		entry, err := stored.ReadEntry(v.text)
-		return err == nil && entry.IsOver()
+		return err == nil && !entry.Lasts()
 	}
 	return false
 }

@@ -4,11 +4,9 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"slices"
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/fault"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pusher"
@@ -21,17 +19,12 @@ var (
 	unreadablePushers = kind{"unreadable pushers", byReset}
 	pusherUnindexed   = kind{"pusher missing in the index", byRepair}
 	unreadablePushkey = kind{"unreadable entry of a pushkey", byRepair}
-	holderUnused      = kind{"pushkey held without a pusher", byRepair}
+	pusherTaken       = kind{"pusher that another user has taken", byRepair}
 )
 
 type userHash struct {
 	value
 	stored.Hash
-}
-
-type keyEntry struct {
-	value
-	pusher.Entry
 }
 
 func (b *backend) examineHash(x *examination, v value) {
@@ -60,14 +53,13 @@ func (b *backend) examineHash(x *examination, v value) {
 }
 
 func (b *backend) examineEntry(x *examination, v value) {
-	entry, err := stored.ReadEntry(v.text)
+	_, err := stored.ReadEntry(v.text)
 	if fault.IsOtherVersion(err) {
 		x.addOtherVersion(v, err)
 		return
 	}
 	b.examineExpiry(x, v)
 	if err == nil {
-		x.entries = append(x.entries, keyEntry{v, entry.Entry})
 		return
 	}
 	x.problems = append(x.problems, problem{
@@ -76,7 +68,7 @@ func (b *backend) examineEntry(x *examination, v value) {
 	})
 }
 
-// examinePushers looks for pushers that are missing in the index.
+// examinePushers looks for pushers that do not agree with the entries of their pushkeys.
 func (b *backend) examinePushers(ctx context.Context, node *redis.Client, x *examination) error {
 	var digests []pusher.Digest
 	for _, h := range x.hashes {
@@ -90,69 +82,33 @@ func (b *backend) examinePushers(ctx context.Context, node *redis.Client, x *exa
 	}
 	for _, h := range x.hashes {
 		for _, p := range h.Pushers.All() {
-			if text, isRead := texts[p.Digest()]; isRead {
-				b.examinePusher(x, node, h.value, p, text)
+			text, isRead := texts[p.Digest()]
+			entry, damaged := stored.ReadEntry(text)
+			if text != "" && damaged != nil || !isRead {
+				continue // an own problem
+			}
+			if found, is := b.examinePusher(h.User, p, entry.Entry); is {
+				found.subject, found.key, found.node = h.owner(), h.name, node
+				found.detail = fmt.Sprintf("pushkey %s, claim %d", p.Digest(), p.Claim)
+				x.unconfirmed = append(x.unconfirmed, found)
 			}
 		}
 	}
 	return nil
 }
 
-// examinePusher checks that the entry of the pushkey knows the pusher's user. Text has the entry, read after the pusher.
-func (b *backend) examinePusher(x *examination, node *redis.Client, v value, p pusher.Pusher, text string) {
-	entry, damaged := stored.ReadEntry(text)
-	if text != "" && damaged == nil && entry.Knows(v.User) || fault.IsOtherVersion(damaged) {
-		return
+// examinePusher compares a pusher with the entry of its pushkey, which was read after it.
+func (b *backend) examinePusher(user mxid.UserID, p pusher.Pusher, entry pusher.Entry) (found problem, is bool) {
+	switch {
+	case service.IsMissing(user, p, entry):
+		return problem{kind: pusherUnindexed, repair: func(ctx context.Context) error { return b.repairs.Record(ctx, user, p) }}, true
+	case !entry.Shows(user, p.Claim):
+		return problem{kind: pusherTaken, repair: func(ctx context.Context) error {
+			return b.pushers.Update(ctx, user, func(list *pusher.List) error {
+				list.Remove(func(q pusher.Pusher) bool { return q.Key == p.Key && q.Claim == p.Claim })
+				return nil
+			})
+		}}, true
 	}
-	x.unconfirmed = append(x.unconfirmed, problem{
-		kind: pusherUnindexed, subject: v.owner(), detail: fmt.Sprintf("pushkey %s, claim %d", p.Digest(), p.Claim), key: v.name, node: node,
-		repair: func(ctx context.Context) error {
-			if text != "" && damaged != nil {
-				if _, err := b.index.Reset(ctx, p.Digest(), text); err != nil {
-					return err
-				}
-			}
-			return b.repairs.Record(ctx, v.User, p)
-		},
-	})
-}
-
-// examineEntries looks for users of pushkeys who have no pusher.
-func (b *backend) examineEntries(ctx context.Context, node *redis.Client, x *examination) error {
-	var users []mxid.UserID
-	for _, e := range x.entries {
-		for _, h := range slices.Concat(e.Holders, e.Losers) {
-			users = append(users, h.User)
-		}
-	}
-	lists := b.pushers.LoadMany(ctx, users)
-	for user, loaded := range lists {
-		if loaded.Err != nil && user.Validate() == nil && !isUnreadable(loaded.Err) {
-			if err := b.skip(ctx, "pushers", b.keys.Pushers(user), loaded.Err); err != nil {
-				return fmt.Errorf("read pushers: %w", err)
-			}
-		}
-	}
-	for _, e := range x.entries {
-		b.examineHolders(x, node, e, lists)
-	}
-	return nil
-}
-
-// examineHolders compares the users of a pushkey with their pushers, which were read after the entry.
-func (b *backend) examineHolders(x *examination, node *redis.Client, e keyEntry, lists map[mxid.UserID]module.Result[pusher.List]) {
-	if e.IsOver() {
-		return // it expires
-	}
-	hasPusher := func(user mxid.UserID) bool {
-		list := lists[user].Value
-		return lists[user].Err != nil && user.Validate() == nil || // it is unknown which pushers the user has
-			slices.ContainsFunc(list.All(), func(p pusher.Pusher) bool { return p.Digest() == e.Digest })
-	}
-	for _, unused := range service.Unused(e.Entry, hasPusher, x.now) {
-		x.unconfirmed = append(x.unconfirmed, problem{
-			kind: holderUnused, subject: e.owner(), detail: detailOf(unused), key: e.name, node: node,
-			repair: func(ctx context.Context) error { return b.repairs.Release(ctx, e.Digest, []pusher.Holder{unused}) },
-		})
-	}
+	return problem{}, false
 }

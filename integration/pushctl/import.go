@@ -12,6 +12,7 @@ import (
 
 	"github.com/pushfx/pushfx/module/fault"
 	"github.com/pushfx/pushfx/module/pusher"
+	"github.com/pushfx/pushfx/module/service"
 	"github.com/pushfx/pushfx/module/stored"
 )
 
@@ -149,24 +150,14 @@ func (i *importer) storeAll(ctx context.Context, file io.Reader, records int64) 
 // importJob is a record with the stored value.
 type importJob struct {
 	record
-	before  value
-	entries map[pusher.Digest]string // the stored entries of the pushkeys of the batch
+	before value
 }
 
 // storeBatch stores records. It reads all their keys in one pipeline, so that unchanged records cost little.
 func (i *importer) storeBatch(ctx context.Context, batch []record) error {
 	names := make([]string, len(batch))
-	var digests []pusher.Digest
 	for n, r := range batch {
 		names[n] = r.key(i.keys)
-		h := stored.ReadHash(r.fields)
-		for _, p := range h.Pushers.All() {
-			digests = append(digests, p.Digest())
-		}
-	}
-	entries, err := i.readEntries(ctx, digests)
-	if err != nil {
-		return err
 	}
 	values, err := i.readValues(ctx, i.client, names)
 	if err != nil {
@@ -174,7 +165,7 @@ func (i *importer) storeBatch(ctx context.Context, batch []record) error {
 	}
 	jobs := make([]importJob, len(batch))
 	for n, r := range batch {
-		jobs[n] = importJob{r, values[n], entries}
+		jobs[n] = importJob{r, values[n]}
 	}
 	return parallel(ctx, jobs, i.store)
 }
@@ -183,9 +174,6 @@ func (i *importer) storeBatch(ctx context.Context, batch []record) error {
 func (i *importer) store(ctx context.Context, j importJob) error {
 	outcome, err := i.tryStore(ctx, j)
 	if err == nil && outcome != kept && j.event == nil {
-		if outcome != unchanged {
-			j.entries = nil // they may be outdated now
-		}
 		err = i.recordPushers(ctx, j)
 	}
 	if err != nil {
@@ -300,13 +288,11 @@ func (i *importer) replace(ctx context.Context, j importJob) (done bool, err err
 	return i.rules.Replace(ctx, j.user, nil, *j.event)
 }
 
-// recordPushers adds the record's pushers to the entries of their pushkeys, unless j.entries already know the user. A
-// pusher whose pushkey another user has taken since stays hidden.
+// recordPushers records the record's pushers in the index, those that must be there.
 func (i *importer) recordPushers(ctx context.Context, j importJob) error {
 	h := stored.ReadHash(j.fields)
 	for _, p := range h.Pushers.All() {
-		entry, _ := stored.ReadEntry(j.entries[p.Digest()]) // an unreadable entry knows nobody
-		if entry.Knows(j.user) {
+		if !service.IsMissing(j.user, p, pusher.Entry{}) {
 			continue
 		}
 		if err := i.repairs.Record(ctx, j.user, p); err != nil && !isUnreadable(err) {

@@ -341,7 +341,7 @@ func TestNoTableIsWiderThanATerminal(t *testing.T) {
 	phone := namedPusher{"I0rGUzqbEPAr7oXUSnlEDg", "org.example.app.ios", "ABCDEFGHIJ", "Alice's telephone for work and for home"}
 	found := newReport()
 	for _, k := range []kind{
-		unreadableEvent, emptyEvent, unreadablePushers, pusherUnindexed, unreadablePushkey, holderUnused,
+		unreadableEvent, emptyEvent, unreadablePushers, pusherUnindexed, unreadablePushkey, pusherTaken,
 		otherVersion, expiringKey, unreadableEntry, unreadableGateway, wrongType, misplacedKey, unknownKey, ruleProblem(pushrule.ForeignDefault), ruleProblem(pushrule.FeatureOff),
 	} {
 		for range 1000 {

@@ -1,11 +1,13 @@
 package pusher_test
 
 import (
+	"fmt"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
+	"time"
 
-	"github.com/pushfx/pushfx/module/fault"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pusher"
 )
@@ -20,35 +22,29 @@ func claims(user mxid.UserID, others pusher.Others) func(*pusher.Entry) {
 	return func(e *pusher.Entry) { e.Claim(user, others, 10) }
 }
 
-func releases(user mxid.UserID, number int64) func(*pusher.Entry) {
-	return func(e *pusher.Entry) { e.Release(pusher.Holder{User: user, Number: number}) }
+func leaves(user mxid.UserID, claim int64) func(*pusher.Entry) {
+	return func(e *pusher.Entry) { e.Leave(user, claim) }
 }
 
-func TestAnEntryDecidesWhoHoldsThePushkey(t *testing.T) {
+func TestAnEntryKnowsTheLastSetThatTookThePushkey(t *testing.T) {
 	t.Parallel()
-	type all = []pusher.Holder
+	type users = []mxid.UserID
+	takes, shares := pusher.RemoveOthers, pusher.KeepOthers
 	for name, test := range map[string]struct {
 		changes []func(*pusher.Entry)
 		want    pusher.Entry
 	}{
-		"taken of nobody":      {steps(claims(alice, pusher.RemoveOthers)), pusher.Entry{Taken: 10, Holders: all{{alice, 10}}}},
-		"appended":             {steps(claims(alice, pusher.KeepOthers)), pusher.Entry{Holders: all{{alice, 10}}}},
-		"imported":             {steps(claims(alice, pusher.Imported)), pusher.Entry{Holders: all{{alice, 10}}}},
-		"shared":               {steps(claims(alice, pusher.RemoveOthers), claims(bob, pusher.KeepOthers)), pusher.Entry{Taken: 10, Holders: all{{alice, 10}, {bob, 11}}}},
-		"taken of two":         {steps(claims(alice, pusher.KeepOthers), claims(bob, pusher.KeepOthers), claims(carol, pusher.RemoveOthers)), pusher.Entry{Taken: 12, Holders: all{{carol, 12}}, Losers: all{{alice, 10}, {bob, 11}}}},
-		"taken back":           {steps(claims(alice, pusher.RemoveOthers), claims(bob, pusher.RemoveOthers), claims(alice, pusher.RemoveOthers)), pusher.Entry{Taken: 12, Holders: all{{alice, 12}}, Losers: all{{bob, 11}}}},
-		"taken by a sharer":    {steps(claims(alice, pusher.KeepOthers), claims(alice, pusher.RemoveOthers)), pusher.Entry{Taken: 11, Holders: all{{alice, 11}}}},
-		"released":             {steps(claims(alice, pusher.RemoveOthers), releases(alice, 10)), pusher.Entry{Taken: 10, Losers: all{{alice, 10}}}},
-		"another number":       {steps(claims(alice, pusher.RemoveOthers), releases(alice, 9)), pusher.Entry{Taken: 10, Holders: all{{alice, 10}}}},
-		"another user":         {steps(claims(alice, pusher.RemoveOthers), releases(bob, 10)), pusher.Entry{Taken: 10, Holders: all{{alice, 10}}}},
-		"forgotten":            {steps(claims(alice, pusher.RemoveOthers), releases(alice, 10), func(e *pusher.Entry) { e.Forget(e.Losers) }), pusher.Entry{Taken: 10}},
-		"restored":             {steps(claims(alice, pusher.RemoveOthers), releases(alice, 10), func(e *pusher.Entry) { e.Restore(pusher.Holder{User: alice, Number: 10}) }), pusher.Entry{Taken: 10, Holders: all{{alice, 10}}}},
-		"restored too late":    {steps(claims(alice, pusher.RemoveOthers), releases(alice, 10), claims(bob, pusher.RemoveOthers), func(e *pusher.Entry) { e.Restore(pusher.Holder{User: alice, Number: 10}) }), pusher.Entry{Taken: 11, Holders: all{{bob, 11}}, Losers: all{{alice, 10}}}},
-		"a user less":          {steps(claims(alice, pusher.KeepOthers), claims(bob, pusher.RemoveOthers), func(e *pusher.Entry) { e.Remove(alice) }), pusher.Entry{Taken: 11, Holders: all{{bob, 11}}}},
-		"imported, half taken": {steps(claims(alice, pusher.RemoveOthers), releases(alice, 10), claims(bob, pusher.Imported)), pusher.Entry{Taken: 11, Holders: all{{bob, 12}}, Losers: all{{alice, 10}}}},
-		"recorded":             {steps(claims(alice, pusher.KeepOthers), func(e *pusher.Entry) { e.Record(pusher.Holder{User: bob, Number: 3}) }), pusher.Entry{Holders: all{{alice, 10}, {bob, 3}}}},
-		"recorded as taken":    {steps(claims(alice, pusher.RemoveOthers), func(e *pusher.Entry) { e.Record(pusher.Holder{User: bob, Number: 3}) }), pusher.Entry{Taken: 10, Holders: all{{alice, 10}}, Losers: all{{bob, 3}}}},
-		"known already":        {steps(claims(alice, pusher.KeepOthers), func(e *pusher.Entry) { e.Record(pusher.Holder{User: alice, Number: 3}) }), pusher.Entry{Holders: all{{alice, 10}}}},
+		"taken from nobody":        {steps(claims(alice, takes)), pusher.Entry{Last: 10, Taken: 10, By: alice, Users: users{alice}}},
+		"appended":                 {steps(claims(alice, shares)), pusher.Entry{Last: 10, Users: users{alice}}},
+		"imported":                 {steps(claims(alice, pusher.Imported)), pusher.Entry{Last: 10, Users: users{alice}}},
+		"shared":                   {steps(claims(alice, takes), claims(bob, shares)), pusher.Entry{Last: 11, Taken: 10, By: alice, Users: users{bob, alice}}},
+		"shared again":             {steps(claims(alice, takes), claims(bob, shares), claims(alice, shares)), pusher.Entry{Last: 12, Taken: 10, By: alice, Users: users{alice, bob}}},
+		"taken from two":           {steps(claims(alice, shares), claims(bob, shares), claims(carol, takes)), pusher.Entry{Last: 12, Taken: 12, By: carol, Users: users{carol}}},
+		"left":                     {steps(claims(alice, takes), leaves(alice, 10)), pusher.Entry{Last: 10, Taken: 10}},
+		"left by a sharer":         {steps(claims(alice, takes), claims(bob, shares), leaves(bob, 11)), pusher.Entry{Last: 11, Taken: 10, By: alice, Users: users{alice}}},
+		"left after a later share": {steps(claims(alice, takes), claims(alice, shares), leaves(alice, 11)), pusher.Entry{Last: 11, Taken: 10}},
+		"left by the old pusher":   {steps(claims(alice, takes), claims(alice, takes), leaves(alice, 10)), pusher.Entry{Last: 11, Taken: 11, By: alice}},
+		"left by a stranger":       {steps(claims(alice, takes), leaves(bob, 10)), pusher.Entry{Last: 10, Taken: 10, By: alice, Users: users{alice}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -69,57 +65,84 @@ func TestAnEntryDecidesWhoHoldsThePushkey(t *testing.T) {
 func steps(changes ...func(*pusher.Entry)) []func(*pusher.Entry) { return changes }
 
 func clone(e pusher.Entry) pusher.Entry {
-	return pusher.Entry{Taken: e.Taken, Holders: slices.Clone(e.Holders), Losers: slices.Clone(e.Losers)}
+	e.Users = slices.Clone(e.Users)
+	return e
 }
 
 func TestAPusherIsVisibleUnlessItsPushkeyWasTakenSince(t *testing.T) {
 	t.Parallel()
-	e := pusher.Entry{Taken: 10, Holders: []pusher.Holder{{User: alice, Number: 12}}, Losers: []pusher.Holder{{User: bob, Number: 9}}}
+	e := pusher.Entry{Last: 12, Taken: 10, By: alice}
 	for _, test := range []struct {
 		user  mxid.UserID
 		claim int64
 		want  bool
-	}{{alice, 12, true}, {alice, 3, true}, {bob, 9, false}, {bob, 0, false}, {bob, 10, true}, {carol, 9, false}, {carol, 11, true}} {
+	}{{alice, 12, true}, {alice, 3, true}, {bob, 9, false}, {bob, 0, false}, {bob, 10, true}, {carol, 11, true}} {
 		if got := e.Shows(test.user, test.claim); got != test.want {
 			t.Errorf("%s with claim %d: visible %t", test.user, test.claim, got)
 		}
 	}
+	e.Leave(alice, 12)
 	var none pusher.Entry
-	if !none.Shows(alice, 0) || none.Number(alice) != 0 || none.Knows(alice) || !none.IsOver() {
-		t.Error("without an entry, a pusher is not visible")
+	if e.Shows(alice, 3) || !none.Shows(alice, 0) {
+		t.Error("a pusher is visible after its user has left, or not without an entry")
 	}
 }
 
-func TestOnlyASetThatChangesNothingForOthersKeepsTheEntry(t *testing.T) {
+func TestOnlyASetThatChangesNothingForOthersKeepsItsNumber(t *testing.T) {
 	t.Parallel()
-	taker, sharer := pusher.Holder{User: alice, Number: 10}, pusher.Holder{User: bob, Number: 11}
+	const days = int64(24 * time.Hour / time.Microsecond)
 	for name, test := range map[string]struct {
 		entry         pusher.Entry
-		takes, shares bool // for alice
+		claim         int64 // of alice, in days; today is the day 40
+		takes, shares bool
 	}{
-		"nobody's":             {pusher.Entry{}, false, false},
-		"the taker's":          {pusher.Entry{Taken: 10, Holders: []pusher.Holder{taker}}, true, true},
-		"of one who shared it": {pusher.Entry{Taken: 9, Holders: []pusher.Holder{taker}}, false, true},
-		"shared":               {pusher.Entry{Taken: 10, Holders: []pusher.Holder{taker, sharer}}, false, true},
-		"another's":            {pusher.Entry{Taken: 11, Holders: []pusher.Holder{sharer}, Losers: []pusher.Holder{taker}}, false, false},
-		"beside a lost one":    {pusher.Entry{Taken: 10, Holders: []pusher.Holder{taker}, Losers: []pusher.Holder{{User: bob, Number: 9}}}, true, true},
-		"beside one half gone": {pusher.Entry{Taken: 10, Holders: []pusher.Holder{taker}, Losers: []pusher.Holder{sharer}}, false, true},
+		"without an entry":    {pusher.Entry{}, 39, false, false},
+		"alone":               {pusher.Entry{Last: 39, Taken: 39, By: alice}, 39, true, true},
+		"old":                 {pusher.Entry{Last: 10, Taken: 10, By: alice}, 10, false, false},
+		"never taken":         {pusher.Entry{Last: 39}, 39, false, true},
+		"shared since":        {pusher.Entry{Last: 39, Taken: 38, By: alice}, 38, false, true},
+		"shared with another": {pusher.Entry{Last: 39, Taken: 38, By: bob}, 39, false, true},
+		"taken by another":    {pusher.Entry{Last: 39, Taken: 39, By: bob}, 38, false, false},
+		"taken, not stored":   {pusher.Entry{Last: 39, Taken: 39, By: alice}, 38, false, false},
+		"the taker has left":  {pusher.Entry{Last: 39, Taken: 39}, 39, false, true},
+		"the entry is behind": {pusher.Entry{Last: 38}, 39, false, false},
 	} {
-		if takes, shares := test.entry.Keeps(alice, pusher.RemoveOthers), test.entry.Keeps(alice, pusher.KeepOthers); takes != test.takes || shares != test.shares {
+		e := test.entry
+		e.Last, e.Taken = e.Last*days, e.Taken*days
+		takes, shares := e.Keeps(alice, test.claim*days, pusher.RemoveOthers, 40*days), e.Keeps(alice, test.claim*days, pusher.KeepOthers, 40*days)
+		if takes != test.takes || shares != test.shares {
 			t.Errorf("%s: taking keeps it %t, sharing %t", name, takes, shares)
 		}
 	}
 }
 
-func TestAnImportIsRefusedWhileAnotherHolderHasTakenThePushkey(t *testing.T) {
+func TestAnImportIsRefusedUntilTheTakerHasLeft(t *testing.T) {
 	t.Parallel()
-	e := pusher.Entry{Taken: 10, Holders: []pusher.Holder{{User: alice, Number: 10}, {User: bob, Number: 11}}}
-	if !e.IsTakenFrom(bob) || !e.IsTakenFrom(carol) || e.IsTakenFrom(alice) {
+	var e pusher.Entry
+	isTakenFromBob := func() bool { return e.IsTakenFrom(bob) }
+	if isTakenFromBob() {
+		t.Error("nobody has taken it")
+	}
+	if e.Claim(alice, pusher.RemoveOthers, 10); !isTakenFromBob() || e.IsTakenFrom(alice) {
 		t.Error("alice has taken it")
 	}
-	e.Release(pusher.Holder{User: alice, Number: 10})
-	if e.IsTakenFrom(carol) {
-		t.Error("alice holds it no longer")
+	if e.Leave(alice, 10); isTakenFromBob() {
+		t.Error("alice has left")
+	}
+}
+
+func TestOnlyTheEntryOfAnAddressWithUsersLasts(t *testing.T) {
+	t.Parallel()
+	var e pusher.Entry
+	for _, address := range []bool{false, true} {
+		e.Address = address
+		if e.Lasts() {
+			t.Error("an entry without users lasts")
+		}
+		if e.Claim(alice, pusher.KeepOthers, 10); e.Lasts() != address {
+			t.Errorf("address %t: lasts %t", address, e.Lasts())
+		}
+		e.Leave(alice, e.Last)
 	}
 }
 
@@ -130,30 +153,28 @@ func TestNumbersGrowEvenWhenTheClockGoesBack(t *testing.T) {
 	for i, now := range []int64{100, 100, 50, 200, 0} {
 		others := []pusher.Others{pusher.RemoveOthers, pusher.KeepOthers}[i%2]
 		number := e.Claim([]mxid.UserID{alice, bob, carol}[i%3], others, now)
-		if number <= last || number < now || e.Last() != number {
-			t.Errorf("claim %d: number %d after %d, the last is %d", i, number, last, e.Last())
+		if number <= last || number < now || e.Last != number {
+			t.Errorf("claim %d: number %d after %d, the last is %d", i, number, last, e.Last)
 		}
 		last = number
 	}
 }
 
-func TestAPushkeyIsSharedByAtMostSoManyUsers(t *testing.T) {
+func TestAnEntryNamesTheNewestUsersAndTellsThem(t *testing.T) {
 	t.Parallel()
-	policy := pusher.DefaultPolicy()
-	policy.MaxSharers = 2
-	var before pusher.Entry
-	for _, user := range []mxid.UserID{alice, bob, carol} {
-		after := before
-		after.Claim(user, pusher.KeepOthers, 1)
-		if err := policy.CheckSharing(before, after); (fault.KindOf(err) == fault.InvalidParam) != (user == carol) || err != nil && user != carol {
-			t.Errorf("%s: got %v", user, err)
-		}
-		before = after
+	var e pusher.Entry
+	for i := range pusher.MaxUsers + 2 {
+		e.Claim(mxid.UserID(fmt.Sprint(i)), pusher.KeepOthers, 10)
 	}
-	again := before
-	again.Claim(alice, pusher.KeepOthers, 1)
-	if err := policy.CheckSharing(before, again); err != nil {
-		t.Errorf("no more users than before: %v", err)
+	e.Claim("5", pusher.KeepOthers, 10)
+	const want = "[5 17 16 15 14 13 12 11 10 9 8 7 6 4 3 2]"
+	next := e
+	next.Claim("17", pusher.RemoveOthers, 10)
+	if got, lost := fmt.Sprint(e.Users), fmt.Sprint(e.Lost(next)); got != want || lost != strings.Replace(want, "17 ", "", 1) {
+		t.Errorf("named are %s, lost has %s", got, lost)
+	}
+	if shared := next; shared.Claim("1", pusher.KeepOthers, 10) > 0 && len(next.Lost(shared)) > 0 {
+		t.Error("a share takes nothing")
 	}
 }
 
@@ -167,6 +188,13 @@ func TestDigestsOfDifferentKeysDiffer(t *testing.T) {
 			t.Errorf("%+v and %+v have the digest %q", key, other, digest)
 		}
 		seen[digest] = key
+	}
+}
+
+func TestTheDigestOfAnAddressIgnoresTheCaseOfItsDomain(t *testing.T) {
+	address, other := pusher.Key{AppID: pusher.EmailAppID, Pushkey: "a@Example.ORG"}, pusher.Key{AppID: pusher.EmailAppID, Pushkey: "A@example.org"}
+	if digest := address.Canonical().Digest(); address.Digest() != digest || other.Digest() == digest {
+		t.Errorf("got %s and %s, want %s", address.Digest(), other.Digest(), digest)
 	}
 }
 

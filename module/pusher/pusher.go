@@ -49,7 +49,7 @@ type Pusher struct {
 
 	Device  string // the device that set the pusher; empty if the host names none
 	Created int64  // place in the order of creation, assigned by [List.Set]
-	Claim   int64  // number of the claim to the key, see [Holder]; 0 without one
+	Claim   int64  // number of the set, see [Entry]; 0 without one
 
 	// SetAt is the time of the last set request, in microseconds since 1970. It grows
 	// even if the request changes nothing: a push gateway's earlier rejection must not

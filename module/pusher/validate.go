@@ -35,7 +35,6 @@ type Policy struct {
 	MaxAppIDChars   int  // code points of an app_id; default 64, the specification's limit
 	MaxDataBytes    int  // bytes of data as JSON; default 16 KiB
 	MaxURLBytes     int  // bytes of data.url; default 2,048
-	MaxSharers      int  // users with a pusher of one key ("append"); default 100
 	AllowHTTP       bool // whether data.url may be a plain http URL; default false
 
 	// AllowedPrefixes are non-public addresses that data.url may name, for example of a
@@ -61,7 +60,7 @@ var ErrAddress = fault.New(fault.InvalidParam, "pushkey must be an email address
 // DefaultPolicy returns the defaults.
 func DefaultPolicy() Policy {
 	return Policy{MaxPushers: 100, MaxListBytes: 256 << 10, MaxPushkeyBytes: 512,
-		MaxAppIDChars: 64, MaxDataBytes: 16 << 10, MaxURLBytes: 2048, MaxSharers: 100}
+		MaxAppIDChars: 64, MaxDataBytes: 16 << 10, MaxURLBytes: 2048}
 }
 
 // maxPushers limits how many deliveries an event queues for one user.
@@ -81,7 +80,6 @@ func (l Policy) Validate() error {
 		{"MaxAppIDChars", l.MaxAppIDChars},
 		{"MaxDataBytes", l.MaxDataBytes},
 		{"MaxURLBytes", l.MaxURLBytes},
-		{"MaxSharers", l.MaxSharers},
 	} {
 		if limit.value < 1 {
 			faults = append(faults, fmt.Errorf("%s is %d, want at least 1", limit.name, limit.value))

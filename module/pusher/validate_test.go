@@ -225,7 +225,7 @@ func TestValidateNamesEachWrongLimitAndPrefix(t *testing.T) {
 		t.Errorf("the defaults: %v", err)
 	}
 	const want = "MaxPushers is 0, want at least 1\nMaxListBytes is 0, want at least 1\nMaxPushkeyBytes is -1, want at least 1\nMaxAppIDChars is 0, want at least 1\n" +
-		"MaxDataBytes is 0, want at least 1\nMaxURLBytes is 0, want at least 1\nMaxSharers is 0, want at least 1"
+		"MaxDataBytes is 0, want at least 1\nMaxURLBytes is 0, want at least 1"
 	if err := (pusher.Policy{MaxPushkeyBytes: -1}).Validate(); fmt.Sprint(err) != want {
 		t.Errorf("got %v", err)
 	}

@@ -112,8 +112,9 @@ func TestTheHostRemovesThePushersOfDevices(t *testing.T) {
 				if slices.Contains(test.want, p.Pushkey) {
 					want = []mxid.UserID{alice, bob}
 				}
-				if got, _ := m.holders(p.Key); !slices.Equal(got, want) {
-					t.Errorf("%s: held by %v, want %v", p.Pushkey, got, want)
+				entry := m.Entries[p.Digest()]
+				if got := slices.Sorted(slices.Values(entry.Users)); !slices.Equal(got, want) {
+					t.Errorf("%s: named are %v, want %v", p.Pushkey, got, want)
 				}
 			}
 		})
@@ -178,7 +179,7 @@ func TestARejectionRemovesThePusherUnlessItWasSetSince(t *testing.T) {
 				t.Errorf("owned by %v, %v", m.owners(thePushkey), err)
 			}
 		}
-		m.wantCleanIndex(t, false)
+		m.wantClean(t, false)
 	})
 }
 
@@ -361,7 +362,7 @@ func (f farewell) play(t *testing.T, choose func(int) int, answers map[error]int
 	if got, want := m.owners(f.set.Key), f.owners(); !slices.Equal(got, want) {
 		t.Errorf("answered %v: owned by %v, want %v", answer, got, want)
 	}
-	m.wantCleanIndex(t, false)
+	m.wantClean(t, false)
 }
 
 // Two requests of the tablet set its pusher while the host ends the tablet. The second
@@ -397,7 +398,7 @@ func TestAPusherRenewedDuringALogoutIsRemoved(t *testing.T) {
 			if got := m.owners(thePushkey); len(got) > 0 {
 				t.Fatalf("seed %d: owned by %v", seed, got)
 			}
-			m.wantCleanIndex(t, false)
+			m.wantClean(t, false)
 		}
 	})
 	if renewals == 0 {
@@ -608,16 +609,50 @@ func TestRepeatingForgetUserFinishesIt(t *testing.T) {
 				t.Error("something of the user is kept")
 			}
 			for key, entry := range m.Entries {
-				if entry.Knows(alice) {
+				if entry.By == alice || slices.Contains(entry.Users, alice) {
 					t.Errorf("%s: the user is named", key)
 				}
 			}
-			holders, _ := m.holders(thePushkey)
-			if got := fmt.Sprint(m.owners(thePushkey), holders); got != "[@bob:example.org] [@bob:example.org]" {
-				t.Errorf("of the other user, there is left: %s", got)
+			if got := m.owners(thePushkey); !slices.Equal(got, []mxid.UserID{bob}) {
+				t.Errorf("the pushkey is owned by %v", got)
 			}
 		})
 	})
+}
+
+func TestNoEntryNamesAUserWhoHasLeft(t *testing.T) {
+	t.Parallel()
+	forgets := func(ctx context.Context, s *service.Service) error { return s.Host(s.Rules()).ForgetUser(ctx, alice) }
+	for name, test := range map[string]struct {
+		before []act
+		leaves func(context.Context, *service.Service) error
+	}{
+		"a deletion": {[]act{{alice, takes}}, func(ctx context.Context, s *service.Service) error { return s.Pushers().Delete(ctx, alice, thePushkey) }},
+		"a logout": {[]act{{alice, takes}, {alice, appends}}, func(ctx context.Context, s *service.Service) error {
+			return s.Host(s.Rules()).RemoveDevicePushers(ctx, alice, "TABLET")
+		}},
+		"forgotten":               {[]act{{alice, takes}}, forgets},
+		"forgotten, a sharer":     {[]act{{bob, appends}, {alice, appends}}, forgets},
+		"forgotten, after a take": {[]act{{alice, appends}, {alice, falters}}, forgets},
+		"forgotten, hidden":       {[]act{{alice, takes}, {bob, falters}}, forgets},
+	} {
+		m, rules := newMemory(), rulesOf(found(pushrule.ServerDefault(alice)))
+		m.do(t, test.before...)
+		s := service.New(module.Stores{Rules: rules, Pushers: m, Pushkeys: m.index()}, idleFeed(t, rules), usual())
+		if err := test.leaves(t.Context(), s); err != nil {
+			t.Fatal(err)
+		}
+		if entry := m.Entries[thePushkey.Digest()]; entry.By == alice || slices.Contains(entry.Users, alice) {
+			t.Errorf("%s: named in %+v", name, entry)
+		}
+		if strings.HasSuffix(name, "hidden") { // bob has taken the pushkey
+			continue
+		}
+		m.do(t, act{carol, imports})
+		if !slices.Contains(m.owners(thePushkey), carol) {
+			t.Errorf("%s: an import was refused", name)
+		}
+	}
 }
 
 type unreadable struct{ *memory }

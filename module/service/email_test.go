@@ -249,6 +249,34 @@ func TestALinkNamesItsUserAndApp(t *testing.T) {
 	}
 }
 
+// A link works after later sets of the pusher, also if it was stored before the domain of an
+// address was kept in small letters.
+func TestAnOldLinkStopsMails(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		tokens := mail.NewTokens("sixteen bytes or more")
+		for _, spelled := range []string{"a@example.org", "a@Example.org"} {
+			for _, wait := range []time.Duration{0, 100 * 24 * time.Hour} {
+				m, old := newMemory(), ownPusher(spelled, pusher.Email, "PHONE")
+				old.Claim = time.Now().UnixMicro()
+				m.Lists[alice] = pusher.NewList(old)
+				m.Entries[old.Digest()] = pusher.Entry{Last: old.Claim, Users: []mxid.UserID{alice}, Address: true}
+				link := tokens.Unsubscribe(alice, spelled)
+				s := service.New(module.Stores{Pushers: m, Pushkeys: m.index()}, nil, service.Options{Policy: policyWithMail(), Mail: tokens})
+				time.Sleep(wait)
+				err := s.Pushers().Set(t.Context(), alice, old, pusher.KeepOthers)
+				if held := m.held(alice); err != nil || !slices.Equal(held, []string{"a@example.org"}) {
+					t.Errorf("%s, after %v: set are %q, %v", spelled, wait, held, err)
+				}
+				err = s.Host(s.Rules()).Unsubscribe(t.Context(), link)
+				if held := m.held(alice); err != nil || held != nil {
+					t.Errorf("%s, after %v: left are %q, %v", spelled, wait, held, err)
+				}
+			}
+		}
+	})
+}
+
 // A user who has made room in the mailbox sets the pusher again. Reports of older mails still come.
 func TestALateBounceKeepsAPusherThatWasSetAgain(t *testing.T) {
 	t.Parallel()

@@ -117,11 +117,11 @@ func (s *hostService) MailBounced(ctx context.Context, token string) error {
 		return errMailToken
 	}
 	entry, failed := s.pushers.pushkeys.Pushkeys.Load(ctx, grant.Pushkey)
-	for _, holder := range entry.Holders {
-		removed, err := s.pushers.remove(ctx, holder.User, func(p pusher.Pusher) bool {
+	for _, user := range entry.Users {
+		removed, err := s.pushers.remove(ctx, user, func(p pusher.Pusher) bool {
 			return isMail(p, grant) && time.UnixMicro(p.SetAt).Before(grant.Until)
 		})
-		s.pushers.pushkeys.report(observe.PusherRemoved, holder.User, removed...)
+		s.pushers.pushkeys.report(observe.PusherRemoved, user, removed...)
 		failed = errors.Join(failed, err)
 	}
 	return failed

@@ -3,10 +3,8 @@ package service_test
 import (
 	"context"
 	"errors"
-	"maps"
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/mxid"
@@ -42,30 +40,17 @@ func (m *memory) owners(key pusher.Key) (users []mxid.UserID) {
 	return users
 }
 
-// holders returns the users who hold the pushkey, and stored those with a stored pusher.
-func (m *memory) holders(key pusher.Key) (holders, stored []mxid.UserID) {
+// stored returns the users with a stored pusher of a key, visible or not.
+func (m *memory) stored(key pusher.Key) (users []mxid.UserID) {
 	m.Lock()
 	defer m.Unlock()
-	for _, h := range m.Entries[key.Digest()].Holders {
-		holders = append(holders, h.User)
-	}
 	for user, list := range m.Lists {
 		if _, found := list.Pusher(key); found {
-			stored = append(stored, user)
+			users = append(users, user)
 		}
 	}
-	slices.Sort(holders)
-	slices.Sort(stored)
-	return holders, stored
-}
-
-// expire removes entries that may expire, as Redis does after ten minutes. The caller is in
-// a bubble of synctest.
-func (m *memory) expire() {
-	time.Sleep(10*time.Minute + time.Second)
-	m.Lock()
-	defer m.Unlock()
-	maps.DeleteFunc(m.Entries, func(_ pusher.Digest, e pusher.Entry) bool { return e.IsOver() })
+	slices.Sort(users)
+	return users
 }
 
 // wantNoneTaken checks that no pusher is visible that another user has taken.

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"math"
 	"slices"
 	"sync"
 
@@ -23,8 +24,8 @@ type pusherService struct {
 	accounts module.Accounts
 }
 
-// List reads the pushers again after their entries if these have changed since: if the pushers
-// have not changed, the result is what was visible at one moment.
+// List reads the pushers again if some are hidden: if they have not changed, the result is
+// what was visible at one moment. If none is hidden, all were visible at the first reading.
 func (s *pusherService) List(ctx context.Context, user mxid.UserID) (pusher.List, error) {
 	list, err := s.store.Load(ctx, user)
 	for err == nil {
@@ -53,17 +54,19 @@ func (s *pusherService) Set(ctx context.Context, user mxid.UserID, p pusher.Push
 		}
 	}
 	set := setting{s, user, p, others, noClaim}
-	if done, err := set.begin(ctx); done || err != nil {
+	last, done, err := set.begin(ctx)
+	if done || err != nil {
 		return err
 	}
-	number, err := s.pushkeys.claim(ctx, user, p.Key, others, s.policy)
+	number, entry, lost, err := s.pushkeys.claim(ctx, user, p, others, last)
 	if err == nil {
 		err = set.put(ctx, number)
 	}
 	if err != nil {
 		return err
 	}
-	return set.finish(ctx, number)
+	s.pushkeys.removeHidden(ctx, lost, p.Key, entry)
+	return set.checkLoggedIn(ctx)
 }
 
 // confirmAddress asks the host whether the address of a pusher of kind email is the
@@ -81,9 +84,9 @@ func (s *pusherService) confirmAddress(ctx context.Context, user mxid.UserID, p 
 }
 
 // setting is a call of Set. Each of its steps is one atomic change of the pushkey's entry or
-// of the user's pushers, and the process may die between any two: the entry decides who
-// holds the pushkey, then the pusher is stored with the number of the claim, then the entry
-// is read again, since other requests may have changed it meanwhile.
+// of the user's pushers, and the process may die between any two: the entry gives a number,
+// then the pusher is stored with it. If a set that takes the pushkey dies in between, the
+// others have lost it already.
 type setting struct {
 	*pusherService
 	user   mxid.UserID
@@ -94,31 +97,30 @@ type setting struct {
 
 const noClaim = -1
 
-// begin ends a set that needs no new claim, and refuses a pusher over a limit before
-// anything is written. Storing checks the limits of the user's pushers again.
-func (s *setting) begin(ctx context.Context) (done bool, err error) {
-	list, entry, err := s.load(ctx)
-	if err != nil {
-		return false, err
-	}
-	held, found := list.Pusher(s.p.Key)
-	isShown := found && entry.Shows(s.user, held.Claim)
-	if found && !isShown {
-		s.hidden = held.Claim
-	}
-	switch {
-	case s.others == pusher.Imported && isShown:
-		return true, nil
-	case entry.Keeps(s.user, s.others) && s.others != pusher.Imported && held.Claim == entry.Number(s.user):
+// begin ends a set that needs no new number, and refuses a pusher over a limit before
+// anything is written. Storing checks the limits again. It returns the claim of the stored
+// pusher, if any.
+func (s *setting) begin(ctx context.Context) (claim int64, done bool, err error) {
+	for {
+		list, entry, err := s.load(ctx)
+		if err != nil {
+			return 0, false, err
+		}
+		held, found := list.Pusher(s.p.Key)
+		isShown := found && entry.Shows(s.user, held.Claim)
+		if s.hidden = noClaim; found && !isShown {
+			s.hidden = held.Claim
+		}
+		switch {
+		case isShown && s.others == pusher.Imported:
+			return held.Claim, true, nil
+		case !entry.Keeps(s.user, held.Claim, s.others, s.pushkeys.now().UnixMicro()):
+			return held.Claim, false, s.makeRoom(ctx, list)
+		}
 		if done, err := s.renew(ctx, held.Claim); done || err != nil {
-			return done, err
+			return held.Claim, done, err
 		}
 	}
-	before, p := list.Size(), s.p
-	p.SetAt = s.pushkeys.now().UnixMicro()
-	p.Claim = p.SetAt // counts in the pusher's size; the claim has as many digits
-	list.Set(p)
-	return false, s.policy.CheckGrowth(before, list.Size())
 }
 
 // load reads the user's pushers and the entry of the pushkey side by side.
@@ -131,8 +133,36 @@ func (s *setting) load(ctx context.Context) (list pusher.List, entry pusher.Entr
 	return list, entry, cmp.Or(err, failed)
 }
 
-// renew replaces the stored pusher with the claim of the holder and keeps the claim. Done
-// is false if another request has changed the pusher.
+// makeRoom refuses a pusher over a limit of the user's pushers. Before, it removes pushers
+// that are hidden.
+func (s *setting) makeRoom(ctx context.Context, list pusher.List) error {
+	if s.checkRoom(list) == nil {
+		return nil
+	}
+	all := map[mxid.UserID]module.Result[pusher.List]{s.user: {Value: list}}
+	s.pushkeys.judge(ctx, all)
+	shown := all[s.user].Value
+	if shown.Len() == list.Len() {
+		return s.checkRoom(list)
+	}
+	_, err := s.drop(ctx, s.user, func(p pusher.Pusher) bool {
+		_, isShown := shown.Pusher(p.Key)
+		read, wasRead := list.Pusher(p.Key)
+		return wasRead && !isShown && p.Claim == read.Claim
+	})
+	return cmp.Or(err, s.checkRoom(shown))
+}
+
+func (s *setting) checkRoom(list pusher.List) error {
+	before, p := list.Size(), s.p
+	p.SetAt = s.pushkeys.now().UnixMicro()
+	p.Claim = p.SetAt // counts in the pusher's size; the number has as many digits
+	s.replace(&list, p)
+	return s.policy.CheckGrowth(before, list.Size())
+}
+
+// renew replaces the stored pusher and keeps its number. Done is false if another request
+// has changed the number.
 func (s *setting) renew(ctx context.Context, claim int64) (done bool, err error) {
 	at, sameSession := s.pushkeys.now().UnixMicro(), false
 	err = s.store.Update(ctx, s.user, s.withinLimits(func(list *pusher.List) {
@@ -148,56 +178,11 @@ func (s *setting) renew(ctx context.Context, claim int64) (done bool, err error)
 	if err != nil || !done || sameSession {
 		return done, err
 	}
-	return true, s.checkLoggedIn(ctx, claim)
+	return true, s.checkLoggedIn(ctx)
 }
 
-// finish reads the entry again after the pusher was stored with the number of a claim. If
-// another user has taken the pushkey meanwhile, the pusher goes again. A later claim of the
-// user, or a removal, leaves nothing to do: its request finds the pusher.
-func (s *setting) finish(ctx context.Context, number int64) error {
-	for {
-		entry, err := s.pushkeys.Pushkeys.Load(ctx, s.p.Digest())
-		if err != nil {
-			return err
-		}
-		if entry.Number(s.user) == 0 && number < entry.Taken {
-			_, err := s.drop(ctx, s.user, func(p pusher.Pusher) bool { return p.Key == s.p.Key && p.Claim <= number })
-			return err
-		}
-		if entry.Knows(s.user) {
-			return s.checkLoggedIn(ctx, number)
-		}
-		// The entry was lost, or a removal has ended.
-		again, err := s.pushkeys.claim(ctx, s.user, s.p.Key, s.others, s.policy)
-		if err != nil {
-			return err
-		}
-		stays, err := s.renumber(ctx, number, again)
-		if err != nil {
-			return err
-		}
-		if number = again; !stays {
-			return cmp.Or(s.releaseWithout(ctx, number), s.checkLoggedIn(ctx, number))
-		}
-	}
-}
-
-// renumber gives the stored pusher the number of another claim, unless it is gone or was
-// set again.
-func (s *setting) renumber(ctx context.Context, number, next int64) (stays bool, err error) {
-	err = s.store.Update(ctx, s.user, func(list *pusher.List) error {
-		held, found := list.Pusher(s.p.Key)
-		if stays = found && held.Claim == number; stays {
-			held.Claim = next
-			list.Set(held)
-		}
-		return nil
-	})
-	return stays, err
-}
-
-// put stores the pusher with the number of its claim. A pusher with a later claim of the
-// user stays: that request counts as the later one. So a set takes effect once.
+// put stores the pusher with its number. A pusher with a later number of the user stays: that
+// request counts as the later one. So a set takes effect once. An import replaces no pusher.
 func (s *setting) put(ctx context.Context, number int64) error {
 	at := s.pushkeys.now().UnixMicro()
 	return s.store.Update(ctx, s.user, s.withinLimits(func(list *pusher.List) {
@@ -206,7 +191,7 @@ func (s *setting) put(ctx context.Context, number int64) error {
 			list.Delete(s.p.Key)
 			held, found = pusher.Pusher{SetAt: held.SetAt}, false
 		}
-		if found && held.Claim > number && s.others != pusher.Imported {
+		if found && (held.Claim > number || s.others == pusher.Imported) {
 			return
 		}
 		next := s.p
@@ -214,14 +199,17 @@ func (s *setting) put(ctx context.Context, number int64) error {
 		switch {
 		case s.others != pusher.Imported:
 			next = renewed(held, next, at)
-		case found: // newer than the import
-			next = held
-			next.Claim = max(held.Claim, number)
 		case next.SetAt <= 0 || next.SetAt > at:
 			next.SetAt = at
 		}
-		list.Set(next)
+		s.replace(list, next)
 	}))
+}
+
+// replace also removes a pusher of the same address in another spelling.
+func (s *setting) replace(list *pusher.List, p pusher.Pusher) {
+	list.Remove(func(q pusher.Pusher) bool { return q.Key != p.Key && q.Canonical() == p.Key })
+	list.Set(p)
 }
 
 // renewed returns p, set at the given time, as the successor of the stored pusher held,
@@ -248,32 +236,14 @@ func (s *pusherService) withinLimits(edit func(*pusher.List)) func(*pusher.List)
 //
 // The caller does not ask for a pusher that replaces one of the same session: the logout,
 // or the request that set the replaced one, removes both alike.
-func (s *setting) checkLoggedIn(ctx context.Context, claim int64) error {
+func (s *setting) checkLoggedIn(ctx context.Context) error {
 	session := sessionOf(s.user, s.p)
 	loggedIn, err := isLoggedIn(ctx, s.accounts, session.User, session.Device)
 	if err != nil || loggedIn {
 		return err
 	}
-	removed, err := s.remove(ctx, s.user, func(p pusher.Pusher) bool { return p.Key == s.p.Key && p.Device == s.p.Device })
-	if err != nil {
-		return err
-	}
-	s.pushkeys.report(observe.PusherLoggedOut, s.user, removed...)
-	if len(removed) == 0 { // the logout may have removed the pusher before it had its claim
-		err = s.releaseWithout(ctx, claim)
-	}
+	err = s.removeLoggedOut(ctx, s.user, func(p pusher.Pusher) bool { return p.Key == s.p.Key && p.Device == s.p.Device })
 	return cmp.Or(err, error(module.ErrLoggedOut))
-}
-
-// releaseWithout releases a claim that has no pusher.
-func (s *setting) releaseWithout(ctx context.Context, claim int64) error {
-	list, err := s.store.Load(ctx, s.user)
-	if _, found := list.Pusher(s.p.Key); found || err != nil {
-		return err
-	}
-	p := s.p
-	p.Claim = claim
-	return s.pushkeys.releaseAndForget(ctx, s.user, p)
 }
 
 func (s *pusherService) Delete(ctx context.Context, user mxid.UserID, key pusher.Key) error {
@@ -289,69 +259,23 @@ func (s *pusherService) removeLoggedOut(ctx context.Context, user mxid.UserID, m
 	return err
 }
 
-// remove removes a user's matching pushers. It first makes the user a loser of their
-// pushkeys, then removes the stored pushers, then removes the loser from the entries: an entry
-// may know a user without a pusher, but never lack a user with one. A set of the same pusher in
-// between is brought in line with the entries at the end.
-//
-// Errors of entries are ignored. A device that is logged out gets no notifications even while
-// the master of a pushkey is away; the entry then keeps a holder without a pusher.
+// remove removes a user's matching pushers. The entries of their pushkeys then no longer name
+// the user. An error of an entry is left out: a device that is logged out gets no
+// notifications even while the master of a pushkey is away.
 func (s *pusherService) remove(ctx context.Context, user mxid.UserID, match func(pusher.Pusher) bool) ([]pusher.Pusher, error) {
-	list, err := s.store.Load(ctx, user)
+	removed, err := s.drop(ctx, user, match)
 	if err != nil {
 		return nil, err
 	}
-	going := list.Remove(match)
-	if len(going) == 0 {
-		return nil, nil
-	}
-	losers := make([][]pusher.Holder, len(going))
-	for i, p := range going {
-		losers[i], _ = s.pushkeys.release(ctx, user, p, releasing(user, p))
-	}
-	var stay []pusher.Pusher // set again with the same claim by another device
-	removed, err := s.drop(ctx, user, func(p pusher.Pusher) bool {
-		if !match(p) {
-			stay = append(stay, p)
-			return false
-		}
-		return true
-	})
-	if err != nil {
-		return nil, err
-	}
-	for i, p := range going {
-		_ = s.pushkeys.forget(ctx, p.Digest(), losers[i])
-	}
+	soon, cancel := context.WithTimeout(ctx, judgeWait)
+	defer cancel()
 	for _, p := range removed {
-		if !hasClaim(going, p) { // set again meanwhile
-			_ = s.pushkeys.releaseAndForget(ctx, user, p)
-		}
-	}
-	for _, p := range stay {
-		if hasClaim(going, p) {
-			s.pushkeys.restore(ctx, user, p)
-		}
+		_ = s.pushkeys.leave(soon, user, p.Digest(), p.Claim)
 	}
 	return removed, nil
 }
 
-func releasing(user mxid.UserID, p pusher.Pusher) func(*pusher.Entry) {
-	return func(e *pusher.Entry) { e.Release(pusher.Holder{User: user, Number: p.Claim}) }
-}
-
-// hasClaim reports whether one of the pushers has the key and the claim of another.
-func hasClaim(all []pusher.Pusher, p pusher.Pusher) bool {
-	return slices.ContainsFunc(all, func(q pusher.Pusher) bool { return q.Key == p.Key && q.Claim == p.Claim })
-}
-
-// isOneOf reports whether a pusher is one of those that were read, and not set again with
-// another claim.
-func isOneOf(read []pusher.Pusher, p pusher.Pusher) bool {
-	return slices.ContainsFunc(read, func(q pusher.Pusher) bool { return q.Key == p.Key && p.Claim <= q.Claim })
-}
-
-// drop removes a user's stored pushers, whatever the entries of their pushkeys are.
+// drop removes a user's stored pushers, and leaves the entries of their pushkeys as they are.
 func (s *pusherService) drop(ctx context.Context, user mxid.UserID, match func(pusher.Pusher) bool) (removed []pusher.Pusher, err error) {
 	err = s.store.Update(ctx, user, func(list *pusher.List) error {
 		removed = list.Remove(match)
@@ -450,8 +374,10 @@ func (s *pusherService) forget(ctx context.Context, user mxid.UserID) error {
 		if unreadable != nil && !isUnreadable(unreadable) {
 			return unreadable
 		}
-		if err := s.leave(ctx, user, list.All()); err != nil {
-			return err
+		for _, p := range list.All() {
+			if err := s.pushkeys.leave(ctx, user, p.Digest(), math.MaxInt64); err != nil && !isUnreadable(err) {
+				return err
+			}
 		}
 		if list.Len() == 0 || unreadable != nil {
 			return s.store.Delete(ctx, user)
@@ -462,16 +388,8 @@ func (s *pusherService) forget(ctx context.Context, user mxid.UserID) error {
 	}
 }
 
-// leave removes the user from the entries of pushers, unless they are unreadable.
-func (s *pusherService) leave(ctx context.Context, user mxid.UserID, pushers []pusher.Pusher) error {
-	for _, p := range pushers {
-		left, err := s.pushkeys.release(ctx, user, p, func(e *pusher.Entry) { e.Remove(user) })
-		if err == nil {
-			err = s.pushkeys.forget(ctx, p.Digest(), left)
-		}
-		if err != nil && !isUnreadable(err) {
-			return err
-		}
-	}
-	return nil
+// isOneOf reports whether a pusher is one of those that were read, and not set again with
+// another number.
+func isOneOf(read []pusher.Pusher, p pusher.Pusher) bool {
+	return slices.ContainsFunc(read, func(q pusher.Pusher) bool { return q.Key == p.Key && p.Claim <= q.Claim })
 }

@@ -32,87 +32,53 @@ func (k pushkeys) now() time.Time {
 	return k.Now()
 }
 
-// claim makes a user a holder of a pushkey, the only one with [pusher.RemoveOthers]. It
-// refuses too many holders, and an import of a pushkey that another user has taken.
+// claim changes the entry of a pusher that a user is about to store, and refuses an import of
+// a pushkey that another user has taken. The number of the set is above after, unless it is an
+// import. The lost users had the pushkey before.
 func (k pushkeys) claim(
-	ctx context.Context, user mxid.UserID, key pusher.Key, others pusher.Others, policy pusher.Policy,
-) (number int64, err error) {
-	at := k.now().UnixMicro()
-	var lost []mxid.UserID
-	_, err = k.Pushkeys.Update(ctx, key.Digest(), func(e *pusher.Entry) error {
-		before := *e
+	ctx context.Context, user mxid.UserID, p pusher.Pusher, others pusher.Others, after int64,
+) (number int64, entry pusher.Entry, lost []mxid.UserID, err error) {
+	at := max(k.now().UnixMicro(), after+1)
+	entry, err = k.Pushkeys.Update(ctx, p.Digest(), func(e *pusher.Entry) error {
 		if others == pusher.Imported && e.IsTakenFrom(user) {
 			return pusher.ErrTaken
 		}
+		before := *e
 		number = e.Claim(user, others, at)
+		e.Address = p.Kind == pusher.Email
 		lost = before.Lost(*e)
-		return policy.CheckSharing(before, *e)
+		return nil
 	})
 	if err != nil {
-		return 0, err
+		return 0, pusher.Entry{}, nil, err
 	}
 	for _, loser := range lost {
 		k.changes.PushersChanged(loser)
-		k.report(observe.PusherTaken, loser, pusher.Pusher{Key: key})
 	}
-	return number, nil
+	return number, entry, lost, nil
 }
 
-// release changes the entry of a pusher that its user is about to remove: leave makes the
-// user no longer a holder. If the pushkey has no other holder, the pushers that other losers
-// have left go, and the caller forgets the losers when the user's pusher is gone, too.
-// Otherwise left is empty.
-func (k pushkeys) release(ctx context.Context, user mxid.UserID, p pusher.Pusher, leave func(*pusher.Entry)) (left []pusher.Holder, err error) {
-	entry, err := k.Pushkeys.Update(ctx, p.Digest(), func(e *pusher.Entry) error {
-		leave(e)
-		return nil
-	})
-	if err != nil || len(entry.Holders) > 0 {
-		return nil, err
-	}
-	for _, loser := range entry.Losers {
-		if loser.User == user {
-			continue
-		}
-		err := k.Pushers.Update(ctx, loser.User, func(list *pusher.List) error {
-			list.Remove(func(q pusher.Pusher) bool { return q.Key == p.Key && q.Claim <= loser.Number })
+// removeHidden removes the pushers of a pushkey that users have lost, as well as it can: the
+// entry hides what stays.
+func (k pushkeys) removeHidden(ctx context.Context, users []mxid.UserID, key pusher.Key, entry pusher.Entry) {
+	ctx, cancel := context.WithTimeout(ctx, judgeWait)
+	defer cancel()
+	for _, user := range users {
+		var removed []pusher.Pusher
+		err := k.Pushers.Update(ctx, user, func(list *pusher.List) error {
+			removed = list.Remove(func(p pusher.Pusher) bool { return p.Key == key && !entry.Shows(user, p.Claim) })
 			return nil
 		})
-		if err != nil {
-			return nil, err
+		if err == nil && len(removed) > 0 {
+			k.report(observe.PusherTaken, user, pusher.Pusher{Key: key})
 		}
-		left = entry.Losers
 	}
-	return left, nil
 }
 
-// releaseAndForget releases the claim of a pusher that is gone.
-func (k pushkeys) releaseAndForget(ctx context.Context, user mxid.UserID, p pusher.Pusher) error {
-	left, err := k.release(ctx, user, p, releasing(user, p))
-	if err == nil {
-		err = k.forget(ctx, p.Digest(), left)
-	}
-	return err
-}
-
-// restore makes the user of a pusher a holder again, whose pusher has stayed after a release.
-// An error is left out: without it the pusher is visible, too, until another user takes it.
-func (k pushkeys) restore(ctx context.Context, user mxid.UserID, p pusher.Pusher) {
-	_, _ = k.Pushkeys.Update(ctx, p.Digest(), func(e *pusher.Entry) error {
-		e.Restore(pusher.Holder{User: user, Number: p.Claim})
-		return nil
-	})
-}
-
-// forget removes losers, whose pushers are gone, from an entry without holders.
-func (k pushkeys) forget(ctx context.Context, key pusher.Digest, losers []pusher.Holder) error {
-	if len(losers) == 0 {
-		return nil
-	}
+// leave removes a user's name from the entry of a pusher that is gone; see [pusher.Entry.Leave].
+func (k pushkeys) leave(ctx context.Context, user mxid.UserID, key pusher.Digest, claim int64) error {
 	_, err := k.Pushkeys.Update(ctx, key, func(e *pusher.Entry) error {
-		if len(e.Holders) == 0 {
-			e.Forget(losers)
-		}
+		e.Leave(user, claim)
 		return nil
 	})
 	return err
@@ -143,8 +109,8 @@ func (k pushkeys) loadEntries(ctx context.Context, keys []pusher.Digest) map[pus
 
 // judge removes pushers that are not visible from lists, see [pusher.Entry.Shows]. A pusher
 // whose entry cannot be read stays: two faults have to meet before it is another user's.
-// Settled is false if a user has changed an entry since the pusher was stored.
-func (k pushkeys) judge(ctx context.Context, all map[mxid.UserID]module.Result[pusher.List]) (settled bool) {
+// AllShow is false if a pushkey was taken since a pusher was set, even by the same user.
+func (k pushkeys) judge(ctx context.Context, all map[mxid.UserID]module.Result[pusher.List]) (allShow bool) {
 	users, keys := slices.Collect(maps.Keys(all)), make([]pusher.Digest, 0, len(all))
 	for _, user := range users {
 		list := all[user].Value
@@ -157,7 +123,7 @@ func (k pushkeys) judge(ctx context.Context, all map[mxid.UserID]module.Result[p
 	}
 	entries := k.loadEntries(ctx, keys)
 	var unread error
-	settled = true
+	allShow = true
 	for _, user := range users {
 		list := all[user].Value
 		hidden := list.Remove(func(p pusher.Pusher) bool {
@@ -167,7 +133,7 @@ func (k pushkeys) judge(ctx context.Context, all map[mxid.UserID]module.Result[p
 				unread = entry.Err
 				return false
 			}
-			settled = settled && entry.Value.Number(user) == p.Claim
+			allShow = allShow && p.Claim >= entry.Value.Taken
 			return !entry.Value.Shows(user, p.Claim)
 		})
 		if len(hidden) > 0 {
@@ -177,7 +143,7 @@ func (k pushkeys) judge(ctx context.Context, all map[mxid.UserID]module.Result[p
 	if unread != nil && ctx.Err() == nil {
 		k.reportUnread(unread)
 	}
-	return settled
+	return allShow
 }
 
 // reportUnread reports an entry that could not be read, once in half a minute.

@@ -53,10 +53,14 @@ type caller struct {
 
 func take[V any](c caller, t turn, do func() (V, error)) (V, error) {
 	var none V
-	if err := c.wait(t); err != nil {
-		return none, module.Unavailable(err)
+	err := c.wait(t)
+	if err == nil {
+		return do()
 	}
-	return do()
+	if err == errLostReply {
+		_, _ = do()
+	}
+	return none, module.Unavailable(err)
 }
 
 func takeAlone(c caller, t turn, do func() error) error {
@@ -124,15 +128,11 @@ func (c callerIndex) Update(ctx context.Context, key pusher.Digest, edit func(*p
 func (m *memory) see(before, after pusher.Entry) {
 	m.Lock()
 	defer m.Unlock()
-	for _, h := range before.Holders {
-		if after.Taken != before.Taken && after.Number(h.User) == 0 {
-			m.dead[h.User] = h.Number
-		}
+	for _, user := range before.Lost(after) {
+		m.dead[user] = before.Last
 	}
-	for _, h := range after.Holders {
-		if h.Number != before.Number(h.User) {
-			delete(m.dead, h.User)
-		}
+	if len(after.Users) > 0 && after.Last != before.Last {
+		delete(m.dead, after.Users[0])
 	}
 }
 
@@ -186,10 +186,13 @@ func (r *running) rest() {
 }
 
 // goOn takes one of the turns that the request waits for.
-func (r *running) goOn(n int) turn {
+func (r *running) goOn(n int) turn { return r.answer(n, nil) }
+
+// answer takes one of the turns that the request waits for, or fails it.
+func (r *running) answer(n int, failed error) turn {
 	w := r.waiting[n]
 	r.waiting = slices.Delete(r.waiting, n, n+1)
-	w.goOn <- nil
+	w.goOn <- failed
 	r.turnsTaken++
 	r.rest()
 	return w.turn
@@ -431,6 +434,9 @@ func (m *memory) caller() caller { return caller{memory: m, wait: func(turn) err
 // user's pushers and the entry, and changes the entry.
 const beforeStoring = 3
 
+// beforeRemoving is the number of turns of a set before it removes others' pushers.
+const beforeRemoving = beforeStoring + 1
+
 // until returns a caller that dies after the given number of turns.
 func (c caller) until(turns int) caller {
 	wait, left := c.wait, atomic.Int64{}
@@ -461,29 +467,22 @@ func (m *memory) has(user mxid.UserID, i int) bool {
 	return found && p.Lang == fmt.Sprint(i)
 }
 
-// wantCleanIndex checks that exactly the owners hold the pushkey, unless a request has died,
-// and that nobody comes back when nobody holds it any longer and the entry has expired.
-func (m *memory) wantCleanIndex(t *testing.T, died bool) {
+// wantClean checks that only visible pushers are stored, unless a request has died or has
+// waited while another user took the pushkey, and that the next to take the pushkey is its
+// only owner.
+func (m *memory) wantClean(t *testing.T, mayLeaveHidden bool) {
 	t.Helper()
-	owners := m.owners(thePushkey)
-	if holders, _ := m.holders(thePushkey); !died && !slices.Equal(holders, owners) {
-		t.Errorf("owned by %v, held by %v", owners, holders)
+	if owners, stored := m.owners(thePushkey), m.stored(thePushkey); !mayLeaveHidden && !slices.Equal(stored, owners) {
+		t.Errorf("owned by %v, stored for %v", owners, stored)
 	}
-	m.expire()
-	if got := m.owners(thePushkey); !slices.Equal(got, owners) {
-		t.Errorf("owned by %v, and then by %v", owners, got)
-	}
-	m.wantNoneTaken(t)
 	m.do(t, act{dave, takes})
 	if got := m.owners(thePushkey); !slices.Equal(got, []mxid.UserID{dave}) {
 		t.Errorf("taken by dave, owned by %v", got)
 	}
 	m.do(t, act{dave, deletes})
-	_, stored := m.holders(thePushkey)
-	if entry := m.Entries[thePushkey.Digest()]; len(stored) > 0 && !died || !entry.IsOver() {
-		t.Errorf("deleted by dave: stored for %v, the entry is %+v", stored, entry)
+	if got := m.owners(thePushkey); len(got) > 0 {
+		t.Errorf("deleted by dave, owned by %v", got)
 	}
-	m.expire()
 	m.wantNoneTaken(t)
 }
 
@@ -528,7 +527,7 @@ func TestAPushkeyHasTheRightOwnersAfterAnyDeath(t *testing.T) {
 	}
 }
 
-func TestTheIndexKnowsExactlyTheOwners(t *testing.T) {
+func TestSequencesLeaveExactlyTheOwners(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		for _, script := range scripts(3, takes, appends, deletes, imports) {
@@ -536,12 +535,11 @@ func TestTheIndexKnowsExactlyTheOwners(t *testing.T) {
 			for i, a := range script {
 				m.do(t, a)
 				held = a.on(held)
-				holders, _ := m.holders(thePushkey)
-				if got := m.owners(thePushkey); !slices.Equal(got, held.users()) || !slices.Equal(holders, held.users()) {
-					t.Errorf("%v: owned by %v, held by %v, want %v", script[:i+1], got, holders, held.users())
+				if got, stored := m.owners(thePushkey), m.stored(thePushkey); !slices.Equal(got, held.users()) || !slices.Equal(stored, got) {
+					t.Errorf("%v: owned by %v, stored for %v, want %v", script[:i+1], got, stored, held.users())
 				}
 			}
-			m.wantCleanIndex(t, false)
+			m.wantClean(t, false)
 		}
 	})
 }
@@ -576,7 +574,7 @@ func playScript(t *testing.T, m *memory, script []act, choose func(int) int) {
 		}
 		time.Sleep(time.Second)
 	}
-	m.wantCleanIndex(t, kills < 2)
+	m.wantClean(t, kills < 2)
 	if t.Failed() {
 		t.Log(told)
 	}
@@ -626,25 +624,21 @@ func (s scenario) play(t *testing.T, m *memory, choose func(int) int, kills int)
 	t.Helper()
 	m.do(t, s.before...)
 	time.Sleep(time.Hour)
-	m.expire()
 	runs, played := play(t.Context(), m, choose, kills, func() { m.wantNoneTaken(t) }, requests(s.script)...)
 	if !played {
 		return false
 	}
 	allowed := map[string]bool{}
 	outcomes(allowed, s.holding(), s.script, runs)
-	died := slices.ContainsFunc(s.before, func(a act) bool { return a.verb == falters })
 	for i, run := range runs {
-		if run.died {
-			died = true
-		} else if run.err != nil {
+		if !run.died && run.err != nil {
 			t.Errorf("%v: error %v", s.script[i], run.err)
 		}
 	}
 	if got := m.owners(thePushkey); !allowed[fmt.Sprint(got)] {
 		t.Errorf("owned by %v, want one of %v", got, allowed)
 	}
-	m.wantCleanIndex(t, died)
+	m.wantClean(t, true)
 	return true
 }
 
@@ -778,48 +772,72 @@ func TestManyConcurrentUsers(t *testing.T) {
 	}
 }
 
-func TestAPusherOverALimitLeavesNoClaim(t *testing.T) {
+func TestAPusherOverALimitLeavesNoNumber(t *testing.T) {
 	t.Parallel()
 	another := pusherOf("en")
 	another.Pushkey = "another"
 	for name, test := range map[string]struct {
-		before  []act
-		request act
-		refused bool
+		before []act
+		others pusher.Others
 	}{
-		"a third who shares":            {[]act{{alice, takes}, {bob, appends}}, act{carol, appends}, true},
-		"a third who takes it alone":    {[]act{{alice, takes}, {bob, appends}}, act{carol, takes}, false},
-		"one of two again":              {[]act{{alice, takes}, {bob, appends}}, act{alice, appends}, false},
-		"one of two alone":              {[]act{{alice, takes}, {bob, appends}}, act{alice, takes}, false},
-		"one pusher too many":           {nil, act{dave, takes}, true},
-		"one too many, shared":          {takenBy(alice), act{dave, appends}, true},
-		"one too many, taken of others": {takenBy(alice), act{dave, takes}, true},
+		"one pusher too many":           {nil, pusher.RemoveOthers},
+		"one too many, shared":          {takenBy(alice), pusher.KeepOthers},
+		"one too many, taken of others": {takenBy(alice), pusher.RemoveOthers},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				m := newMemory()
 				m.do(t, test.before...)
 				options := usual()
-				options.Policy.MaxSharers, options.Policy.MaxPushers = 2, 1
+				options.Policy.MaxPushers = 1
 				services := service.New(module.Stores{Pushers: m, Pushkeys: m.index()}, nil, options).Pushers()
 				if err := services.Set(t.Context(), dave, another, pusher.RemoveOthers); err != nil {
 					t.Fatal(err)
 				}
-				held := scenario{before: test.before}.holding()
-				others := map[string]pusher.Others{takes: pusher.RemoveOthers, appends: pusher.KeepOthers}[test.request.verb]
-				err := services.Set(t.Context(), test.request.user, pusherOf("de"), others)
-				if !test.refused {
-					held = test.request.on(held)
-				}
-				if (err != nil) != test.refused || test.refused && fault.KindOf(err) != fault.InvalidParam {
-					t.Errorf("got error %v", err)
-				}
-				holders, _ := m.holders(thePushkey)
-				if got := m.owners(thePushkey); !slices.Equal(got, held.users()) || !slices.Equal(holders, got) {
-					t.Errorf("owned by %v, held by %v, want %v", got, holders, held.users())
+				entry := m.Entries[thePushkey.Digest()]
+				err := services.Set(t.Context(), dave, pusherOf("de"), test.others)
+				if after := m.Entries[thePushkey.Digest()]; fault.KindOf(err) != fault.InvalidParam || !after.Equal(entry) {
+					t.Errorf("got error %v, the entry is %+v", err, after)
 				}
 			})
 		})
+	}
+}
+
+// Others have taken alice's pushers, and their requests have died before they removed them.
+func TestHiddenPushersLeaveRoom(t *testing.T) {
+	t.Parallel()
+	m, options := newMemory(), usual()
+	options.Policy.MaxPushers = 2
+	services := service.New(module.Stores{Pushers: m, Pushkeys: m.index()}, nil, options).Pushers()
+	set := func(key string) error {
+		p := pusherOf("en")
+		p.Pushkey = key
+		return services.Set(t.Context(), alice, p, pusher.RemoveOthers)
+	}
+	for i := range 10 {
+		p := pusherOf("en")
+		p.Pushkey = fmt.Sprint(i)
+		if err := set(p.Pushkey); err != nil {
+			t.Fatalf("pusher %d: %v", i, err)
+		}
+		dying := m.caller().until(beforeRemoving)
+		bobs := service.New(module.Stores{Pushers: dying, Pushkeys: dying.index()}, nil, options).Pushers()
+		if err := bobs.Set(t.Context(), mxid.UserID(fmt.Sprintf("@bob%d:example.org", i/2)), p, pusher.RemoveOthers); err != nil {
+			t.Fatal(err)
+		}
+		if len(m.stored(p.Key)) != 2 || len(m.owners(p.Key)) != 1 {
+			t.Errorf("pusher %d: stored for %v, owned by %v", i, m.stored(p.Key), m.owners(p.Key))
+		}
+	}
+	if err := set("visible"); err != nil {
+		t.Error(err)
+	}
+	if err := set("visible, too"); err != nil {
+		t.Error(err)
+	}
+	if err := set("one too many"); fault.KindOf(err) != fault.InvalidParam {
+		t.Errorf("got %v", err)
 	}
 }
 
@@ -832,7 +850,7 @@ func TestEverySetOfAPusherIsDistinct(t *testing.T) {
 			old := pusherOf("en")
 			old.Claim = 7 // stored without a time
 			m.Lists[alice] = pusher.NewList(old)
-			m.Entries[thePushkey.Digest()] = pusher.Entry{Taken: 7, Holders: []pusher.Holder{{User: alice, Number: 7}}}
+			m.Entries[thePushkey.Digest()] = pusher.Entry{Last: 7, Taken: 7, By: alice, Users: []mxid.UserID{alice}}
 			services := service.New(module.Stores{Pushers: m, Pushkeys: m.index()}, nil, usual()).Pushers()
 			var last int64
 			for i, user := range []mxid.UserID{alice, alice, bob, alice, alice} {

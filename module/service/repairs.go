@@ -2,7 +2,7 @@ package service
 
 import (
 	"context"
-	"time"
+	"slices"
 
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/mxid"
@@ -20,57 +20,31 @@ func NewRepairs(stores module.Stores) *Repairs {
 	return &Repairs{pushkeys{Stores: stores, changes: noChanges{}, observer: observe.None}}
 }
 
-// Record adds a stored pusher to the entry of its pushkey, unless the entry knows the user.
-// A pusher of a pushkey that was taken since stays hidden. A pusher without a number gets
-// one, as if it were set now beside others.
+// IsMissing reports whether a user's pusher is missing in the entry of its pushkey: it has no
+// number, or it is an address and the entry does not name the user.
+func IsMissing(user mxid.UserID, p pusher.Pusher, e pusher.Entry) bool {
+	return p.Claim == 0 || p.Kind == pusher.Email && len(e.Users) < pusher.MaxUsers && !slices.Contains(e.Users, user)
+}
+
+// Record changes the entry of a pusher's pushkey as if the pusher were set now beside others,
+// if [IsMissing] reports true. A pusher without a number gets the number.
 func (r *Repairs) Record(ctx context.Context, user mxid.UserID, p pusher.Pusher) error {
-	number, at := p.Claim, r.keys.now().UnixMicro()
-	_, err := r.keys.Pushkeys.Update(ctx, p.Digest(), func(e *pusher.Entry) error {
-		if number = p.Claim; number > 0 || e.Knows(user) {
-			e.Record(pusher.Holder{User: user, Number: number})
-			return nil
+	at := r.keys.now().UnixMicro()
+	entry, err := r.keys.Pushkeys.Update(ctx, p.Digest(), func(e *pusher.Entry) error {
+		if IsMissing(user, p, *e) {
+			e.Claim(user, pusher.KeepOthers, at)
+			e.Address = p.Kind == pusher.Email
 		}
-		number = e.Claim(user, pusher.KeepOthers, at)
 		return nil
 	})
-	if err != nil || number == p.Claim {
+	if err != nil || p.Claim > 0 {
 		return err
 	}
 	return r.keys.Pushers.Update(ctx, user, func(list *pusher.List) error {
-		if held, found := list.Pusher(p.Key); found && held.Claim == p.Claim {
-			held.Claim = number
+		if held, found := list.Pusher(p.Key); found && held.Claim == 0 {
+			held.Claim = entry.Last
 			list.Set(held)
 		}
 		return nil
 	})
-}
-
-// Release removes users without a pusher from the entry of a pushkey; see [Unused].
-func (r *Repairs) Release(ctx context.Context, key pusher.Digest, unused []pusher.Holder) error {
-	_, err := r.keys.Pushkeys.Update(ctx, key, func(e *pusher.Entry) error {
-		for _, h := range unused {
-			e.Release(h)
-		}
-		e.Forget(unused)
-		return nil
-	})
-	return err
-}
-
-// unusedAge is the age of a number without a pusher. A pusher is stored within half a minute
-// of its claim, or never.
-const unusedAge = 10 * time.Minute
-
-// Unused returns the holders and losers of an entry who have had no pusher for ten minutes,
-// if the users with a pusher are known. Now is by the clock of the stores; see
-// [module.Stores.Now].
-func Unused(e pusher.Entry, hasPusher func(mxid.UserID) bool, now time.Time) (unused []pusher.Holder) {
-	for _, all := range [][]pusher.Holder{e.Holders, e.Losers} {
-		for _, h := range all {
-			if !hasPusher(h.User) && now.Sub(time.UnixMicro(h.Number)) > unusedAge {
-				unused = append(unused, h)
-			}
-		}
-	}
-	return unused
 }

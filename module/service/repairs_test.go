@@ -3,7 +3,6 @@ package service_test
 import (
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/mxid"
@@ -11,89 +10,51 @@ import (
 	"github.com/pushfx/pushfx/module/service"
 )
 
-// withPusher stores a pusher without changing the entry of its pushkey.
-func withPusher(t *testing.T, m *memory, user mxid.UserID, claim int64) pusher.Pusher {
-	t.Helper()
-	p := pusherOf("en")
-	p.Claim = claim
-	if err := m.Update(t.Context(), user, func(list *pusher.List) error { list.Set(p); return nil }); err != nil {
-		t.Fatal(err)
-	}
-	return p
-}
-
-func (m *memory) repairs() *service.Repairs {
-	return service.NewRepairs(module.Stores{Pushers: m, Pushkeys: m.index()})
-}
-
-func TestAPusherIsRecorded(t *testing.T) {
+func TestAPusherThatIsMissingInTheIndexIsRecorded(t *testing.T) {
 	t.Parallel()
-	const number = 5
-	holders := func(all ...pusher.Holder) []pusher.Holder { return all }
-	bobs, carols := pusher.Holder{User: bob, Number: number}, pusher.Holder{User: carol, Number: 7}
+	many := func(named ...mxid.UserID) pusher.Entry {
+		e := pusher.Entry{Last: 9, Users: named}
+		for len(e.Users) < pusher.MaxUsers {
+			e.Users = append(e.Users, "@another:example.org")
+		}
+		return e
+	}
 	for name, test := range map[string]struct {
-		before, want pusher.Entry
-		visible      bool
+		kind    pusher.Kind
+		claim   int64
+		entry   pusher.Entry
+		missing bool
+		owners  []mxid.UserID // carol has a pusher with claim 7
 	}{
-		"without an entry":        {pusher.Entry{}, pusher.Entry{Holders: holders(bobs)}, true},
-		"beside another":          {pusher.Entry{Taken: 3, Holders: holders(carols)}, pusher.Entry{Taken: 3, Holders: holders(carols, bobs)}, true},
-		"taken since":             {pusher.Entry{Taken: 7, Holders: holders(carols)}, pusher.Entry{Taken: 7, Holders: holders(carols), Losers: holders(bobs)}, false},
-		"known":                   {pusher.Entry{Taken: 5, Holders: holders(bobs)}, pusher.Entry{Taken: 5, Holders: holders(bobs)}, true},
-		"known with another, too": {pusher.Entry{Taken: 9, Losers: holders(bobs)}, pusher.Entry{Taken: 9, Losers: holders(bobs)}, false},
+		"a pusher without a number":      {pusher.HTTP, 0, pusher.Entry{Last: 7, Taken: 7, By: carol, Users: []mxid.UserID{carol}}, true, []mxid.UserID{bob, carol}},
+		"without an entry":               {pusher.HTTP, 0, pusher.Entry{}, true, []mxid.UserID{bob, carol}},
+		"a pusher with a number":         {pusher.HTTP, 5, pusher.Entry{}, false, []mxid.UserID{bob, carol}},
+		"one that carol has taken":       {pusher.HTTP, 5, pusher.Entry{Last: 7, Taken: 7, By: carol}, false, []mxid.UserID{carol}},
+		"an address that has no entry":   {pusher.Email, 5, pusher.Entry{}, true, []mxid.UserID{bob, carol}},
+		"an address of another":          {pusher.Email, 5, pusher.Entry{Last: 7, Users: []mxid.UserID{carol}, Address: true}, true, []mxid.UserID{bob, carol}},
+		"an address that names its user": {pusher.Email, 5, pusher.Entry{Last: 7, Users: []mxid.UserID{carol, bob}, Address: true}, false, []mxid.UserID{bob, carol}},
+		"an address of many":             {pusher.Email, 5, many(), false, []mxid.UserID{bob, carol}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			m := newMemory()
-			p := withPusher(t, m, bob, number)
-			m.Entries[thePushkey.Digest()] = test.before
-			for range 2 {
-				if err := m.repairs().Record(t.Context(), bob, p); err != nil {
+			m, p, hers := newMemory(), pusherOf("en"), pusherOf("en")
+			p.Kind, p.Claim, hers.Claim = test.kind, test.claim, 7
+			m.Lists[bob], m.Lists[carol] = pusher.NewList(p), pusher.NewList(hers)
+			m.Entries[thePushkey.Digest()] = test.entry
+			repairs := service.NewRepairs(module.Stores{Pushers: m, Pushkeys: m.index()})
+			for range 2 { // the second time, the pusher is another by now
+				if err := repairs.Record(t.Context(), bob, p); err != nil {
 					t.Fatal(err)
 				}
 			}
-			if got := m.Entries[thePushkey.Digest()]; !got.Equal(test.want) || slices.Contains(m.owners(thePushkey), bob) != test.visible {
-				t.Errorf("got %+v, owned by %v", got, m.owners(thePushkey))
+			list, entry := m.Lists[bob], m.Entries[thePushkey.Digest()]
+			held, _ := list.Pusher(thePushkey)
+			if service.IsMissing(bob, p, test.entry) != test.missing || service.IsMissing(bob, held, entry) || held.Claim == 0 || test.claim > 0 && held.Claim != test.claim {
+				t.Errorf("got claim %d of %+v", held.Claim, entry)
+			}
+			if got := m.owners(thePushkey); !slices.Equal(got, test.owners) || entry.Address != (test.kind == pusher.Email && test.missing || test.entry.Address) {
+				t.Errorf("owned by %v, the entry is %+v", got, entry)
 			}
 		})
-	}
-}
-
-func TestAPusherWithoutANumberGetsOne(t *testing.T) {
-	t.Parallel()
-	m := newMemory()
-	m.do(t, act{carol, takes})
-	p := withPusher(t, m, bob, 0)
-	for range 2 { // the second time, the pusher is another by now
-		if err := m.repairs().Record(t.Context(), bob, p); err != nil {
-			t.Fatal(err)
-		}
-	}
-	list, entry := m.Lists[bob], m.Entries[thePushkey.Digest()]
-	held, _ := list.Pusher(thePushkey)
-	if own := entry.Number(bob); own <= entry.Taken || own != held.Claim || !slices.Equal(m.owners(thePushkey), []mxid.UserID{bob, carol}) {
-		t.Errorf("got claim %d of %+v", held.Claim, entry)
-	}
-}
-
-func TestUsersWithoutAPusherAreReleasedAfterTenMinutes(t *testing.T) {
-	t.Parallel()
-	old, young := time.Now().Add(-time.Hour).UnixMicro(), time.Now().UnixMicro()
-	entry := pusher.Entry{
-		Holders: []pusher.Holder{{User: alice, Number: old}, {User: bob, Number: old + 1}, {User: carol, Number: young}},
-		Losers:  []pusher.Holder{{User: dave, Number: old}},
-	}
-	hasPusher := func(user mxid.UserID) bool { return user == alice }
-	got := service.Unused(entry, hasPusher, time.Now())
-	if want := []pusher.Holder{{User: bob, Number: old + 1}, {User: dave, Number: old}}; !slices.Equal(got, want) {
-		t.Errorf("got %+v, want %+v", got, want)
-	}
-	m := newMemory()
-	m.Entries[thePushkey.Digest()] = entry
-	if err := m.repairs().Release(t.Context(), thePushkey.Digest(), got); err != nil {
-		t.Fatal(err)
-	}
-	left := m.Entries[thePushkey.Digest()]
-	if len(service.Unused(left, hasPusher, time.Now())) != 0 || len(left.Holders) != 2 || len(left.Losers) != 0 {
-		t.Errorf("left is %+v", left)
 	}
 }

@@ -1,8 +1,8 @@
 package stored
 
 import (
+	"cmp"
 	"errors"
-	"slices"
 	"strconv"
 
 	"github.com/pushfx/pushfx/module/mxid"
@@ -17,26 +17,39 @@ type Entry struct {
 }
 
 const (
+	lastMember     = "last"
 	takenMember    = "taken"
-	holdersMember  = "holders"
-	losersMember   = "losers"
+	byMember       = "by"
+	usersMember    = "users"
+	addressMember  = "address"
 	revisionMember = "revision" // also of an event
 )
+
+// entryForm is the form of an entry. Form 1 has "holders" and does not name its form.
+const entryForm = "2"
 
 // ReadEntry reads the form of [Entry.AppendJSON], and ignores other members. Errors:
 // [pusher.Unreadable], and [fault.OtherVersionError] for an entry of another form.
 func ReadEntry(text string) (e Entry, err error) {
-	r := strictjson.NewReader(text)
+	r, form := strictjson.NewReader(text), ""
 	err = r.Object(func(name string) (err error) {
 		switch name {
+		case formMember:
+			form, err = r.Value()
+		case lastMember:
+			e.Last, err = readNatural(r)
 		case takenMember:
-			if e.Taken, err = r.Integer(); err == nil && e.Taken < 0 {
-				err = errors.New("taken is negative")
-			}
-		case holdersMember:
-			e.Holders, err = readHolders(r)
-		case losersMember:
-			e.Losers, err = readHolders(r)
+			e.Taken, err = readNatural(r)
+		case byMember:
+			e.By, err = readUser(r)
+		case usersMember:
+			err = r.Array(func() error {
+				user, err := readUser(r)
+				e.Users = append(e.Users, user)
+				return err
+			})
+		case addressMember:
+			e.Address, err = r.Bool()
 		case revisionMember:
 			var revision string
 			revision, err = r.Value()
@@ -45,14 +58,15 @@ func ReadEntry(text string) (e Entry, err error) {
 			err = r.Skip()
 		}
 		return err
-	}, takenMember, holdersMember, losersMember)
-	if err != nil || e.Revision.Version == 0 {
-		if form, found := formOfValue(text); found {
-			return Entry{}, otherVersion("entry of a pushkey", form)
+	}, lastMember, takenMember, byMember, usersMember)
+	switch {
+	case form != entryForm:
+		if other, found := formOfEntry(text); found && other != entryForm {
+			return Entry{}, otherVersion("entry of a pushkey", other)
 		}
-	}
-	if err == nil && slices.ContainsFunc(e.Losers, func(h pusher.Holder) bool { return e.Number(h.User) != 0 }) {
-		err = errors.New("a user is a holder and a loser")
+		err = cmp.Or(err, errors.New("an entry without a form"))
+	case err == nil && e.Taken > e.Last:
+		err = errors.New("taken is above last")
 	}
 	if err != nil {
 		return Entry{}, pusher.Unreadable(err)
@@ -60,31 +74,37 @@ func ReadEntry(text string) (e Entry, err error) {
 	return e, nil
 }
 
-func readHolders(r *strictjson.Reader) (all []pusher.Holder, err error) {
-	err = r.Object(func(user string) error {
-		number, err := r.Integer()
-		if err == nil && number < 1 {
-			err = errors.New("the number of a user is not positive")
-		}
-		all = append(all, pusher.Holder{User: mxid.UserID(user), Number: number})
-		return err
-	})
-	return all, err
-}
-
-// AppendJSON appends {"taken":NUMBER,"holders":{"@user:server":NUMBER},"losers":{},"revision":{...}}.
-func (e Entry) AppendJSON(dst []byte) []byte {
-	dst = strconv.AppendInt(strictjson.AppendMember(append(dst, '{'), takenMember), e.Taken, 10)
-	dst = appendHolders(strictjson.AppendMember(dst, holdersMember), e.Holders)
-	dst = appendHolders(strictjson.AppendMember(dst, losersMember), e.Losers)
-	dst = e.Revision.AppendJSON(strictjson.AppendMember(dst, revisionMember))
-	return append(dst, '}')
-}
-
-func appendHolders(dst []byte, all []pusher.Holder) []byte {
-	dst = append(dst, '{')
-	for _, h := range all {
-		dst = strconv.AppendInt(strictjson.AppendMember(dst, string(h.User)), h.Number, 10)
+func readNatural(r *strictjson.Reader) (int64, error) {
+	n, err := r.Integer()
+	if err == nil && n < 0 {
+		err = errors.New("a number is negative")
 	}
+	return n, err
+}
+
+func readUser(r *strictjson.Reader) (mxid.UserID, error) {
+	user, err := r.String()
+	return mxid.UserID(user), err
+}
+
+// AppendJSON appends {"form":2,"last":NUMBER,"taken":NUMBER,"by":"@user:server","users":["@user:server"],"revision":{...}},
+// with "address":true for an email address.
+func (e Entry) AppendJSON(dst []byte) []byte {
+	dst = append(strictjson.AppendMember(append(dst, '{'), formMember), entryForm...)
+	dst = strconv.AppendInt(strictjson.AppendMember(dst, lastMember), e.Last, 10)
+	dst = strconv.AppendInt(strictjson.AppendMember(dst, takenMember), e.Taken, 10)
+	dst = strictjson.AppendString(strictjson.AppendMember(dst, byMember), string(e.By))
+	dst = append(strictjson.AppendMember(dst, usersMember), '[')
+	for i, user := range e.Users {
+		if i > 0 {
+			dst = append(dst, ',')
+		}
+		dst = strictjson.AppendString(dst, string(user))
+	}
+	dst = append(dst, ']')
+	if e.Address {
+		dst = append(strictjson.AppendMember(dst, addressMember), "true"...)
+	}
+	dst = e.Revision.AppendJSON(strictjson.AppendMember(dst, revisionMember))
 	return append(dst, '}')
 }

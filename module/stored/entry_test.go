@@ -4,21 +4,18 @@ import (
 	"testing"
 
 	"github.com/pushfx/pushfx/module/fault"
+	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pusher"
 )
 
 func TestEntryHasAFixedForm(t *testing.T) {
 	t.Parallel()
 	e := Entry{
-		pusher.Entry{
-			Taken:   1763716975000000,
-			Holders: []pusher.Holder{{User: alice, Number: 1763716975000000}, {User: "@b\"ob:example.org", Number: 1763716975000002}},
-			Losers:  []pusher.Holder{{User: "@carol:example.org", Number: 2}},
-		},
+		pusher.Entry{Last: 1763716975000002, Taken: 1763716975000000, By: alice, Users: []mxid.UserID{"@b\"ob:example.org", alice}, Address: true},
 		Revision{Version: 3, Changes: 2, Writes: []Write{{"A", 1}}},
 	}
-	const want = `{"taken":1763716975000000,"holders":{"@alice:example.org":1763716975000000,"@b\"ob:example.org":1763716975000002},` +
-		`"losers":{"@carol:example.org":2},"revision":{"version":3,"changes":2,"writers":{"A":1}}}`
+	const want = `{"form":2,"last":1763716975000002,"taken":1763716975000000,"by":"@alice:example.org","users":["@b\"ob:example.org","@alice:example.org"],` +
+		`"address":true,"revision":{"version":3,"changes":2,"writers":{"A":1}}}`
 	if got := string(e.AppendJSON(nil)); got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
@@ -26,17 +23,20 @@ func TestEntryHasAFixedForm(t *testing.T) {
 	if err != nil || !got.Entry.Equal(e.Entry) || !got.Revision.Equal(e.Revision) {
 		t.Errorf("got %+v, %v", got, err)
 	}
-	if got, want := string(Entry{}.AppendJSON(nil)), `{"taken":0,"holders":{},"losers":{},"revision":{"version":0,"changes":0,"writers":{}}}`; got != want {
+	if got, want := string(Entry{}.AppendJSON(nil)), `{"form":2,"last":0,"taken":0,"by":"","users":[],"revision":{"version":0,"changes":0,"writers":{}}}`; got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
 }
 
 // entries are damaged, except the first two.
 var entries = []string{
-	`{"taken":1,"holders":{"@alice:example.org":1},"losers":{"@bob:example.org":2},"revision":{"version":1,"changes":1,"writers":{}}}`,
-	`{"taken":0,"holders":{},"losers":{}}`, `{"holders":{},"losers":{}}`, `{"taken":0,"losers":{}}`, `{"taken":-1,"holders":{},"losers":{}}`,
-	`{"taken":0,"holders":{"@a:b":0},"losers":{}}`, `{"taken":0,"holders":{"@a:b":"1"},"losers":{}}`, `{"taken":0,"holders":{"@a:b":1},"losers":{"@a:b":2}}`,
-	`{"taken":0,"holders":[],"losers":{}}`, `{"claims":{"1":"@a:b"},"revision":{"version":1,"changes":1,"writers":{}}}`, `{}`, `[]`, ``,
+	`{"form":2,"last":2,"taken":1,"by":"@alice:example.org","users":["@bob:example.org"],"revision":{"version":1,"changes":1,"writers":{}}}`,
+	`{"form":2,"last":0,"taken":0,"by":"","users":[],"address":true}`, `{"last":0,"taken":0,"by":"","users":[]}`,
+	`{"form":2,"taken":0,"by":"","users":[]}`, `{"form":2,"last":0,"by":"","users":[]}`, `{"form":2,"last":0,"taken":0,"users":[]}`,
+	`{"form":2,"last":0,"taken":0,"by":""}`, `{"form":2,"last":0,"taken":-1,"by":"","users":[]}`, `{"form":2,"last":1,"taken":2,"by":"","users":[]}`,
+	`{"form":2,"last":"1","taken":0,"by":"","users":[]}`, `{"form":2,"last":1,"taken":0,"by":1,"users":[]}`, `{"form":2,"last":1,"taken":0,"by":"","users":{}}`,
+	`{"form":2,"last":1,"taken":0,"by":"","users":[1]}`, `{"form":2,"last":1,"taken":0,"by":"","users":[],"address":1}`,
+	`{"claims":{"1":"@a:b"},"revision":{"version":1,"changes":1,"writers":{}}}`, `{}`, `[]`, ``,
 }
 
 func TestADamagedEntryIsUnreadable(t *testing.T) {

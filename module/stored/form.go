@@ -5,15 +5,24 @@ import (
 	"github.com/pushfx/pushfx/module/strictjson"
 )
 
-const formMember = "form" // of a revision
+const formMember = "form" // of a revision, and of an entry
 
 // formOfRevision returns the form that a revision names. Found is false for form 1.
 func formOfRevision(text string) (form string, found bool) { return member(text, formMember) }
 
-// formOfValue returns the form of an event of push rules, or of a pushkey's entry. Found is false for form 1.
+// formOfValue returns the form of an event of push rules. Found is false for form 1.
 func formOfValue(text string) (form string, found bool) {
 	revision, _ := member(text, revisionMember)
 	return formOfRevision(revision)
+}
+
+// formOfEntry returns the form of a pushkey's entry. Found is false for another text.
+func formOfEntry(text string) (form string, found bool) {
+	if form, found = member(text, formMember); !found {
+		_, found = member(text, "holders")
+		form = "1"
+	}
+	return form, found
 }
 
 // CheckForm returns a [fault.OtherVersionError] for a user's hash of another form.

@@ -25,8 +25,9 @@ func TestAValueOfAnotherVersionSaysItsForm(t *testing.T) {
 		{"later", "event", event + `,"revision":` + laterRevision + `}`, "2"},
 		{"later, with a digest", "event", later + digestOf(later) + `}`, "2"},
 		{"later, unreadable", "event", `{"type":"m.push_rules","content":{"global":7},"revision":` + laterRevision + `}`, "2"},
-		{"later", "entry", `{"taken":1,"holders":{"@alice:example.org":1},"losers":{},"revision":` + laterRevision + `}`, "2"},
-		{"later, unreadable", "entry", `{"holders":[],"revision":` + laterRevision + `}`, "2"},
+		{"later", "entry", `{"form":3,"last":1,"taken":1,"by":"","users":[],"revision":{"version":7,"changes":2,"writers":{"W":1}}}`, "3"},
+		{"later, unreadable", "entry", `{"form":3}`, "3"},
+		{"earlier", "entry", `{"taken":1,"holders":{"@alice:example.org":1},"losers":{},"revision":{"version":7,"changes":2,"writers":{"W":1}}}`, "1"},
 	} {
 		wantOtherForm(t, c.of+", "+c.name, read[c.of](c.text), c.form)
 	}

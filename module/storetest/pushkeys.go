@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"slices"
 	"testing"
 
 	"github.com/pushfx/pushfx/module"
@@ -74,10 +75,9 @@ func entryRoundTrip(t *testing.T, newIndex func(*testing.T) module.PushkeyIndex)
 		change(claimAs(user, pusher.KeepOthers))
 	}
 	change(claimAs(users[0], pusher.RemoveOthers))
-	change(claimAs(users[1], pusher.KeepOthers))
-	change(func(e *pusher.Entry) error { e.Forget(e.Losers); return nil })
-	for _, h := range want.Holders {
-		change(func(e *pusher.Entry) error { e.Release(h); return nil })
+	change(func(e *pusher.Entry) error { e.Address = true; return claimAs(users[1], pusher.KeepOthers)(e) })
+	for _, user := range want.Users {
+		change(func(e *pusher.Entry) error { e.Leave(user, e.Last); return nil })
 	}
 	change(func(e *pusher.Entry) error { *e = pusher.Entry{}; return nil })
 }
@@ -100,8 +100,8 @@ func claimants(t *testing.T, newIndex func(*testing.T) module.PushkeyIndex) {
 		user := newUser()
 		return persist(ctx, func() error {
 			_, err := hosts[writer%2].Update(ctx, key, func(e *pusher.Entry) error {
-				if !e.Knows(user) { // an earlier try may have claimed, and its reply came too late
-					e.Claim(user, []pusher.Others{pusher.KeepOthers, pusher.RemoveOthers}[writer%2], 1)
+				if !slices.Contains(e.Users, user) { // an earlier try may have claimed, and its reply came too late
+					e.Claim(user, pusher.KeepOthers, 1)
 				}
 				return nil
 			})
@@ -110,12 +110,8 @@ func claimants(t *testing.T, newIndex func(*testing.T) module.PushkeyIndex) {
 	})
 	entry, err := hosts[0].Load(t.Context(), key)
 	wantNoError(t, err)
-	numbers := map[int64]bool{}
-	for _, h := range append(entry.Holders, entry.Losers...) {
-		numbers[h.Number] = true
-	}
-	if len(entry.Holders)+len(entry.Losers) != writers || len(numbers) != writers {
-		t.Errorf("got %+v with %d numbers, want %d users", entry, len(numbers), writers)
+	if len(entry.Users) != min(writers, pusher.MaxUsers) || entry.Last < writers {
+		t.Errorf("got %+v after %d users", entry, writers)
 	}
 }
 
