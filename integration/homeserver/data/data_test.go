@@ -30,7 +30,7 @@ func TestAFileOfAnotherVersionIsRefused(t *testing.T) {
 		"of another program":   {"CREATE TABLE users (name TEXT)", "the data has version 0, and this program reads version 1"},
 		"new":                  {"SELECT 1", ""},
 		"of the same version":  {schema, ""},
-		"new, in a new folder": {"", "unable to open"},
+		"new, in a new folder": {"", "no such file"},
 	} {
 		file := filepath.Join(t.TempDir(), "a ?#%.db")
 		if test.statement == "" {
@@ -48,7 +48,7 @@ func TestAFileOfAnotherVersionIsRefused(t *testing.T) {
 		if err == nil {
 			db.Close()
 		}
-		if got := fmt.Sprint(err); test.want == "" && err != nil || !strings.Contains(got, test.want) || err != nil && !strings.Contains(got, file) {
+		if got := fmt.Sprint(err); test.want == "" && err != nil || !strings.Contains(got, test.want) || err != nil && !strings.Contains(got, filepath.Dir(file)) {
 			t.Errorf("%s: got %s, want %q", name, got, test.want)
 		}
 	}
