@@ -103,8 +103,9 @@ func (m *Monitor) ask(ctx context.Context, master redis.UniversalClient, s *surv
 
 // evictionError returns an error if a master evicts keys when its memory is full.
 // Requests cannot detect an eviction, because an evicted user looks like a new one. The
-// volatile policies are harmless: they evict only keys with an expiry, and rules and
-// pushers have none.
+// volatile policies are harmless: they evict only keys with an expiry. Rules and pushers
+// have none, and the entry of a pushkey is missed only if a pusher that was taken is still
+// stored.
 func evictionError(info string) error {
 	limited, policy := false, ""
 	for line := range strings.Lines(info) {

@@ -1,7 +1,6 @@
 package stored
 
 import (
-	"cmp"
 	"errors"
 	"strconv"
 
@@ -30,61 +29,67 @@ const entryForm = "2"
 
 // ReadEntry reads the form of [Entry.AppendJSON], and ignores other members. Errors:
 // [pusher.Unreadable], and [fault.OtherVersionError] for an entry of another form.
-func ReadEntry(text string) (e Entry, err error) {
-	r, form := strictjson.NewReader(text), ""
-	err = r.Object(func(name string) (err error) {
+func ReadEntry(text string) (Entry, error) {
+	e, isEntry := walkEntry(text)
+	if isEntry {
+		return e, nil
+	}
+	if form, found := formOfEntry(text); found && form != entryForm {
+		return Entry{}, otherVersion("entry of a pushkey", form)
+	}
+	return Entry{}, pusher.Unreadable(errors.New("not an entry of a pushkey"))
+}
+
+func walkEntry(text string) (e Entry, isEntry bool) {
+	w := strictjson.Walk(text)
+	if !strictjson.Valid(text) || w.Next() != '{' {
+		return e, false
+	}
+	e.Last, e.Taken = noNumber, noNumber
+	form, hasBy, hasUsers, address := "", false, false, "false"
+	for name := range w.Object() {
 		switch name {
 		case formMember:
-			form, err = r.Value()
+			form = w.Skip()
 		case lastMember:
-			e.Last, err = readNatural(r)
+			e.Last = readNumber(w.Skip())
 		case takenMember:
-			e.Taken, err = readNatural(r)
+			e.Taken = readNumber(w.Skip())
 		case byMember:
-			e.By, err = readUser(r)
+			e.By, hasBy = readUser(&w)
 		case usersMember:
-			err = r.Array(func() error {
-				user, err := readUser(r)
-				e.Users = append(e.Users, user)
-				return err
-			})
+			e.Users, hasUsers = readUsers(&w)
 		case addressMember:
-			e.Address, err = r.Bool()
+			address = w.Skip()
 		case revisionMember:
-			var revision string
-			revision, err = r.Value()
-			e.Revision = ReadRevision(revision)
+			e.Revision = readRevision(strictjson.Walk(w.Skip()))
 		default:
-			err = r.Skip()
+			w.Skip()
 		}
-		return err
-	}, lastMember, takenMember, byMember, usersMember)
-	switch {
-	case form != entryForm:
-		if other, found := formOfEntry(text); found && other != entryForm {
-			return Entry{}, otherVersion("entry of a pushkey", other)
-		}
-		err = cmp.Or(err, errors.New("an entry without a form"))
-	case err == nil && e.Taken > e.Last:
-		err = errors.New("taken is above last")
 	}
-	if err != nil {
-		return Entry{}, pusher.Unreadable(err)
-	}
-	return e, nil
+	e.Address = address == "true"
+	return e, form == entryForm && e.Taken != noNumber && e.Taken <= e.Last && hasBy && hasUsers && (e.Address || address == "false")
 }
 
-func readNatural(r *strictjson.Reader) (int64, error) {
-	n, err := r.Integer()
-	if err == nil && n < 0 {
-		err = errors.New("a number is negative")
+func readUser(w *strictjson.Walker) (user mxid.UserID, isString bool) {
+	if w.Next() != '"' {
+		w.Skip()
+		return "", false
 	}
-	return n, err
+	return mxid.UserID(w.String()), true
 }
 
-func readUser(r *strictjson.Reader) (mxid.UserID, error) {
-	user, err := r.String()
-	return mxid.UserID(user), err
+func readUsers(w *strictjson.Walker) (users []mxid.UserID, areStrings bool) {
+	if w.Next() != '[' {
+		w.Skip()
+		return nil, false
+	}
+	areStrings = true
+	for range w.Array() {
+		user, isString := readUser(w)
+		users, areStrings = append(users, user), areStrings && isString
+	}
+	return users, areStrings
 }
 
 // AppendJSON appends {"form":2,"last":NUMBER,"taken":NUMBER,"by":"@user:server","users":["@user:server"],"revision":{...}},

@@ -60,8 +60,15 @@ const revisionEnd = "}}"
 // ReadRevision reads the form of [Revision.AppendJSON], with or without a digest. Other
 // texts give the zero Revision, because an edited revision proves nothing.
 func ReadRevision(text string) Revision {
-	w := strictjson.Walk(text)
-	if !strictjson.Valid(text) || w.Next() != '{' {
+	if !strictjson.Valid(text) {
+		return Revision{}
+	}
+	return readRevision(strictjson.Walk(text))
+}
+
+// readRevision is [ReadRevision] for valid JSON.
+func readRevision(w strictjson.Walker) Revision {
+	if w.Next() != '{' {
 		return Revision{}
 	}
 	r := Revision{Version: noNumber, Changes: noNumber}
