@@ -316,7 +316,7 @@ func (p *Push) UnstableFeatures() map[string]bool {
 
 // Check must be called at the start of a host. It returns an error if the module cannot
 // work with its Redis, and logs a warning for each harmful setting. A line at level info
-// names what the host has replaced and added. It takes at most
+// names what the host has replaced and added, and the kinds of pushers that it sends to. It takes at most
 // Config.Servers.StartTimeout and, with delivery, Config.Redis.OperationTimeout more.
 func (p *Push) Check(ctx context.Context) (err error) {
 	if p.servers != nil {
@@ -329,8 +329,12 @@ func (p *Push) Check(ctx context.Context) (err error) {
 		return &startError{err}
 	}
 	_, withoutUnread := p.Unread.(noUnread)
+	var kinds []pusher.Kind
+	if p.delivery != nil {
+		kinds = p.delivery.Kinds()
+	}
 	p.log.Info("pushfx is ready", zap.Strings("host_parts", p.fromHost),
-		zap.Bool("delivery", p.delivery != nil), zap.Bool("unread", !withoutUnread))
+		zap.Bool("delivery", p.delivery != nil), zap.Any("sends_to", kinds), zap.Bool("unread", !withoutUnread))
 	return nil
 }
 

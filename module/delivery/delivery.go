@@ -45,6 +45,7 @@ type Delivery struct {
 	claims   *claims
 	failures *failures
 
+	serves      func(pusher.Kind) bool // whether this host sends to pushers of a kind
 	summaries   *summaries
 	lateReports lateReports
 
@@ -110,7 +111,10 @@ func New(seams Seams, cfg Config) (*Delivery, error) {
 		failures: &failures{observer: seams.Observer, reported: map[string]time.Time{}},
 	}
 	d.audience = &audience{seams.Feed, seams.Host, d.parts, seams.Observer}
-	d.summaries = &summaries{queue: seams.Queue, failures: d.failures}
+	d.serves = func(kind pusher.Kind) bool {
+		return kind == pusher.HTTP || kind == pusher.Email && seams.Mailer != nil
+	}
+	d.summaries = &summaries{queue: seams.Queue, failures: d.failures, serves: d.serves, reported: map[pusher.Kind]bool{}}
 	d.claims = &claims{queue: seams.Queue, failures: d.failures, own: map[pusherName]*claimed{}}
 	d.pushers = newGather(seams.Queue, func(user mxid.UserID) mxid.UserID { return user }, seams.Host.Pushers)
 	if seams.Unread != nil {
@@ -156,6 +160,16 @@ func (d *Delivery) Run(ctx context.Context) {
 	defer drained.Stop()
 	d.sending.Wait()
 	d.parts.Wait()
+}
+
+// Kinds returns the kinds of pushers that this host sends to.
+func (d *Delivery) Kinds() (kinds []pusher.Kind) {
+	for _, kind := range []pusher.Kind{pusher.Email, pusher.HTTP} {
+		if d.serves(kind) {
+			kinds = append(kinds, kind)
+		}
+	}
+	return kinds
 }
 
 // start runs do in a goroutine, unless this host is stopping. Life ends

@@ -73,8 +73,8 @@ func SplitGate(gate string) (gateway, app string) {
 func IsMail(gateway string) bool { return content.IsMailGate(gateway) }
 
 // GatewayOf returns the [GatewayName] of a pusher. Ok is false for a pusher without
-// notifications: its kind is unknown, it is disabled, or its URL or address is invalid. A
-// pusher of kind email has the gateway "mail://" and the domain of its address.
+// notifications: it is disabled, or its URL or address is invalid. All pushers of kind email have
+// the gateway "mail://relay", and those of an unknown kind the kind and "://".
 func GatewayOf(user mxid.UserID, p pusher.Pusher) (name string, ok bool) {
 	d, ok := content.ReadTarget(user, p, content.Limits{})
 	if !ok {

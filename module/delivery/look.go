@@ -88,7 +88,7 @@ func (d *Delivery) lookOnce(ctx context.Context) (wait time.Duration) {
 	began := time.Now()
 	allowed := map[string]allowance{}
 	found, err := d.queue.Look(ctx, module.Look{Limit: d.gates.capacity(), Lease: lease, Gate: func(gate string) (most, failing int, isClosed bool) {
-		if !d.sendsTo(gate) {
+		if !d.serves(content.KindOf(gate)) { // other hosts do
 			return 0, 0, true
 		}
 		most, failing, isClosed = d.gates.claimable(gate)
@@ -116,10 +116,6 @@ func (d *Delivery) lookOnce(ctx context.Context) (wait time.Duration) {
 	}
 	return wait
 }
-
-// sendsTo reports whether this host sends what waits at a gate. A host without a mailer leaves
-// mails to the other hosts.
-func (d *Delivery) sendsTo(gate string) bool { return d.mailer != nil || !content.IsMailGate(gate) }
 
 // claimAll claims the due pushers of users, part by part, and begins to send. It returns
 // after claimFor at the latest.

@@ -110,9 +110,8 @@ func (s *sending) sendMail(life context.Context) bool {
 	if goOn := s.readTarget(life); s.target == nil {
 		return goOn
 	}
-	if s.d.mailer == nil { // claimed at another gate: the pusher was set again since
-		s.postpone(retryMail) // for a host with a mailer
-		return false
+	if !s.d.serves(s.target.Kind) {
+		return true
 	}
 	if !s.takeTurn(life) {
 		return false

@@ -389,7 +389,7 @@ func TestManyMailsAreDueAtOnce(t *testing.T) {
 			time.Sleep(20 * time.Millisecond)
 			return nil
 		}
-		all := w.mailUsers(users, "u%d@example.org")
+		all := w.mailUsers(users, "user@%d.example.org")
 		w.set(name(0), "key", "gw")
 		d := w.host()
 		w.notify(d, 1, "!r:h", all...)
@@ -422,7 +422,7 @@ func TestAServerGreylists(t *testing.T) {
 			return nil
 		}
 		d := w.host()
-		w.notify(d, 1, "!r:h", w.mailUsers(users, "u%d@example.org")...)
+		w.notify(d, 1, "!r:h", w.mailUsers(users, "user@%d.example.org")...)
 		w.wait(2*time.Hour, func() bool { return len(b.got()) == users })
 		w.wantEach(users)
 		if b.tries > 3*users {
@@ -449,7 +449,7 @@ func TestAMailServerIsAwayForAnHour(t *testing.T) {
 			withMail(t, func(w *world, r *reader, b *mailbox) {
 				const users = 100
 				b.answer = func(ctx context.Context, _ module.Mail) error { return answer(ctx) }
-				all := w.mailUsers(users, "u%d@example.org")
+				all := w.mailUsers(users, "user@%d.example.org")
 				all = append(all, "@alone:h") // the only one of the domain
 				w.setMail("@alone:h", "alone@another.example.org")
 				w.set(name(0), "key", "gw")
@@ -493,14 +493,14 @@ func TestARefusedAddressLosesItsPusher(t *testing.T) {
 			withMail(t, func(w *world, _ *reader, b *mailbox) {
 				set(b)
 				d := w.host()
-				w.notify(d, 1, "!r:h", w.mailUsers(100, "u%d@example.org")...)
+				w.notify(d, 1, "!r:h", w.mailUsers(100, "user@%d.example.org")...)
 				time.Sleep(w.cfg.Mail.Delay + time.Minute)
 				synctest.Wait()
 				if n := len(w.removed); n < 4 || n > 8 || w.reported(observe.TooManyRejections) != 1 || w.queue.Waiting() != 100-n {
 					t.Errorf("%d of 100 pushers were removed, %d wait", n, w.queue.Waiting())
 				}
 				for _, rejected := range w.rejected {
-					if strings.Contains(rejected.Error(), "@example.org") {
+					if strings.Contains(rejected.Error(), ".example.org") {
 						t.Errorf("reported %v", rejected.Error())
 					}
 				}
@@ -646,7 +646,7 @@ func TestSendTestMail(t *testing.T) {
 	} {
 		b := &mailbox{answer: func(context.Context, module.Mail) error { return test.err }}
 		got, err := SendTestMail(t.Context(), b, b, user, p, DefaultConfig())
-		test.want.Gateway, test.want.Err, test.want.Took = "mail://example.org", test.err, got.Took
+		test.want.Gateway, test.want.Err, test.want.Took = "mail://relay", test.err, got.Took
 		if err != nil || got != test.want {
 			t.Errorf("%s: got %+v, %v, want %+v", label, got, err, test.want)
 		}
@@ -698,6 +698,46 @@ func TestAHostWithoutAMailerLeavesMailsToOthers(t *testing.T) {
 		time.Sleep(time.Minute)
 		if got := len(b.got()); got != 1 {
 			t.Errorf("%d mails, want 1", got)
+		}
+	})
+}
+
+// A host of another version sets pushers of a kind that this host does not know, and sends for them.
+func TestAHostLeavesKindsThatItDoesNotKnow(t *testing.T) {
+	inBubble(t, func(w *world) {
+		const sms = "com.example.sms"
+		d := w.host()
+		setSMS := func(pushkey string) {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			w.sets++
+			list := w.pushers[name1]
+			list.Set(pusher.Pusher{Key: pusher.Key{AppID: "app", Pushkey: pushkey}, Kind: sms, SetAt: 1_700_000_000_000_000 + w.sets, Data: `{}`})
+			w.pushers[name1] = list
+		}
+		setSMS("+49")
+		w.set(name1, "key", "gw")
+		w.set(name1, "changes", "gw")
+		w.answer("gw", func(_ context.Context, s sent) (module.GatewayAnswer, error) {
+			if s.pushkey == "changes" {
+				return module.GatewayAnswer{Status: 502}, nil
+			}
+			return module.GatewayAnswer{Status: 200}, nil
+		})
+		for e := range 3 {
+			w.notify(d, e, "!r:h", name1)
+		}
+		time.Sleep(time.Second)
+		setSMS("changes") // a host may have claimed it
+		time.Sleep(time.Hour)
+		w.notify(d, 3, "!r:h", name1)
+		time.Sleep(time.Minute)
+		w.want("key", 0, 1, 2, 3)
+		if n := w.queue.Waiting(); n != 8 || w.drops(DropGone) > 0 {
+			t.Errorf("%d notifications wait, dropped %v", n, w.dropped)
+		}
+		if n, reports := d.Stats().NotSent[sms], w.reported(observe.KindNotSent); n != 1 || reports != 1 {
+			t.Errorf("%d users wait, %d reports", n, reports)
 		}
 	})
 }

@@ -238,7 +238,7 @@ func (d *Delivery) mayClaim(a *addition) {
 	a.MaxClaims = d.gates.room(a.User)
 	for i := range a.Pushers {
 		r := &a.Pushers[i]
-		r.Claim = r.Delay == 0 && d.gates.mayClaim(r.Gate)
+		r.Claim = r.Delay == 0 && d.serves(a.targets[i].Kind) && d.gates.mayClaim(r.Gate)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 
 	"github.com/pushfx/pushfx/module/delivery/content"
 	"github.com/pushfx/pushfx/module/observe"
+	"github.com/pushfx/pushfx/module/pusher"
 )
 
 // The calls of the host, as an observer sees them.
@@ -95,13 +96,14 @@ func (s GateState) String() string { return [gateStates]string{"open", "closed",
 
 // Stats is the current state of a host.
 type Stats struct {
-	InFlight        int             // requests in flight for less than two seconds
-	Slow            int             // requests in flight for longer
-	Late            time.Duration   // since the earliest due time; it grows while looks fail
-	Waiting         int             // notifications in the queue, due or not, at most 15 s ago; an estimate if there are many
-	Oldest          time.Duration   // for how long notifications of three users have waited at a gateway; it grows while the queue cannot be read
-	WaitingAt       map[string]int  // users for whom something waits, by [GatewayName], of the gateways with the most
-	Gateways        [gateStates]int // number of gateways and apps, by [GateState]
-	RemovalsStopped int             // number of gateways and apps at the rejection limit
-	CutOff          bool            // this host reaches no gateway
+	InFlight        int                 // requests in flight for less than two seconds
+	Slow            int                 // requests in flight for longer
+	Late            time.Duration       // since the earliest due time; it grows while looks fail
+	Waiting         int                 // notifications in the queue, due or not, at most 15 s ago; an estimate if there are many
+	Oldest          time.Duration       // for how long notifications of three users have waited at a gateway; it grows while the queue cannot be read
+	WaitingAt       map[string]int      // users for whom something waits, by [GatewayName], of the gateways with the most
+	NotSent         map[pusher.Kind]int // users for whom something waits that this host does not send, by kind
+	Gateways        [gateStates]int     // number of gateways and apps, by [GateState]
+	RemovalsStopped int                 // number of gateways and apps at the rejection limit
+	CutOff          bool                // this host reaches no gateway
 }

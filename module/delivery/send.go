@@ -71,6 +71,8 @@ func (s *sending) run(life context.Context) {
 	for life.Err() == nil && !s.d.isStopping() {
 		var goOn bool
 		switch {
+		case s.target != nil && !s.d.serves(s.target.Kind): // claimed at another gate: the pusher was set again since
+			s.postpone(retryMail) // for another host
 		case s.target != nil && s.target.IsMail:
 			goOn = s.sendMail(life)
 		case len(s.known) == 0:
@@ -123,7 +125,7 @@ func (s *sending) sendFirst(life context.Context) bool {
 		return goOn
 	}
 	switch {
-	case s.target.IsMail:
+	case s.target.IsMail, !s.d.serves(s.target.Kind):
 		return true
 	case !s.takeTurn(life):
 		return false

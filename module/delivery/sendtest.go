@@ -33,7 +33,7 @@ var errNotSentTo = errors.New("delivery: the pusher gets no notifications: its k
 func SendTest(ctx context.Context, gateway module.Gateway, user mxid.UserID, p pusher.Pusher, cfg Config) (TestResult, error) {
 	limits := cfg.limits()
 	d, ok := content.ReadTarget(user, p, limits)
-	if !ok {
+	if !ok || d.Kind != pusher.HTTP {
 		return TestResult{}, errNotSentTo
 	}
 	n, m, err := testNotification(user, limits)

@@ -23,6 +23,7 @@ type hostService struct {
 	imports *importer
 	unread  module.UnreadStore // may be nil
 	mail    *mail.Tokens       // nil without mail
+	bounces *bounces
 }
 
 func (s *hostService) EnsureDefaults(ctx context.Context, user mxid.UserID) error {
@@ -108,6 +109,16 @@ func (s *hostService) MailBounced(ctx context.Context, token string) error {
 		return errMailToken
 	}
 	entry, failed := s.pushers.pushkeys.Pushkeys.Load(ctx, grant.Pushkey)
+	if len(entry.Holders) == 0 {
+		return failed
+	}
+	stopped, isNew := s.bounces.add(grant.Pushkey, time.Now())
+	if isNew {
+		s.pushers.pushkeys.observer.Report(observe.TooManyRejections, errTooManyBounces)
+	}
+	if stopped {
+		return errTooManyBounces
+	}
 	for _, holder := range entry.Holders {
 		removed, err := s.pushers.remove(ctx, holder.User, func(p pusher.Pusher) bool {
 			return isMail(p, grant) && time.UnixMicro(p.SetAt).Before(grant.Until)

@@ -120,15 +120,15 @@ func TestMailTargets(t *testing.T) {
 	t.Parallel()
 	const me mxid.UserID = "@me:h"
 	for address, want := range map[string]string{
-		"a@example.org":                 "mail://example.org m.email",
-		`"x@y z"@Example.ORG`:           "mail://example.org m.email",
-		"a@b\u00fccher.example":         "mail://xn--bcher-kva.example m.email",
+		"a@example.org":                 "mail://relay m.email",
+		`"x@y z"@Example.ORG`:           "mail://relay m.email",
+		"a@b\u00fccher.example":         "mail://relay m.email",
 		"a@[192.0.2.1]":                 "",
 		"a":                             "",
 		"@example.org":                  "",
 		"a@":                            "",
 		"a@exa\r\nmple.org":             "",
-		"a@" + strings.Repeat("x", 1e3): "long: ",
+		"a@" + strings.Repeat("x", 1e3): "mail://relay m.email",
 	} {
 		p := pusher.Pusher{Key: pusher.Key{AppID: pusher.EmailAppID, Pushkey: address}, Kind: pusher.Email, Device: "PHONE", Lang: "de", Data: `{"format":"event_id_only"}`}
 		d, ok := ReadTarget(me, p, defaultLimits())
@@ -140,7 +140,30 @@ func TestMailTargets(t *testing.T) {
 			t.Errorf("%q, disabled: it is a target", address)
 		}
 	}
-	if name, _ := GatewayName("mail://Example.org"); name != "mail://example.org" || !IsMailGate(name+" m.email") || IsMailGate("https://mail:443 app") {
-		t.Errorf("got %s", name)
+}
+
+// The kind of a gate is in its name, so that a host leaves the gates of kinds that it does not know.
+func TestGatesOfKinds(t *testing.T) {
+	t.Parallel()
+	for kind, of := range map[pusher.Kind]pusher.Pusher{
+		pusher.HTTP:         {Key: pusher.Key{Pushkey: "x"}, Data: `{"url":"https://mail/_matrix/push/v1/notify"}`},
+		pusher.Email:        {Key: pusher.Key{Pushkey: "a@example.org"}},
+		"com.example.sms":   {Key: pusher.Key{Pushkey: "+49"}, Data: `{"disable_badge_count":true}`},
+		"com://example x\n": {Data: `{"url":5}`},
+	} {
+		of.Kind = kind
+		d, ok := ReadTarget("@me:h", of, defaultLimits())
+		is := KindOf(d.Gate())
+		if name, isName := GatewayName(d.Gateway); !ok || !isName || name != d.Gateway || is != kind && !strings.HasPrefix(string(is), "kind-") || d.Kind != kind || d.IsMail != (kind == pusher.Email) {
+			t.Errorf("%s: got %+v, %v, gate %s, %s", kind, d, ok, d.Gate(), is)
+		}
+	}
+	for _, gate := range []string{"mail://example.org m.email", "mail://relay m.email"} { // the first one is of an earlier version
+		if KindOf(gate) != pusher.Email {
+			t.Errorf("%s is of %s", gate, KindOf(gate))
+		}
+	}
+	if KindOf("long: x") != pusher.HTTP {
+		t.Error("a long gate is of another kind")
 	}
 }

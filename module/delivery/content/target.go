@@ -36,6 +36,7 @@ func EventID(event string) string { return digest(event)[:8] }
 type Target struct {
 	ID       string // see [PusherID]
 	Key      pusher.Key
+	Kind     pusher.Kind
 	Name     string // of the user's device, empty if unknown
 	SetAt    int64  // its generation
 	URL      string
@@ -62,39 +63,68 @@ func (d *Target) Gate() string {
 	return name
 }
 
-// ReadTarget returns false for a pusher without notifications: its kind is unknown, it is
-// disabled, or its URL or address is invalid.
+// ReadTarget returns false for a pusher without notifications: it is disabled, or its URL or
+// address is invalid. A pusher of an unknown kind gets notifications, since another host may know
+// the kind: they wait at a gate of their own.
 func ReadTarget(user mxid.UserID, p pusher.Pusher, l Limits) (d *Target, ok bool) {
 	d = &Target{
-		ID: PusherID(user, p.Key), Key: p.Key, Name: p.Device, SetAt: p.SetAt, NoCounts: slices.Contains(l.NoCounts, p.Key.AppID), Lang: p.Lang,
+		ID: PusherID(user, p.Key), Key: p.Key, Kind: p.Kind, Name: p.Device, SetAt: p.SetAt, NoCounts: slices.Contains(l.NoCounts, p.Key.AppID), Lang: p.Lang,
 	}
 	switch {
 	case !p.Enabled():
 		return nil, false
 	case p.Kind == pusher.Email:
 		d.IsMail, d.NoCounts, d.Name = true, true, "" // it is the user's, not a device's
+		d.Gateway = mailGateway
 		at := strings.LastIndexByte(p.Pushkey, '@')
-		d.Gateway, ok = GatewayName(mailScheme + "://" + p.Pushkey[at+1:])
-		return d, ok && at > 0
-	case p.Kind != pusher.HTTP:
-		return nil, false
+		_, isHost := GatewayName(mailScheme + "://" + p.Pushkey[at+1:])
+		return d, isHost && at > 0
 	}
 	d.readData(p.Data)
 	for _, m := range p.Extra {
 		d.NoCounts = d.NoCounts || isCountsOff(m.Name) && m.Value == "true"
 	}
+	if p.Kind != pusher.HTTP {
+		d.Gateway = schemeOf(p.Kind) + "://"
+		return d, true
+	}
 	d.Gateway, ok = GatewayName(d.URL)
-	return d, ok
+	return d, ok && KindOf(d.Gateway) == pusher.HTTP
 }
 
-// mailScheme begins the names of gateways of mail, one for each domain of addresses.
-const mailScheme = "mail"
+// mailGateway is the gateway of all mails: one server takes them for all domains, so they share
+// its limits, its outages and the rejection limit.
+const (
+	mailScheme  = "mail"
+	mailGateway = mailScheme + "://relay"
+)
+
+// schemeOf returns the scheme of gateways of a kind other than http.
+func schemeOf(kind pusher.Kind) string {
+	isOther := func(r rune) bool { return !strings.ContainsRune("abcdefghijklmnopqrstuvwxyz0123456789._-", r) }
+	if strings.ContainsFunc(string(kind), isOther) {
+		return "kind-" + strings.ToLower(digest(string(kind)))
+	}
+	return string(kind)
+}
+
+// KindOf returns the kind of the pushers at a gate.
+func KindOf(gate string) pusher.Kind {
+	switch scheme, _, isURL := strings.Cut(gate, "://"); {
+	case !isURL, scheme == "http", scheme == "https": // [Target.Gate] shortens long names of hosts
+		return pusher.HTTP
+	case scheme == mailScheme:
+		return pusher.Email
+	default:
+		return pusher.Kind(scheme)
+	}
+}
 
 // IsMailGate reports whether a gate is of pushers that get mails.
-func IsMailGate(gate string) bool { return strings.HasPrefix(gate, mailScheme+"://") }
+func IsMailGate(gate string) bool { return KindOf(gate) == pusher.Email }
 
-// GatewayName returns scheme, host and port of a URL in canonical form, or "mail://" and a
-// domain. Ok is false for an invalid URL.
+// GatewayName returns scheme, host and port of a URL in canonical form, or the name of another
+// gateway: a scheme, and a host or none. Ok is false for an invalid URL.
 func GatewayName(of string) (name string, ok bool) {
 	u, err := url.Parse(of)
 	if err != nil {
@@ -104,11 +134,11 @@ func GatewayName(of string) (name string, ok bool) {
 	if ascii, err := idna.Lookup.ToASCII(host); err == nil {
 		host = ascii
 	}
-	switch {
-	case host == "":
+	switch isHTTP := scheme == "http" || scheme == "https"; {
+	case scheme == "", host == "" && (isHTTP || scheme == mailScheme):
 		return "", false
-	case scheme == mailScheme && port == "":
-		return mailScheme + "://" + strings.ToLower(host), true
+	case !isHTTP && port == "":
+		return scheme + "://" + strings.ToLower(host), true
 	case port == "" && scheme == "http":
 		port = "80"
 	case port == "":

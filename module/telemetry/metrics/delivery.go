@@ -16,8 +16,8 @@ import (
 // DeliveryConfig configures the metrics of delivery.
 type DeliveryConfig struct {
 	// NamedGateways are the push gateways with their own label, each as scheme, host and
-	// port, for example "https://push.example.org"; "mail://example.org" is mail to a domain.
-	// All others have the label "mail" or "other", since users choose them. At most 100;
+	// port, for example "https://push.example.org". All others have the label "other", since users
+	// choose them. Mail has the label "mail". At most 100;
 	// default none.
 	NamedGateways []string
 }
@@ -53,6 +53,7 @@ const (
 	reasonLabel  = "reason"
 	causeLabel   = "cause"
 	stateLabel   = "state"
+	kindLabel    = "kind"
 )
 
 // ages range from the age on an idle host to the maximum age.
@@ -200,6 +201,7 @@ func (m *Metrics) Delivery(stats func() delivery.Stats) []prometheus.Collector {
 			ConstLabels: prometheus.Labels{gatewayLabel: label},
 		}, func() float64 { return float64(stats().WaitingAt[name]) }))
 	}
+	all = append(all, notSent{stats})
 	gauge("removals_stopped", "Apps at push gateways that reject so many pushkeys that no more pushers are removed.",
 		func(s delivery.Stats) float64 { return float64(s.RemovalsStopped) })
 	gauge("cut_off", "1 while this host reaches no push gateway.", func(s delivery.Stats) float64 {
@@ -215,6 +217,20 @@ func (m *Metrics) Delivery(stats func() delivery.Stats) []prometheus.Collector {
 		}, func() float64 { return float64(stats().Gateways[state]) }))
 	}
 	return all
+}
+
+// notSent collects how much waits of each kind of pusher that the host does not send.
+type notSent struct{ stats func() delivery.Stats }
+
+var notSentWaiting = prometheus.NewDesc("pushfx_delivery_not_sent_waiting",
+	"Users for whom something of a kind of pusher waits that this host does not send.", []string{kindLabel}, nil)
+
+func (c notSent) Describe(to chan<- *prometheus.Desc) { to <- notSentWaiting }
+
+func (c notSent) Collect(to chan<- prometheus.Metric) {
+	for kind, users := range c.stats().NotSent {
+		to <- prometheus.MustNewConstMetric(notSentWaiting, prometheus.GaugeValue, float64(users), string(kind))
+	}
 }
 
 // most leaves out mail, which waits for hours by itself.
