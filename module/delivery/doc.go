@@ -17,8 +17,8 @@
 //	content/     pure: the body of a request, and the meaning of its answer
 //	turns/       pure: which requests a host may send, and in which order
 //
-// How long a pusher waits after an answer, for example a 502, is in content.RetryIn;
-// its test is TestWaitsAfterAnswers. The function content.Judge has the meaning of each
+// How long a pusher waits after an answer, for example a 502, is in content.Answer.RetryIn;
+// its test is TestWaitsAfterAnswers. The function content.AnswerOf has the meaning of each
 // answer. The method content.Trouble.After decides what follows a failure.
 //
 // # The states of a pusher
@@ -46,7 +46,7 @@
 //	claimed  2xx                                 claimed  completes the notification
 //	claimed  2xx that rejects the pushkey        -        removes the pusher, drops all
 //	claimed  400, 413, 422                       claimed  sends it as event_id_only, then drops it
-//	claimed  any other answer, or none           due      see content.RetryIn; its user goes behind
+//	claimed  any other answer, or none           due      see content.Answer.RetryIn; its user goes behind
 //	                                                      others at the gate, until an answer
 //	claimed  no answer for 2 s                   claimed  waits for it; its user goes behind others at
 //	                                                      the gate, until an answer

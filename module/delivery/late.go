@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/delivery/content"
 	"github.com/pushfx/pushfx/module/observe"
 )
@@ -82,7 +83,7 @@ func (s *sending) lateError(added time.Time, age, took time.Duration) *LateError
 	switch {
 	case t.Attempts > 0 && t.Class == content.ClassStatus:
 		e.Last, e.Cause = fmt.Sprint(t.Status), LateFailed
-		if t.Status >= 400 && t.Status < 500 || t.Status == 507 {
+		if t.Outcome == module.Busy || t.Outcome == module.Throttled || t.IsOwn {
 			e.Cause = LateThrottled
 		}
 	case t.Attempts > 0:

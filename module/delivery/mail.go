@@ -1,6 +1,7 @@
 package delivery
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -51,9 +52,9 @@ const (
 	// askMail bounds the time for each question to the host: all of them are asked within a lease.
 	askMail = time.Second
 
-	// A mail waits longer for its next try than a notification does: nobody waits for it.
+	// A mail waits longer for its next try than a notification does: nobody waits for it. See
+	// [content.Answer.RetryIn].
 	mailPatience = 20
-	maxMailWait  = 10 * time.Minute
 
 	// retryMail is the longest wait after an error of the host: of module.Unread, or when it
 	// confirms an address.
@@ -141,7 +142,7 @@ func (s *sending) sendMail(life context.Context) bool {
 	case err != nil:
 		return s.postponeMail(life, "confirm an email address", err)
 	case !isConfirmed:
-		return s.reject(life, posted{verdict: content.Rejected, class: content.ClassStatus}, m.place)
+		return s.reject(life, posted{Answer: content.Answer{Outcome: module.Gone, Class: content.ClassStatus}}, m.place)
 	}
 	return s.sendMailing(life, m)
 }
@@ -281,7 +282,11 @@ func (s *sending) mailWait(life context.Context, m *mailing) time.Duration {
 
 // sendMailing composes and sends a mail, and reports whether to go on.
 func (s *sending) sendMailing(life context.Context, m *mailing) bool {
-	mail, err := compose(s.d.composer, s.claim.User, s.target, s.d.cfg.Mail, m)
+	cfg := s.d.cfg.Mail
+	if s.trouble.IDOnly && s.trouble.Of == m.place {
+		cfg.Content = NamesOnly
+	}
+	mail, err := compose(s.d.composer, s.claim.User, s.target, cfg, m)
 	if err != nil {
 		s.d.failures.add("compose a mail", err)
 		m.dropped[DropRefused] += len(m.all)
@@ -297,25 +302,30 @@ func (s *sending) sendMailing(life context.Context, m *mailing) bool {
 	}
 	// A mail has no span: it is about many events, hours after them.
 	var failed error
-	p := s.request(life, "", func(ctx context.Context) posted {
+	p := s.request(life, "", func(ctx context.Context) content.Answer {
 		failed = s.d.mailer.SendMail(ctx, mail)
 		return judgeMail(failed)
 	})
-	if p.verdict == content.Failed {
+	if p.Outcome == module.Failed || p.Outcome == module.Blocked {
 		s.d.failures.report(observe.MailsDelayed, "send a mail", failed)
 	}
-	if p.verdict == content.Rejected {
+	if p.Outcome == module.Gone {
 		s.trouble.Mail = content.MailFailed
 		return s.reject(life, p, m.place)
 	}
-	s.endTurnAfter(p.verdict, p.class, p.answer.RetryAfter)
-	switch p.verdict {
-	case content.Delivered:
+	s.endTurnAfter(p.Answer)
+	switch p.Outcome {
+	case module.Delivered:
 		return s.endMailing(life, m, module.Done{Answered: true, Sent: m.last.next(s.d.clock(), s.target.SetAt, m.all)})
-	case content.Refused:
+	case module.Unfit:
+		trouble, step := s.trouble.After(content.Failure{Answer: p.Answer, Of: m.place})
+		if step == content.Again { // without the content of events
+			s.trouble = trouble
+			return true
+		}
 		m.dropped[DropRefused] += len(m.all)
 		return s.endMailing(life, m, module.Done{Answered: true})
-	case content.Unsent:
+	case "":
 		if !p.isLost {
 			s.release()
 		}
@@ -346,31 +356,23 @@ func (s *sending) endMailing(life context.Context, m *mailing, d module.Done) bo
 	return ok && left > 0
 }
 
-// judgeMail returns what an error of a [module.Mailer] means.
-func judgeMail(err error) posted {
-	failed := new(module.MailError)
-	p := posted{verdict: content.Delivered, class: content.ClassStatus}
+// judgeMail returns what an error of a [module.Mailer] says. Without a code of a server and without
+// an outcome, the network or a setting of this host has failed.
+func judgeMail(err error) content.Answer {
+	failed, a := new(module.MailError), content.Answer{Outcome: module.Delivered, Class: content.ClassStatus}
 	if err == nil {
-		return p
+		return a
 	}
 	errors.As(err, &failed)
-	p.answer = module.GatewayAnswer{Status: failed.Status, RetryAfter: failed.RetryAfter}
-	switch {
-	case failed.Refused:
-		p.verdict = content.Rejected
-	case failed.Unfit:
-		p.verdict = content.Refused
-	case failed.RetryAfter > 0:
-		p.verdict = content.Throttled
-	case failed.Status > 0:
-		p.verdict = content.Failed
-	default:
-		if p.class = classOf(err); p.class == content.ClassRefused && !isNetwork(err) {
-			p.class = content.ClassStatus // for example a server without STARTTLS
-		}
-		p.verdict = content.Judge(p.answer, p.class, "")
+	if a.Status, a.RetryAfter, a.Outcome = failed.Status, failed.RetryAfter, failed.Outcome; a.Outcome != "" || a.Status > 0 {
+		a.Outcome = cmp.Or(a.Outcome, module.Failed)
+		return a
 	}
-	return p
+	if a.Class = classOf(err); a.Class == content.ClassRefused && !isNetwork(err) {
+		a.Class, a.Outcome = content.ClassStatus, module.Blocked // for example a server without STARTTLS
+		return a
+	}
+	return content.AnswerOf(module.GatewayAnswer{}, a.Class, "")
 }
 
 func isNetwork(err error) bool {

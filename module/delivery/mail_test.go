@@ -417,7 +417,7 @@ func TestAServerGreylists(t *testing.T) {
 				first[mail.To] = time.Now()
 			}
 			if time.Since(first[mail.To]) < 5*time.Minute {
-				return &module.MailError{RetryAfter: 5 * time.Minute, Err: errors.New("451")}
+				return &module.MailError{Outcome: module.Busy, RetryAfter: 5 * time.Minute, Err: errors.New("451")}
 			}
 			return nil
 		}
@@ -484,7 +484,7 @@ func TestARefusedAddressLosesItsPusher(t *testing.T) {
 	for label, set := range map[string]func(*mailbox){
 		"by the server": func(b *mailbox) {
 			b.answer = func(context.Context, module.Mail) error {
-				return &module.MailError{Refused: true, Err: errors.New("550")}
+				return &module.MailError{Outcome: module.Gone, Err: errors.New("550")}
 			}
 		},
 		"by the host": func(b *mailbox) { b.confirmed = func(string) (bool, error) { return false, nil } },
@@ -538,10 +538,12 @@ func TestAMailWaitsForTheHost(t *testing.T) {
 
 // A mail that cannot be sent is dropped, and the next one is sent.
 func TestAnUnfitMailIsDropped(t *testing.T) {
+	var refused []bool
 	for label, set := range map[string]func(*mailbox){
 		"by the server": func(b *mailbox) {
-			b.answer = func(context.Context, module.Mail) error {
-				return &module.MailError{Unfit: true, Err: errors.New("554")}
+			b.answer = func(_ context.Context, mail module.Mail) error {
+				refused = append(refused, strings.Contains(mail.Text, "msgtype"))
+				return &module.MailError{Outcome: module.Unfit, Err: errors.New("554")}
 			}
 		},
 		"by the composer": func(b *mailbox) { b.composeError = errors.New("no template") },
@@ -558,6 +560,9 @@ func TestAnUnfitMailIsDropped(t *testing.T) {
 				if w.queue.Waiting() != 0 || w.drops(DropRefused) != 1 || len(w.removed) > 0 {
 					t.Errorf("%d wait, dropped %v", w.queue.Waiting(), w.dropped)
 				}
+				if fmt.Sprint(refused) != "[true false]" && b.composeError == nil {
+					t.Errorf("mails with and without the content of events: %v", refused)
+				}
 				b.set(func() { b.answer, b.composeError = nil, nil })
 				w.notify(d, 2, "!r:h", name1)
 				time.Sleep(w.cfg.Mail.Delay + time.Minute)
@@ -565,6 +570,29 @@ func TestAnUnfitMailIsDropped(t *testing.T) {
 			})
 		})
 	}
+}
+
+// All domains refuse a host that a block list has. What they answer is no answer about a recipient or a mail.
+func TestAHostIsOnABlockListForTenMinutes(t *testing.T) {
+	withMail(t, func(w *world, _ *reader, b *mailbox) {
+		const users = 30
+		b.answer = func(context.Context, module.Mail) error {
+			return &module.MailError{Outcome: module.Blocked, Status: 554, Err: errors.New("DATA: the server answers 554 5.7.1")}
+		}
+		d := w.host()
+		w.notify(d, 1, "!r:h", w.mailUsers(users, "user@%d.example.org")...)
+		time.Sleep(w.cfg.Mail.Delay + 2*time.Second)
+		if w.reported(observe.MailsDelayed) != 1 {
+			t.Errorf("%d reports", w.reported(observe.MailsDelayed))
+		}
+		time.Sleep(10 * time.Minute)
+		if len(w.removed) > 0 || w.queue.Waiting() != users || len(w.dropped) > 0 || b.tries > 300 {
+			t.Errorf("%d of %d wait, removed %v, dropped %v, %d tries", w.queue.Waiting(), users, w.removed, w.dropped, b.tries)
+		}
+		b.set(func() { b.answer = nil })
+		w.wait(15*time.Minute, func() bool { return w.queue.Waiting() == 0 })
+		w.wantEach(users)
+	})
 }
 
 // Only the newest notifications of a long log are kept.
@@ -600,7 +628,7 @@ func TestAMailThatFailsIsReported(t *testing.T) {
 		"wrong password": {auth, true, 535, "status"},
 		"no listener":    {&net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}, true, 0, "refused"},
 		"no STARTTLS":    {&module.MailError{Err: errors.New("STARTTLS: not offered")}, true, 0, "status"},
-		"greylists":      {&module.MailError{RetryAfter: time.Minute, Status: 451, Err: errors.New("451")}, false, 451, "status"},
+		"greylists":      {&module.MailError{Outcome: module.Busy, RetryAfter: time.Minute, Status: 451, Err: errors.New("451")}, false, 451, "status"},
 	} {
 		t.Run(label, func(t *testing.T) {
 			withMail(t, func(w *world, _ *reader, b *mailbox) {
@@ -633,16 +661,16 @@ func TestSendTestMail(t *testing.T) {
 		want TestResult
 	}{
 		"accepted":     {nil, TestResult{Outcome: PostDelivered, Class: "status"}},
-		"551":          {&module.MailError{Refused: true, Status: 551, Err: errors.New("no")}, TestResult{Status: 551, Outcome: PostRejected, Class: "status"}},
-		"552":          {&module.MailError{Unfit: true, Status: 552, Err: errors.New("no")}, TestResult{Status: 552, Outcome: PostRefused, Class: "status"}},
-		"452":          {&module.MailError{RetryAfter: 1, Status: 452, Err: errors.New("no")}, TestResult{Status: 452, Outcome: PostThrottled, Class: "status"}},
+		"551":          {&module.MailError{Outcome: module.Gone, Status: 551, Err: errors.New("no")}, TestResult{Status: 551, Outcome: PostRejected, Class: "status"}},
+		"552":          {&module.MailError{Outcome: module.Unfit, Status: 552, Err: errors.New("no")}, TestResult{Status: 552, Outcome: PostRefused, Class: "status"}},
+		"452":          {&module.MailError{Outcome: module.Throttled, Status: 452, Err: errors.New("no")}, TestResult{Status: 452, Outcome: PostThrottled, Class: "status"}},
 		"535":          {&module.MailError{Status: 535, Err: errors.New("no")}, TestResult{Status: 535, Outcome: PostFailed, Class: "status"}},
-		"no STARTTLS":  {&module.MailError{Err: errors.New("no")}, TestResult{Outcome: PostFailed, Class: "status"}},
+		"no STARTTLS":  {&module.MailError{Err: errors.New("no")}, TestResult{Outcome: PostBlocked, Class: "status"}},
 		"no answer":    {&module.MailError{Err: context.DeadlineExceeded}, TestResult{Outcome: PostTimeout, Class: "timeout"}},
 		"closed":       {&module.MailError{Err: io.ErrUnexpectedEOF}, TestResult{Outcome: PostFailed, Class: "refused"}},
 		"no server":    {&net.DNSError{}, TestResult{Outcome: PostFailed, Class: "dns"}},
 		"no listener":  {&net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}, TestResult{Outcome: PostFailed, Class: "refused"}},
-		"unknown kind": {errors.New("no"), TestResult{Outcome: PostFailed, Class: "status"}},
+		"unknown kind": {errors.New("no"), TestResult{Outcome: PostBlocked, Class: "status"}},
 	} {
 		b := &mailbox{answer: func(context.Context, module.Mail) error { return test.err }}
 		got, err := SendTestMail(t.Context(), b, b, user, p, DefaultConfig())

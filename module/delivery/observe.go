@@ -3,6 +3,7 @@ package delivery
 import (
 	"time"
 
+	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/delivery/content"
 	"github.com/pushfx/pushfx/module/observe"
 	"github.com/pushfx/pushfx/module/pusher"
@@ -21,11 +22,11 @@ type PostOutcome string
 const (
 	PostDelivered PostOutcome = "delivered"
 	PostRejected  PostOutcome = "rejected"  // the pushkey is not valid
-	PostRefused   PostOutcome = "refused"   // 400, 413 or 422
-	PostThrottled PostOutcome = "throttled" // 429, 503 with Retry-After, or 507
+	PostRefused   PostOutcome = "refused"   // the notification will never be taken: 400, 413 or 422
+	PostThrottled PostOutcome = "throttled" // later: 429, 503 with Retry-After, or 507
 	PostFailed    PostOutcome = "failed"
 	PostTimeout   PostOutcome = "timeout"
-	PostBlocked   PostOutcome = "blocked" // the address is not allowed
+	PostBlocked   PostOutcome = "blocked" // this host may not send: the address is not allowed, or a mail server refuses the host
 )
 
 // PostOutcomes returns all outcomes.
@@ -33,23 +34,23 @@ func PostOutcomes() []PostOutcome {
 	return []PostOutcome{PostDelivered, PostRejected, PostRefused, PostThrottled, PostFailed, PostTimeout, PostBlocked}
 }
 
-// outcomeOf returns the label of a verdict, empty if no request was sent.
-func outcomeOf(v content.Verdict, class content.Class) PostOutcome {
-	switch v {
-	case content.Delivered:
+// outcomeOf returns the label of an answer, empty if no request was sent.
+func outcomeOf(a content.Answer) PostOutcome {
+	switch a.Outcome {
+	case module.Delivered:
 		return PostDelivered
-	case content.Rejected:
+	case module.Gone:
 		return PostRejected
-	case content.Refused:
+	case module.Unfit:
 		return PostRefused
-	case content.Throttled, content.Busy:
+	case module.Throttled, module.Busy:
 		return PostThrottled
-	case content.Blocked:
+	case module.Blocked:
 		return PostBlocked
-	case content.Unsent:
+	case "":
 		return ""
 	}
-	if class == content.ClassTimeout {
+	if a.Class == content.ClassTimeout {
 		return PostTimeout
 	}
 	return PostFailed

@@ -17,35 +17,31 @@ import (
 
 // posted is the result of a request.
 type posted struct {
-	answer  module.GatewayAnswer
-	class   content.Class
-	verdict content.Verdict
-	isLost  bool // another host has the claim
-	took    time.Duration
+	content.Answer
+	isLost bool // another host has the claim
+	took   time.Duration
 }
 
 // post sends a notification.
 func (s *sending) post(life context.Context, body []byte, trace string) posted {
-	return s.request(life, trace, func(ctx context.Context) (p posted) {
+	return s.request(life, trace, func(ctx context.Context) content.Answer {
 		answer, err := s.d.gateway.Post(ctx, s.target.URL, body)
-		p.answer, p.class = answer, classOf(err)
-		p.verdict = content.Judge(answer, p.class, s.target.Key.Pushkey)
-		return p
+		return content.AnswerOf(answer, classOf(err), s.target.Key.Pushkey)
 	})
 }
 
 // request makes a request, and renews the claim while it is in flight. It cancels the
 // request when the claim lapses, because then another host may send it.
-func (s *sending) request(life context.Context, trace string, do func(context.Context) posted) (p posted) {
+func (s *sending) request(life context.Context, trace string, do func(context.Context) content.Answer) (p posted) {
 	traced, end := s.d.observer.BeginPost(life, s.target.Gateway, trace)
 	ctx, cancel := context.WithTimeout(traced, s.d.cfg.RequestTimeout)
 	defer cancel()
 	began := time.Now()
 	r := &renewal{s: s, turn: s.turn, life: life, cutOff: cancel, began: began}
 	r.begin()
-	p = do(ctx)
+	p.Answer = do(ctx)
 	p.took, p.isLost = time.Since(began), r.end()
-	end(string(outcomeOf(p.verdict, p.class)), p.answer.Status)
+	end(string(outcomeOf(p.Answer)), p.Status)
 	return p
 }
 

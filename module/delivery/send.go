@@ -248,28 +248,28 @@ func (s *sending) awaitTurn(life context.Context) bool {
 }
 
 // leaveTurn ends a turn in which nothing was sent.
-func (s *sending) leaveTurn() { s.endTurnAfter(content.Unsent, "", 0) }
+func (s *sending) leaveTurn() { s.endTurnAfter(content.Answer{}) }
 
-func (s *sending) endTurnAfter(v content.Verdict, class content.Class, wait time.Duration) {
+func (s *sending) endTurnAfter(a content.Answer) {
 	if s.turn == nil {
 		return
 	}
 	result := turns.Neutral
 	switch {
-	case v == content.Unsent:
+	case a.Outcome == "":
 		result = turns.Unused
-	case v.IsAlive():
+	case a.IsAlive():
 		result = turns.Taken
-	case v == content.Throttled:
+	case a.Outcome == module.Throttled:
 		result = turns.Throttled
-	case v == content.Blocked:
+	case a.Class == content.ClassBlocked:
 		result = turns.Blocked
-	case v == content.Failed && (class == content.ClassDNS || class == content.ClassRefused) && !content.IsMailGate(s.turn.Gate):
+	case a.Outcome == module.Failed && (a.Class == content.ClassDNS || a.Class == content.ClassRefused) && !content.IsMailGate(s.turn.Gate):
 		result = turns.Unreached // a mail server is no sign that this host is cut off
-	case v == content.Failed:
+	case a.Outcome == module.Failed, a.Outcome == module.Blocked:
 		result = turns.Failed
 	}
-	s.d.gates.end(s.turn, result, wait)
+	s.d.gates.end(s.turn, result, a.RetryAfter)
 	s.turn = nil
 }
 
@@ -366,14 +366,14 @@ func (s *sending) sendNow(life context.Context, n module.Notification, m content
 	}
 	s.askNext()
 	p := s.post(life, content.Body(n, m, s.target, counts, s.d.limits), m.Trace)
-	if p.verdict == content.Rejected {
+	if p.Outcome == module.Gone {
 		return s.reject(life, p, n.Number)
 	}
-	s.endTurnAfter(p.verdict, p.class, p.answer.RetryAfter)
-	switch p.verdict {
-	case content.Delivered:
+	s.endTurnAfter(p.Answer)
+	switch p.Outcome {
+	case module.Delivered:
 		return s.delivered(life, m, counts, p.took)
-	case content.Unsent:
+	case "":
 		if !p.isLost {
 			s.release()
 		}
@@ -403,7 +403,7 @@ func (s *sending) notDelivered(life context.Context, p posted, number int64) boo
 	}
 	isWell, isCutOff := s.d.gates.state(s.target.Gate(), last)
 	trouble, step := s.trouble.After(content.Failure{
-		Of: number, Verdict: p.verdict, Status: p.answer.Status, Class: p.class, Gate: s.target.Gate(), IsWell: isWell && !isCutOff, Now: now,
+		Answer: p.Answer, Of: number, Gate: s.target.Gate(), IsWell: isWell && !isCutOff, Now: now,
 	})
 	trouble.Generation = s.target.SetAt
 	if step == content.Wait && (!isWell || isCutOff) { // does not count as an attempt
@@ -425,11 +425,11 @@ func (s *sending) notDelivered(life context.Context, p posted, number int64) boo
 		return false
 	}
 	failing := now.Sub(time.UnixMilli(trouble.Since))
-	wait := content.RetryIn(p.verdict, p.answer, trouble.Attempts, failing, rand.Float64())
-	if s.target.IsMail && p.verdict != content.Throttled {
-		wait = min(wait*mailPatience, maxMailWait)
+	random := rand.Float64()
+	if s.target.IsMail {
+		random *= mailPatience
 	}
-	s.postpone(wait)
+	s.postpone(p.RetryIn(trouble.Attempts, failing, random))
 	return false
 }
 

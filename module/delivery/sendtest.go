@@ -44,9 +44,9 @@ func SendTest(ctx context.Context, gateway module.Gateway, user mxid.UserID, p p
 	defer cancel()
 	began := time.Now()
 	answer, err := gateway.Post(ctx, d.URL, content.Body(n, m, d, nil, limits))
-	class := classOf(err)
+	a := content.AnswerOf(answer, classOf(err), d.Key.Pushkey)
 	return TestResult{
-		Gateway: d.Gateway, Status: answer.Status, Outcome: outcomeOf(content.Judge(answer, class, d.Key.Pushkey), class), Class: string(class),
+		Gateway: d.Gateway, Status: answer.Status, Outcome: outcomeOf(a), Class: string(a.Class),
 		Took: time.Since(began), Err: withoutURL(err),
 	}, nil
 }
@@ -74,7 +74,7 @@ func SendTestMail(
 	err = mailer.SendMail(ctx, mail)
 	r := judgeMail(err)
 	return TestResult{
-		Gateway: d.Gateway, Status: r.answer.Status, Outcome: outcomeOf(r.verdict, r.class), Class: string(r.class), Took: time.Since(began), Err: err,
+		Gateway: d.Gateway, Status: r.Status, Outcome: outcomeOf(r), Class: string(r.Class), Took: time.Since(began), Err: err,
 	}, nil
 }
 

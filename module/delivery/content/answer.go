@@ -7,20 +7,17 @@ import (
 	"github.com/pushfx/pushfx/module"
 )
 
-// Verdict is the meaning of an answer, or of a missing answer.
-type Verdict int
+// Answer is the answer to a request.
+type Answer struct {
+	module.Outcome // empty if this host sent nothing, or cancelled the request
 
-// The verdicts.
-const (
-	Delivered Verdict = iota
-	Rejected          // the pushkey is not valid
-	Refused           // the gateway will never accept this notification
-	Throttled         // the gateway says when to try again
-	Busy              // this pusher must wait; its gateway may work
-	Failed            // the gateway may not work
-	Blocked           // the address is not allowed
-	Unsent            // this host did not send it, or cancelled it
-)
+	Class      Class
+	Status     int           // 0 without an answer
+	RetryAfter time.Duration // how long to wait at least, for Throttled and Busy; 0 if the gateway does not say
+
+	// IsOwn says that the reason may concern this pusher alone, so that it waits for longer.
+	IsOwn bool
+}
 
 // Class is why there is no answer.
 type Class string
@@ -36,36 +33,46 @@ const (
 	ClassUnsent  Class = "unsent"
 )
 
-// Judge returns the meaning of an answer. The specification only defines status 200.
-// From ntfy, 507 concerns one pushkey, and 429 one or all; a 502 from sygnal may concern
-// anything. Any 2xx counts as delivered, because a repeated notification would ring again.
-func Judge(answer module.GatewayAnswer, class Class, pushkey string) Verdict {
+// AnswerOf returns what an answer of a push gateway says about a notification for a pushkey. The
+// specification only defines status 200. From ntfy, 507 concerns one pushkey, and 429 one or all; a
+// 502 from sygnal may concern anything. Any 2xx counts as delivered, because a repeated
+// notification would ring again.
+func AnswerOf(answer module.GatewayAnswer, class Class, pushkey string) Answer {
+	status := answer.Status
+	a := Answer{Outcome: outcomeOf(answer, class, pushkey), Class: class, Status: status, RetryAfter: answer.RetryAfter}
+	a.IsOwn = status >= 400 && status < 500 && status != 429 || status == 507 // for example 404
+	return a
+}
+
+func outcomeOf(answer module.GatewayAnswer, class Class, pushkey string) module.Outcome {
 	switch class {
 	case ClassBlocked:
-		return Blocked
+		return module.Blocked
 	case ClassUnsent:
-		return Unsent
+		return ""
 	case ClassStatus:
 	default:
-		return Failed
+		return module.Failed
 	}
 	switch status := answer.Status; {
 	case status >= 200 && status < 300 && slices.Contains(answer.Rejected, pushkey):
-		return Rejected
+		return module.Gone
 	case status >= 200 && status < 300:
-		return Delivered
+		return module.Delivered
 	case status == 400, status == 413, status == 422:
-		return Refused
+		return module.Unfit
 	case (status == 429 || status == 503) && answer.RetryAfter > 0:
-		return Throttled
+		return module.Throttled
 	case status == 429, status == 507:
-		return Busy
+		return module.Busy
 	}
-	return Failed
+	return module.Failed
 }
 
 // IsAlive reports whether the gateway works.
-func (v Verdict) IsAlive() bool { return v == Delivered || v == Rejected || v == Refused }
+func (a Answer) IsAlive() bool {
+	return a.Outcome == module.Delivered || a.Outcome == module.Gone || a.Outcome == module.Unfit
+}
 
 const (
 	firstWait     = time.Second      // doubles with each failure
@@ -79,15 +86,19 @@ const (
 const MaxWait = time.Hour
 
 // RetryIn returns how long a pusher waits: a random part of a limit that doubles with
-// each attempt, so that pushers do not retry together. Random is from 0 to 1.
-func RetryIn(v Verdict, answer module.GatewayAnswer, attempts int, failingFor time.Duration, random float64) time.Duration {
-	if v == Throttled {
-		return min(max(answer.RetryAfter, minRetryAfter), MaxWait)
+// each attempt, so that pushers do not retry together. Random is from 0 to 1, times how patient the
+// channel is.
+func (a Answer) RetryIn(attempts int, failingFor time.Duration, random float64) time.Duration {
+	if a.Outcome == module.Throttled {
+		return min(max(a.RetryAfter, minRetryAfter), MaxWait)
 	}
 	longest := maxWait
-	isAboutPusher := answer.Status >= 400 && answer.Status < 500 // for example 404; the gateway may serve other pushers
-	if v == Busy || isAboutPusher || failingFor > aloneAfter {
+	if a.Outcome == module.Busy || a.Outcome == module.Blocked || a.IsOwn || failingFor > aloneAfter {
 		longest = maxWaitAlone
 	}
-	return time.Duration(random * float64(min(firstWait<<min(max(attempts-1, 0), 16), longest)))
+	wait := min(time.Duration(random*float64(min(firstWait<<min(max(attempts-1, 0), 16), longest))), maxWaitAlone)
+	if a.Outcome == module.Busy {
+		wait = max(wait, min(a.RetryAfter, MaxWait))
+	}
+	return wait
 }

@@ -39,14 +39,73 @@ func TestWaitsAfterAnswers(t *testing.T) {
 				class = ClassTimeout
 			}
 			answer := module.GatewayAnswer{Status: c.status, RetryAfter: c.retryAfter}
-			verdict := Judge(answer, class, "pushkey")
-			if got := RetryIn(verdict, answer, c.attempts, c.failingFor, 1); got != c.want {
+			a := AnswerOf(answer, class, "pushkey")
+			if got := a.RetryIn(c.attempts, c.failingFor, 1); got != c.want {
 				t.Errorf("got %v, want %v", got, c.want)
 			}
-			half := RetryIn(verdict, answer, c.attempts, c.failingFor, 0.5)
-			if want := c.want / 2; verdict != Throttled && half != want {
+			half := a.RetryIn(c.attempts, c.failingFor, 0.5)
+			if want := c.want / 2; a.Outcome != module.Throttled && half != want {
 				t.Errorf("with 0.5, got %v, want %v", half, want)
 			}
 		})
+	}
+}
+
+// A mail server that greylists says "later": there, waits are longer.
+func TestABusyRecipientIsAskedLater(t *testing.T) {
+	t.Parallel()
+	a := Answer{Outcome: module.Busy, Class: ClassStatus, Status: 451, RetryAfter: time.Minute}
+	for attempts, want := range map[int]time.Duration{1: time.Minute, 4: 160 * time.Second, 20: 10 * time.Minute} {
+		if got := a.RetryIn(attempts, 0, 20); got != want {
+			t.Errorf("attempt %d: got %v, want %v", attempts, got, want)
+		}
+	}
+}
+
+// Each row is an answer that a gateway gives: the Push Gateway API, sygnal, ntfy, and proxies before them.
+func TestAnswersOfGateways(t *testing.T) {
+	t.Parallel()
+	const second = time.Second
+	for name, c := range map[string]struct {
+		answer module.GatewayAnswer
+		class  Class
+		want   module.Outcome
+		isOwn  bool
+	}{
+		"taken":                              {module.GatewayAnswer{Status: 200}, ClassStatus, module.Delivered, false},
+		"taken, another pushkey is rejected": {module.GatewayAnswer{Status: 200, Rejected: []string{"other"}}, ClassStatus, module.Delivered, false},
+		"the pushkey is rejected":            {module.GatewayAnswer{Status: 200, Rejected: []string{"other", "pushkey"}}, ClassStatus, module.Gone, false},
+		"201":                                {module.GatewayAnswer{Status: 201}, ClassStatus, module.Delivered, false},
+		"202 rejects the pushkey":            {module.GatewayAnswer{Status: 202, Rejected: []string{"pushkey"}}, ClassStatus, module.Gone, false},
+		"204":                                {module.GatewayAnswer{Status: 204}, ClassStatus, module.Delivered, false},
+		"301, the path has moved":            {module.GatewayAnswer{Status: 301}, ClassStatus, module.Failed, false},
+		"400, sygnal: the body is bad":       {module.GatewayAnswer{Status: 400}, ClassStatus, module.Unfit, true},
+		"401, a proxy wants a password":      {module.GatewayAnswer{Status: 401}, ClassStatus, module.Failed, true},
+		"403, a firewall":                    {module.GatewayAnswer{Status: 403, Rejected: []string{"pushkey"}}, ClassStatus, module.Failed, true},
+		"404, the path is wrong":             {module.GatewayAnswer{Status: 404}, ClassStatus, module.Failed, true},
+		"405":                                {module.GatewayAnswer{Status: 405}, ClassStatus, module.Failed, true},
+		"408":                                {module.GatewayAnswer{Status: 408}, ClassStatus, module.Failed, true},
+		"410, no rejection":                  {module.GatewayAnswer{Status: 410}, ClassStatus, module.Failed, true},
+		"413, too large":                     {module.GatewayAnswer{Status: 413}, ClassStatus, module.Unfit, true},
+		"422":                                {module.GatewayAnswer{Status: 422}, ClassStatus, module.Unfit, true},
+		"429, ntfy: too many requests":       {module.GatewayAnswer{Status: 429}, ClassStatus, module.Busy, false},
+		"429 with Retry-After":               {module.GatewayAnswer{Status: 429, RetryAfter: second}, ClassStatus, module.Throttled, false},
+		"500":                                {module.GatewayAnswer{Status: 500, RetryAfter: second}, ClassStatus, module.Failed, false},
+		"502, sygnal: Apple or Google fails": {module.GatewayAnswer{Status: 502}, ClassStatus, module.Failed, false},
+		"503":                                {module.GatewayAnswer{Status: 503}, ClassStatus, module.Failed, false},
+		"503 with Retry-After":               {module.GatewayAnswer{Status: 503, RetryAfter: second}, ClassStatus, module.Throttled, false},
+		"504":                                {module.GatewayAnswer{Status: 504}, ClassStatus, module.Failed, false},
+		"507, ntfy: no app listens":          {module.GatewayAnswer{Status: 507}, ClassStatus, module.Busy, true},
+		"no answer in time":                  {module.GatewayAnswer{}, ClassTimeout, module.Failed, false},
+		"no such name":                       {module.GatewayAnswer{}, ClassDNS, module.Failed, false},
+		"a wrong certificate":                {module.GatewayAnswer{}, ClassTLS, module.Failed, false},
+		"no connection":                      {module.GatewayAnswer{}, ClassRefused, module.Failed, false},
+		"an address that is not public":      {module.GatewayAnswer{}, ClassBlocked, module.Blocked, false},
+		"cancelled by this host":             {module.GatewayAnswer{}, ClassUnsent, "", false},
+	} {
+		want := Answer{Outcome: c.want, Class: c.class, Status: c.answer.Status, RetryAfter: c.answer.RetryAfter, IsOwn: c.isOwn}
+		if got := AnswerOf(c.answer, c.class, "pushkey"); got != want {
+			t.Errorf("%s: got %+v, want %+v", name, got, want)
+		}
 	}
 }

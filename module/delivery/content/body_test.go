@@ -378,10 +378,10 @@ func TestCountsAloneHaveLowPriority(t *testing.T) {
 func TestWhatFollowsAFailure(t *testing.T) {
 	t.Parallel()
 	now := time.UnixMilli(5000)
-	failed := Failure{Of: 3, Verdict: Failed, Status: 502, Class: ClassStatus, IsWell: true, Now: now}
+	failed := Failure{Answer: Answer{Outcome: module.Failed, Status: 502, Class: ClassStatus}, Of: 3, IsWell: true, Now: now}
 	t.Run("refused", func(t *testing.T) {
 		refused := failed
-		refused.Verdict = Refused
+		refused.Outcome = module.Unfit
 		trouble, step := Trouble{}.After(refused)
 		if step != Again || !trouble.IDOnly {
 			t.Errorf("got %v, %+v", step, trouble)
@@ -396,10 +396,10 @@ func TestWhatFollowsAFailure(t *testing.T) {
 	}{
 		"failed":              {func(*Failure) {}, true},
 		"at a closed gate":    {func(f *Failure) { f.IsWell = false }, false},
-		"busy":                {func(f *Failure) { f.Verdict = Busy }, false},
+		"busy":                {func(f *Failure) { f.Outcome = module.Busy }, false},
 		"each time another":   {func(f *Failure) { f.Of++ }, false},
-		"asked to wait":       {func(f *Failure) { f.Verdict = Throttled }, false},
-		"an address is wrong": {func(f *Failure) { f.Verdict = Blocked }, false},
+		"asked to wait":       {func(f *Failure) { f.Outcome = module.Throttled }, false},
+		"an address is wrong": {func(f *Failure) { f.Outcome = module.Blocked }, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f, trouble := failed, Trouble{}

@@ -13,13 +13,15 @@ const idsAfter = 8
 
 // Trouble is the stored state of a failing pusher. Times are in milliseconds.
 type Trouble struct {
-	Generation int64  `json:"-"` // of the pusher
-	Attempts   int    `json:"n,omitempty"`
-	Since      int64  `json:"s,omitempty"` // the first failure
-	Last       int64  `json:"l,omitempty"` // the last one
-	Status     int    `json:"c,omitempty"` // of the last answer
-	Class      Class  `json:"e,omitempty"`
-	Gate       string `json:"g,omitempty"`
+	Generation int64          `json:"-"` // of the pusher
+	Attempts   int            `json:"n,omitempty"`
+	Since      int64          `json:"s,omitempty"` // the first failure
+	Last       int64          `json:"l,omitempty"` // the last one
+	Status     int            `json:"c,omitempty"` // of the last answer
+	Class      Class          `json:"e,omitempty"`
+	Gate       string         `json:"g,omitempty"`
+	IsOwn      bool           `json:"w,omitempty"` // see [Answer]
+	Outcome    module.Outcome `json:"v,omitempty"`
 
 	Of      int64 `json:"i,omitempty"` // the number of the notification that failed; the next two fields are about it
 	Fails   int   `json:"f,omitempty"` // its failures while its gateway was well
@@ -57,18 +59,16 @@ func (t Trouble) IsAlone() bool {
 	if t.Attempts == 0 {
 		return t.Delayed != 0
 	}
-	return t.Class == ClassStatus && (t.Status >= 400 && t.Status < 500 && t.Status != 429 || t.Status == 507)
+	return t.IsOwn
 }
 
 // Failure is a notification that was not delivered.
 type Failure struct {
-	Of      int64 // its number
-	Verdict Verdict
-	Status  int
-	Class   Class
-	Gate    string
-	IsWell  bool // the gate serves other users
-	Now     time.Time
+	Answer
+	Of     int64 // its number
+	Gate   string
+	IsWell bool // the gate serves other users
+	Now    time.Time
 }
 
 // Step is the next action after a failure.
@@ -76,7 +76,7 @@ type Step int
 
 // The steps.
 const (
-	Wait  Step = iota // see [RetryIn]
+	Wait  Step = iota // see [Answer.RetryIn]
 	Again             // at once, as event_id_only
 	Drop              // the notification
 )
@@ -88,7 +88,7 @@ func (t Trouble) After(f Failure) (Trouble, Step) {
 	if t.Of != f.Of {
 		t.Of, t.Fails, t.IDOnly = f.Of, 0, false
 	}
-	if f.Verdict == Refused {
+	if f.Outcome == module.Unfit {
 		if t.IDOnly {
 			return t, Drop
 		}
@@ -96,11 +96,12 @@ func (t Trouble) After(f Failure) (Trouble, Step) {
 		return t, Again
 	}
 	t.Attempts++
-	t.Last, t.Status, t.Class, t.Gate = f.Now.UnixMilli(), f.Status, f.Class, f.Gate
+	t.Last, t.Gate = f.Now.UnixMilli(), f.Gate
+	t.Outcome, t.Class, t.Status, t.IsOwn = f.Outcome, f.Class, f.Status, f.IsOwn
 	if t.Since == 0 {
 		t.Since = t.Last
 	}
-	if f.Verdict == Failed && f.IsWell {
+	if f.Outcome == module.Failed && f.IsWell {
 		t.Fails++
 		t.IDOnly = t.IDOnly || t.Fails >= idsAfter
 	}
