@@ -12,6 +12,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/http"
 	"reflect"
@@ -30,6 +31,7 @@ import (
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/commit/rediscommit"
 	"github.com/pushfx/pushfx/module/delivery"
+	"github.com/pushfx/pushfx/module/delivery/channel/httppush"
 	"github.com/pushfx/pushfx/module/delivery/dialguard"
 	"github.com/pushfx/pushfx/module/delivery/redisqueue"
 	"github.com/pushfx/pushfx/module/fault"
@@ -64,6 +66,9 @@ const (
 
 	// PusherListeners is the group of []module.PusherListener.
 	PusherListeners = `group:"push.pusher_listeners"`
+
+	// Channels is the group of []module.Channel, for hosts with [Delivery].
+	Channels = `group:"push.channels"`
 )
 
 // Config joins the configs of the module's parts, which document meaning, unit and
@@ -238,6 +243,8 @@ type DeliveryOptions struct {
 	Gateway   module.Gateway       // replaces HTTP requests
 	Queue     module.DeliveryQueue // replaces Redis
 
+	Channels []module.Channel // for kinds of pushers of the host's own
+
 	Mailer       module.Mailer       // replaces Config.SMTP
 	MailComposer module.MailComposer // replaces the texts of Config.Mail
 }
@@ -270,7 +277,14 @@ func New(client redis.UniversalClient, cfg Config, o Options) (*Push, error) {
 	if err != nil {
 		return nil, err
 	}
-	services := b.service(stores, changes, o.Accounts, o.Import)
+	var channels []module.Channel
+	if o.Delivery != nil {
+		channels = o.Delivery.Channels
+	}
+	services, err := b.service(stores, changes, o.Accounts, o.Import, channels)
+	if err != nil {
+		return nil, err
+	}
 	rules, pushers := services.Rules(), services.Pushers()
 	host := services.Host(rules)
 	p := parts{
@@ -394,7 +408,7 @@ var Module = fx.Module("push",
 		(*builder).pushkeyIndex,
 		(*builder).health,
 		fx.Annotate((*builder).feed, fx.ParamTags("", "", ChangeListeners, PusherListeners)),
-		fx.Annotate((*builder).service, fx.ParamTags("", "", "", `optional:"true"`, `optional:"true"`)),
+		fx.Annotate((*builder).service, fx.ParamTags("", "", "", `optional:"true"`, `optional:"true"`, Channels)),
 		(*service.Service).Rules,
 		(*service.Service).Pushers,
 		(*service.Service).Host,
@@ -420,7 +434,7 @@ var Delivery = fx.Module("push_delivery", once("pushfx.Delivery"), besideModule(
 	(*builder).gateway,
 	(*builder).mailer,
 	(*builder).mailComposer,
-	fx.Annotate((*builder).delivery, fx.ParamTags("", "", "", "", "", "", "", `optional:"true"`, `optional:"true"`)),
+	fx.Annotate((*builder).delivery, fx.ParamTags("", "", "", "", "", "", "", `optional:"true"`, `optional:"true"`, Channels)),
 	func(notifier module.Notifier, events module.EventService) *notifications {
 		return &notifications{notifier, events}
 	},
@@ -480,6 +494,11 @@ func AsRouteGroup(constructor any) any {
 // [ChangeListeners].
 func AsChangeListener(constructor any) any {
 	return fx.Annotate(constructor, fx.As(new(module.ChangeListener)), fx.ResultTags(ChangeListeners))
+}
+
+// AsChannel annotates a constructor of a [module.Channel] to join [Channels].
+func AsChannel(constructor any) any {
+	return fx.Annotate(constructor, fx.As(new(module.Channel)), fx.ResultTags(Channels))
 }
 
 // AsPusherListener annotates a constructor of a [module.PusherListener] to join
@@ -563,15 +582,21 @@ type builder struct {
 	pipelines        *redisclient.Pipelines // shared by all stores on the client
 	hasNotifications bool                   // the groups have GET /notifications
 	hasDelivery      bool
+	hasChannels      bool
 	ownMailer        *smtp.Mailer
 	fromHost         []string // see [builder.note]
 	nils             []error
 }
 
+func isNil(part any) bool {
+	value := reflect.ValueOf(part)
+	return value.Kind() == reflect.Pointer && value.IsNil()
+}
+
 // note records a part that comes from the host, for the log of the start, and a nil pointer as an
 // error for finish. Usual has the type of the module's own part; nil: the module has none.
 func (b *builder) note(name string, part, usual any) {
-	if value := reflect.ValueOf(part); value.Kind() == reflect.Pointer && value.IsNil() {
+	if isNil(part) {
 		b.nils = append(b.nils, fmt.Errorf("pushfx: the %s is a nil %T: %s", name, part, noNil))
 	}
 	if part != nil && reflect.TypeOf(part) != reflect.TypeOf(usual) {
@@ -688,15 +713,27 @@ func (b *builder) feed(stores module.Stores, rules []module.ChangeListener, push
 }
 
 func (b *builder) service(
-	stores module.Stores, changes *feed.Feed, accounts module.Accounts, source module.ImportSource,
-) *service.Service {
+	stores module.Stores, changes *feed.Feed, accounts module.Accounts, source module.ImportSource, channels []module.Channel,
+) (*service.Service, error) {
 	b.note("Accounts", accounts, nil)
 	b.note("ImportSource", source, nil)
 	cfg := b.host.Config
+	cfg.PusherPolicy.Kinds = maps.Clone(cfg.PusherPolicy.Kinds)
+	for _, channel := range channels {
+		if channel == nil || isNil(channel) {
+			return nil, fmt.Errorf("pushfx: a Channel is nil: %s", noNil)
+		}
+		b.note("Channel", channel, nil)
+		if cfg.PusherPolicy.Kinds == nil {
+			cfg.PusherPolicy.Kinds = pusher.Kinds{}
+		}
+		cfg.PusherPolicy.Kinds[channel.Kind()] = channel.CheckPusher
+	}
+	b.hasChannels = len(channels) > 0
 	return service.New(stores, changes, service.Options{
 		Defaults: b.defaults, Limits: cfg.RuleLimits, Policy: cfg.PusherPolicy, Accounts: accounts, ImportSource: source,
 		Observer: b.observer, Mail: b.mailTokens(),
-	})
+	}), nil
 }
 
 func (b *builder) mailTokens() *mail.Tokens {
@@ -791,6 +828,9 @@ func (b *builder) noteParts(p parts) {
 func (b *builder) finish() error {
 	if b.onRedis && b.host.Client == nil {
 		return errNoClient
+	}
+	if b.hasChannels && !b.hasDelivery {
+		return errChannelWithoutDelivery
 	}
 	if b.host.Config.SMTP.URL != "" && !b.hasDelivery {
 		return errMailWithoutDelivery
@@ -890,10 +930,12 @@ func (b *builder) gateway() module.Gateway {
 	client, transport := guard.Client(b.host.Config.Delivery.MaxPerGateway), guard.Transport(b.host.Config.Delivery.MaxPerGateway)
 	transport.ResponseHeaderTimeout = 0
 	client.Transport, client.Timeout = transport, 0 // the context of each request has Delivery.RequestTimeout
-	return delivery.NewHTTPGateway(client)
+	return httppush.NewGateway(client)
 }
 
 var (
+	errChannelWithoutDelivery = errors.New("pushfx: a Channel needs delivery: include pushfx.Delivery beside pushfx.Module")
+
 	errMailWithoutDelivery = errors.New("pushfx: Config.SMTP needs delivery: include pushfx.Delivery beside pushfx.Module, or set Options.Delivery")
 	errMailWithoutEmail    = errors.New("pushfx: mail needs Config.PusherPolicy.Email, which confirms that an address is the user's")
 	errMailWithoutTexts    = errors.New("pushfx: a Mailer needs Config.Mail or a MailComposer")
@@ -919,7 +961,7 @@ func (b *builder) mailComposer() (module.MailComposer, error) {
 
 func (b *builder) delivery(
 	queue module.DeliveryQueue, gateway module.Gateway, mailer module.Mailer, composer module.MailComposer,
-	host module.HostService, feed *feed.Feed, counts module.Unread, attention module.Attention,
+	host module.HostService, feed *feed.Feed, counts module.Unread, attention module.Attention, channels []module.Channel,
 ) (*delivery.Delivery, error) {
 	b.hasDelivery = true
 	confirm := b.host.Config.PusherPolicy.Email
@@ -932,12 +974,12 @@ func (b *builder) delivery(
 	b.note("Mailer", mailer, (*smtp.Mailer)(nil))
 	b.note("MailComposer", composer, (*mail.Composer)(nil))
 	b.note("DeliveryQueue", queue, (*redisqueue.Queue)(nil))
-	b.note("Gateway", gateway, (*delivery.HTTPGateway)(nil))
+	b.note("Gateway", gateway, (*httppush.Gateway)(nil))
 	b.note("Unread", counts, (*unread.Service)(nil))
 	b.note("Attention", attention, nil)
 	d, err := delivery.New(delivery.Seams{
 		Queue: queue, Gateway: gateway, Host: host, Feed: feed, Unread: counts, Attention: attention,
-		Mailer: mailer, MailComposer: composer, ConfirmAddress: confirm,
+		Mailer: mailer, MailComposer: composer, ConfirmAddress: confirm, Channels: channels,
 		Slow: b.host.Config.Redis.Durability.MaxWait(), Now: b.servers.Clock().Now, Observer: b.observer,
 	}, b.host.Config.Delivery)
 	if err != nil {
@@ -973,5 +1015,5 @@ func (b *builder) newDelivery(
 	if err := errors.Join(errs[:]...); err != nil {
 		return nil, err
 	}
-	return b.delivery(o.Queue, o.Gateway, o.Mailer, o.MailComposer, host, feed, o.Unread, o.Attention)
+	return b.delivery(o.Queue, o.Gateway, o.Mailer, o.MailComposer, host, feed, o.Unread, o.Attention, o.Channels)
 }

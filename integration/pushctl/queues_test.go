@@ -60,11 +60,11 @@ func (b *fixture) deliver(shards int) *delivering {
 	return d
 }
 
-func (d *delivering) Post(_ context.Context, _ string, body []byte) (module.GatewayAnswer, error) {
+func (d *delivering) Post(_ context.Context, r module.GatewayRequest) (module.GatewayAnswer, error) {
 	var n struct {
 		Notification struct{ Devices []struct{ Pushkey string } }
 	}
-	if err := json.Unmarshal(body, &n); err != nil {
+	if err := json.Unmarshal(r.Body, &n); err != nil {
 		return module.GatewayAnswer{}, err
 	}
 	pushkey := n.Notification.Devices[0].Pushkey

@@ -109,6 +109,8 @@ func withMail(t *testing.T, test func(w *world, r *reader, b *mailbox)) {
 
 const address = "a@Example.ORG"
 
+const mailsADay = 12
+
 func (w *world) setMail(user mxid.UserID, address string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -268,7 +270,7 @@ func TestRedactionsCauseFewMails(t *testing.T) {
 			time.Sleep(w.cfg.Mail.Delay + time.Second)
 			r.do(func() { r.read[fmt.Sprint("$", e)] = true })
 		}
-		if n := len(b.got()); n < 2*maxMails || n > 2*maxMails+2 {
+		if n := len(b.got()); n < 2*mailsADay || n > 2*mailsADay+2 {
 			t.Errorf("%d mails in two days", n)
 		}
 	})
@@ -279,12 +281,12 @@ func TestRedactionsCauseFewMails(t *testing.T) {
 func TestAPusherThatWasSetAgainGetsAMail(t *testing.T) {
 	withMail(t, func(w *world, r *reader, b *mailbox) {
 		d := w.host()
-		for e := range 2 * maxMails {
+		for e := range 2 * mailsADay {
 			w.setMail(name1, address)
 			w.notify(d, e, "!r:h", name1)
 			time.Sleep(11 * time.Minute)
 			synctest.Wait()
-			if got, want := len(b.got()), min(e+1, maxMails); got != want {
+			if got, want := len(b.got()), min(e+1, mailsADay); got != want {
 				t.Fatalf("%d mails after %d sets, want %d", got, e+1, want)
 			}
 		}
@@ -673,7 +675,7 @@ func TestSendTestMail(t *testing.T) {
 		"unknown kind": {errors.New("no"), TestResult{Outcome: PostBlocked, Class: "status"}},
 	} {
 		b := &mailbox{answer: func(context.Context, module.Mail) error { return test.err }}
-		got, err := SendTestMail(t.Context(), b, b, user, p, DefaultConfig())
+		got, err := SendTest(t.Context(), Seams{Mailer: b, MailComposer: b}, user, p, DefaultConfig())
 		test.want.Gateway, test.want.Err, test.want.Took = "mail://relay", test.err, got.Took
 		if err != nil || got != test.want {
 			t.Errorf("%s: got %+v, %v, want %+v", label, got, err, test.want)
@@ -682,9 +684,8 @@ func TestSendTestMail(t *testing.T) {
 			t.Errorf("sent %+v", mails)
 		}
 	}
-	p.Kind = pusher.HTTP
-	if _, err := SendTestMail(t.Context(), nil, nil, user, p, DefaultConfig()); !errors.Is(err, errNotSentTo) {
-		t.Errorf("to another kind: got %v", err)
+	if _, err := SendTest(t.Context(), Seams{}, user, p, DefaultConfig()); !errors.Is(err, errNotSentTo) {
+		t.Errorf("without a mailer: got %v", err)
 	}
 }
 

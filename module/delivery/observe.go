@@ -4,7 +4,7 @@ import (
 	"time"
 
 	"github.com/pushfx/pushfx/module"
-	"github.com/pushfx/pushfx/module/delivery/content"
+	"github.com/pushfx/pushfx/module/delivery/channel"
 	"github.com/pushfx/pushfx/module/observe"
 	"github.com/pushfx/pushfx/module/pusher"
 )
@@ -35,7 +35,7 @@ func PostOutcomes() []PostOutcome {
 }
 
 // outcomeOf returns the label of an answer, empty if no request was sent.
-func outcomeOf(a content.Answer) PostOutcome {
+func outcomeOf(a channel.Answer) PostOutcome {
 	switch a.Outcome {
 	case module.Delivered:
 		return PostDelivered
@@ -50,7 +50,7 @@ func outcomeOf(a content.Answer) PostOutcome {
 	case "":
 		return ""
 	}
-	if a.Class == content.ClassTimeout {
+	if a.Class == channel.ClassTimeout {
 		return PostTimeout
 	}
 	return PostFailed
@@ -103,6 +103,7 @@ type Stats struct {
 	Waiting         int                 // notifications in the queue, due or not, at most 15 s ago; an estimate if there are many
 	Oldest          time.Duration       // for how long notifications of three users have waited at a gateway; it grows while the queue cannot be read
 	WaitingAt       map[string]int      // users for whom something waits, by [GatewayName], of the gateways with the most
+	Worst           int                 // users for whom something waits at the gateway with most, without what waits by itself
 	NotSent         map[pusher.Kind]int // users for whom something waits that this host does not send, by kind
 	Gateways        [gateStates]int     // number of gateways and apps, by [GateState]
 	RemovalsStopped int                 // number of gateways and apps at the rejection limit

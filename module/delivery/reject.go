@@ -50,7 +50,7 @@ func (s *sending) reject(life context.Context, p posted, number int64) bool {
 		s.releaseAfter("remove a rejected pusher", err)
 		return false
 	}
-	s.d.observer.Report(observe.PusherRemoved, &RejectedError{s.claim.User, s.claim.Pusher, s.target.Key.AppID, s.target.Name, s.target.Gateway})
+	s.d.observer.Report(observe.PusherRemoved, &RejectedError{s.claim.User, s.claim.Pusher, s.target.Key.AppID, s.target.Device, s.target.Gateway})
 	s.readAt = time.Time{} // the pusher was removed or set again
 	s.target = nil
 	return true

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/pushfx/pushfx/module"
-	"github.com/pushfx/pushfx/module/delivery/content"
+	"github.com/pushfx/pushfx/module/delivery/channel"
 	"github.com/pushfx/pushfx/module/observe"
 	"github.com/pushfx/pushfx/module/pusher"
 )
@@ -22,7 +22,7 @@ const summarizeEvery = 15 * time.Second
 type summaries struct {
 	queue    module.DeliveryQueue
 	failures *failures
-	serves   func(pusher.Kind) bool
+	channels channel.Set
 
 	mu   sync.Mutex
 	last module.QueueSummary
@@ -51,7 +51,7 @@ func (s *summaries) read(ctx context.Context) {
 	defer cancel()
 	began := time.Now()
 	summary, err := s.queue.Summary(ctx, func(gate string, t module.Trouble) bool {
-		return content.KindOf(gate) != pusher.HTTP || content.ReadTrouble(t).IsAlone() // a mail waits by itself
+		return s.channels.Waits(gate) || readTrouble(t).isAlone()
 	})
 	if failed := cmp.Or(err, summary.Refused); failed != nil && ctx.Err() != context.Canceled {
 		s.failures.add("read what waits", failed)
@@ -74,8 +74,8 @@ func (s *summaries) read(ctx context.Context) {
 func (s *summaries) unserved() map[pusher.Kind]int {
 	all := map[pusher.Kind]int{}
 	for gate, users := range s.last.Gates {
-		if kind := content.KindOf(gate); !s.serves(kind) {
-			all[kind] += users
+		if !s.channels.Sends(gate) {
+			all[channel.KindOf(gate)] += users
 		}
 	}
 	return all
@@ -88,6 +88,11 @@ func (s *summaries) addTo(all *Stats) {
 	defer s.mu.Unlock()
 	all.Waiting, all.Oldest, all.WaitingAt = s.last.Notifications, s.last.Oldest, byGateway(s.last.Gates)
 	all.NotSent = s.unserved()
+	for gateway, users := range all.WaitingAt {
+		if !s.channels.Waits(gateway) {
+			all.Worst = max(all.Worst, users)
+		}
+	}
 	if since := time.Since(s.at); all.Waiting == 0 {
 		all.Oldest = 0
 	} else if since > 2*summarizeEvery {

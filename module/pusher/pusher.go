@@ -26,6 +26,10 @@ type Key struct {
 	Pushkey string
 }
 
+// IsAddress reports whether the pushkey of a kind is an address of the user, which the host confirms,
+// which several users may have, and which is not a device's.
+func (k Kind) IsAddress() bool { return k == Email }
+
 // Canonical returns the key as it is stored: the domain of an email address is in small letters,
 // since case does not matter there (RFC 5321, 2.4).
 func (k Key) Canonical() Key {

@@ -130,5 +130,5 @@ func (s *hostService) MailBounced(ctx context.Context, token string) error {
 }
 
 func isMail(p pusher.Pusher, grant mail.Grant) bool {
-	return p.Kind == pusher.Email && p.Digest() == grant.Pushkey
+	return p.Kind.IsAddress() && p.Digest() == grant.Pushkey
 }

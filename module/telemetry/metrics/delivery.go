@@ -144,10 +144,7 @@ func (m *forDelivery) gateway(name string) string {
 	if label, found := m.named[name]; found {
 		return label
 	}
-	if delivery.IsMail(name) {
-		return mailGateways
-	}
-	return otherGateways
+	return delivery.LabelOf(name)
 }
 
 // called counts a call of Notify with a valid event.
@@ -194,7 +191,7 @@ func (m *Metrics) Delivery(stats func() delivery.Stats) []prometheus.Collector {
 	gauge("oldest_seconds", "For how long notifications of three users have waited at a gateway. It grows while this host cannot read the queue.",
 		func(s delivery.Stats) float64 { return s.Oldest.Seconds() })
 	gauge("worst_gateway_waiting", "Users for whom something waits at the push gateway with most, without mail.",
-		func(s delivery.Stats) float64 { return float64(most(s.WaitingAt)) })
+		func(s delivery.Stats) float64 { return float64(s.Worst) })
 	for name, label := range d.named {
 		all = append(all, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "pushfx_delivery_gateway_waiting", Help: "Users for whom something waits at a named gateway.",
@@ -231,14 +228,4 @@ func (c notSent) Collect(to chan<- prometheus.Metric) {
 	for kind, users := range c.stats().NotSent {
 		to <- prometheus.MustNewConstMetric(notSentWaiting, prometheus.GaugeValue, float64(users), string(kind))
 	}
-}
-
-// most leaves out mail, which waits for hours by itself.
-func most(waiting map[string]int) (n int) {
-	for gateway, at := range waiting {
-		if !delivery.IsMail(gateway) {
-			n = max(n, at)
-		}
-	}
-	return n
 }

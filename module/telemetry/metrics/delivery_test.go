@@ -58,7 +58,7 @@ func TestNamedGatewaysHaveALabel(t *testing.T) {
 		t.Fatal(err)
 	}
 	m, registry := metrics.New(cfg), prometheus.NewRegistry()
-	stats := delivery.Stats{WaitingAt: map[string]int{"https://push.example.org:443": 3, "https://other.example.org:443": 5, "mail://relay": 9}, NotSent: map[pusher.Kind]int{"com.example.sms": 7}}
+	stats := delivery.Stats{WaitingAt: map[string]int{"https://push.example.org:443": 3, "https://other.example.org:443": 5, "mail://relay": 9}, Worst: 5, NotSent: map[pusher.Kind]int{"com.example.sms": 7}}
 	for _, c := range m.Delivery(func() delivery.Stats { return stats }) {
 		registry.MustRegister(c)
 	}

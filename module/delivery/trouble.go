@@ -1,26 +1,27 @@
-package content
+package delivery
 
 import (
 	"encoding/json"
 	"time"
 
 	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/delivery/channel"
 )
 
 // idsAfter is the number of failures of a notification at a well gate after which it is
 // sent as event_id_only: no gateway can choke on the ids.
 const idsAfter = 8
 
-// Trouble is the stored state of a failing pusher. Times are in milliseconds.
-type Trouble struct {
+// trouble is the stored state of a failing pusher. Times are in milliseconds.
+type trouble struct {
 	Generation int64          `json:"-"` // of the pusher
 	Attempts   int            `json:"n,omitempty"`
 	Since      int64          `json:"s,omitempty"` // the first failure
 	Last       int64          `json:"l,omitempty"` // the last one
 	Status     int            `json:"c,omitempty"` // of the last answer
-	Class      Class          `json:"e,omitempty"`
+	Class      channel.Class  `json:"e,omitempty"`
 	Gate       string         `json:"g,omitempty"`
-	IsOwn      bool           `json:"w,omitempty"` // see [Answer]
+	IsOwn      bool           `json:"w,omitempty"` // see [channel.Answer]
 	Outcome    module.Outcome `json:"v,omitempty"`
 
 	Of      int64 `json:"i,omitempty"` // the number of the notification that failed; the next two fields are about it
@@ -28,72 +29,72 @@ type Trouble struct {
 	IDOnly  bool  `json:"o,omitempty"` // send it as event_id_only
 	Delayed int64 `json:"d,omitempty"` // the number of the notification that module.Attention delayed
 
-	// Mail is the end of the notifications of a mail that is being sent, MailFailed after a failure.
-	Mail int64 `json:"m,omitempty"`
+	// End is the end of the notifications that a [channel.Collector] sends, endFailed after a failure.
+	End int64 `json:"m,omitempty"`
 }
 
-// MailFailed says that no server has accepted the mail. The next try has all that waits.
-const MailFailed = -1
+// endFailed says that the notifications were not taken. The next try has all that waits.
+const endFailed = -1
 
-// Stored returns the stored form.
-func (t Trouble) Stored() module.Trouble {
-	if t == (Trouble{Generation: t.Generation}) {
+// stored returns the stored form.
+func (t trouble) stored() module.Trouble {
+	if t == (trouble{Generation: t.Generation}) {
 		return module.Trouble{}
 	}
 	text, _ := json.Marshal(t)
 	return module.Trouble{Generation: t.Generation, Text: string(text)}
 }
 
-// ReadTrouble is the inverse of [Trouble.Stored]. An invalid text is the zero Trouble.
-func ReadTrouble(stored module.Trouble) (t Trouble) {
+// readTrouble is the inverse of stored. An invalid text is the zero trouble.
+func readTrouble(stored module.Trouble) (t trouble) {
 	if json.Unmarshal([]byte(stored.Text), &t) != nil {
-		return Trouble{}
+		return trouble{}
 	}
 	t.Generation = stored.Generation
 	return t
 }
 
-// IsAlone reports whether the reason of the wait concerns only this pusher: a delay by
+// isAlone reports whether the reason of the wait concerns only this pusher: a delay by
 // module.Attention, or an answer about its pushkey.
-func (t Trouble) IsAlone() bool {
+func (t trouble) isAlone() bool {
 	if t.Attempts == 0 {
 		return t.Delayed != 0
 	}
 	return t.IsOwn
 }
 
-// Failure is a notification that was not delivered.
-type Failure struct {
-	Answer
+// failure is a notification that was not delivered.
+type failure struct {
+	channel.Answer
 	Of     int64 // its number
 	Gate   string
 	IsWell bool // the gate serves other users
 	Now    time.Time
 }
 
-// Step is the next action after a failure.
-type Step int
+// step is the next action after a failure.
+type step int
 
 // The steps.
 const (
-	Wait  Step = iota // see [Answer.RetryIn]
-	Again             // at once, as event_id_only
-	Drop              // the notification
+	stepWait  step = iota // see [channel.Answer.RetryIn]
+	stepAgain             // at once, as event_id_only
+	stepDrop              // the notification
 )
 
-// After returns the trouble after a failure, and the next action. A notification that the
+// after returns the trouble after a failure, and the next action. A notification that the
 // gateway refuses is sent as event_id_only, then dropped. One that fails for another reason
 // is sent as event_id_only from the ninth time on, until it is taken or expires.
-func (t Trouble) After(f Failure) (Trouble, Step) {
+func (t trouble) after(f failure) (trouble, step) {
 	if t.Of != f.Of {
 		t.Of, t.Fails, t.IDOnly = f.Of, 0, false
 	}
 	if f.Outcome == module.Unfit {
 		if t.IDOnly {
-			return t, Drop
+			return t, stepDrop
 		}
 		t.IDOnly = true
-		return t, Again
+		return t, stepAgain
 	}
 	t.Attempts++
 	t.Last, t.Gate = f.Now.UnixMilli(), f.Gate
@@ -105,5 +106,5 @@ func (t Trouble) After(f Failure) (Trouble, Step) {
 		t.Fails++
 		t.IDOnly = t.IDOnly || t.Fails >= idsAfter
 	}
-	return t, Wait
+	return t, stepWait
 }
