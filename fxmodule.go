@@ -45,6 +45,9 @@ const (
 
 	// PusherListeners is the group of []module.PusherListener.
 	PusherListeners = `group:"push.pusher_listeners"`
+
+	// Channels is the group of []module.Channel, for hosts with [Delivery].
+	Channels = `group:"push.channels"`
 )
 
 // Config joins the configs of the module's parts, which document meaning, unit and
@@ -168,6 +171,7 @@ type DeliveryOptions struct {
 	Attention module.Attention     // whether users are active elsewhere
 	Gateway   module.Gateway       // replaces HTTP requests
 	Queue     module.DeliveryQueue // replaces Redis
+	Channels  []module.Channel     // for kinds of pushers of the host's own
 
 	Mailer       module.Mailer       // replaces Config.SMTP
 	MailComposer module.MailComposer // replaces the texts of Config.Mail
@@ -188,12 +192,7 @@ func New(client redis.UniversalClient, cfg Config, o Options) (*Push, error) {
 	if err != nil {
 		return nil, err
 	}
-	if o.Unread != nil && o.Stores.Unread == nil {
-		if o.Stores.Unread, err = b.UnreadStore(); err != nil {
-			return nil, err
-		}
-	}
-	stores, err := b.Stores(o.Stores)
+	stores, err := b.Stores(o.Stores, o.Unread != nil)
 	if err != nil {
 		return nil, err
 	}
@@ -201,7 +200,14 @@ func New(client redis.UniversalClient, cfg Config, o Options) (*Push, error) {
 	if err != nil {
 		return nil, err
 	}
-	services := b.Service(stores, changes, o.Accounts, o.Import)
+	var channels []module.Channel
+	if o.Delivery != nil {
+		channels = o.Delivery.Channels
+	}
+	services, err := b.Service(stores, changes, o.Accounts, o.Import, channels)
+	if err != nil {
+		return nil, err
+	}
 	p := assembly.Parts{
 		Rules: services.Rules(), Pushers: services.Pushers(), Health: b.Health(), Stores: stores, Service: services, Feed: changes,
 	}
@@ -255,7 +261,7 @@ func (p *Push) UnstableFeatures() map[string]bool {
 
 // Check must be called at the start of a host. It returns an error if the module cannot
 // work with its Redis, and logs a warning for each harmful setting. A line at level info
-// names what the host has replaced and added. It takes at most
+// names what the host has replaced and added, and the kinds of pushers that it sends to. It takes at most
 // Config.Servers.StartTimeout and, with delivery, Config.Redis.OperationTimeout more.
 func (p *Push) Check(ctx context.Context) error { return p.assembled.Check(ctx) }
 
@@ -287,7 +293,7 @@ var Module = fx.Module("push",
 		(*assembly.Builder).PushkeyIndex,
 		(*assembly.Builder).Health,
 		fx.Annotate((*assembly.Builder).Feed, fx.ParamTags("", "", ChangeListeners, PusherListeners)),
-		fx.Annotate((*assembly.Builder).Service, fx.ParamTags("", "", "", `optional:"true"`, `optional:"true"`)),
+		fx.Annotate((*assembly.Builder).Service, fx.ParamTags("", "", "", `optional:"true"`, `optional:"true"`, Channels)),
 		(*service.Service).Rules,
 		(*service.Service).Pushers,
 		(*service.Service).Host,
@@ -313,7 +319,7 @@ var Delivery = fx.Module("push_delivery", once("pushfx.Delivery"), besideModule(
 	(*assembly.Builder).Gateway,
 	(*assembly.Builder).Mailer,
 	(*assembly.Builder).MailComposer,
-	fx.Annotate((*assembly.Builder).Delivery, fx.ParamTags("", "", "", "", "", "", "", `optional:"true"`, `optional:"true"`)),
+	fx.Annotate((*assembly.Builder).Delivery, fx.ParamTags("", "", "", "", "", "", "", `optional:"true"`, `optional:"true"`, Channels)),
 	assembly.NewNotifications,
 ))
 
@@ -350,19 +356,24 @@ func besideModule(option string) fx.Option {
 	}, fx.ParamTags(`name:"include pushfx.Module once" optional:"true"`)))
 }
 
-// AsRouteGroup annotates a constructor of a [handlers.RouteGroup] to join [RouteGroups].
-func AsRouteGroup(constructor any) any {
-	return fx.Annotate(constructor, fx.As(new(handlers.RouteGroup)), fx.ResultTags(RouteGroups))
+func as[T any](constructor any, group string) any {
+	return fx.Annotate(constructor, fx.As(new(T)), fx.ResultTags(group))
 }
+
+// AsRouteGroup annotates a constructor of a [handlers.RouteGroup] to join [RouteGroups].
+func AsRouteGroup(constructor any) any { return as[handlers.RouteGroup](constructor, RouteGroups) }
 
 // AsChangeListener annotates a constructor of a [module.ChangeListener] to join [ChangeListeners].
 func AsChangeListener(constructor any) any {
-	return fx.Annotate(constructor, fx.As(new(module.ChangeListener)), fx.ResultTags(ChangeListeners))
+	return as[module.ChangeListener](constructor, ChangeListeners)
 }
+
+// AsChannel annotates a constructor of a [module.Channel] to join [Channels].
+func AsChannel(constructor any) any { return as[module.Channel](constructor, Channels) }
 
 // AsPusherListener annotates a constructor of a [module.PusherListener] to join [PusherListeners].
 func AsPusherListener(constructor any) any {
-	return fx.Annotate(constructor, fx.As(new(module.PusherListener)), fx.ResultTags(PusherListeners))
+	return as[module.PusherListener](constructor, PusherListeners)
 }
 
 func run(lc fx.Lifecycle, b *assembly.Builder, p *Push) error {

@@ -235,8 +235,8 @@ func (c chanAttention) Delay(_ context.Context, devices []module.UserDevice) []t
 
 type chanGateway chan string
 
-func (c chanGateway) Post(_ context.Context, url string, _ []byte) (module.GatewayAnswer, error) {
-	c <- url
+func (c chanGateway) Post(_ context.Context, r module.GatewayRequest) (module.GatewayAnswer, error) {
+	c <- r.URL
 	return module.GatewayAnswer{Status: http.StatusOK}, nil
 }
 

@@ -1,8 +1,11 @@
 package integration
 
 import (
+	"io/fs"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -62,8 +65,12 @@ func importTable() []importRow {
 		{"module/match", append([]string{"module/pushrule"}, pure...), noIO},
 		{"module/stored", append([]string{"module/pushrule", "module/pusher"}, pure...), noIO},
 		{"module/pusher", append([]string{idna, ssrf}, pure...), noIO}, // from ssrf only the ranges, which do no I/O
-		{"module/delivery", with("module/feed", "module/match", bounded, parts, "module/delivery/content", "module/delivery/turns", "module/delivery/dialguard"), []string{"os"}},
-		{"module/delivery/content", with("module/match", idna), []string{"net", "os"}},
+		{"module/delivery", with("module/feed", "module/match", bounded, parts, "module/delivery/channel", "module/delivery/channel/kinds", "module/delivery/content", "module/delivery/turns"), []string{"os"}},
+		{"module/delivery/channel", with("module/delivery/content", "module/delivery/dialguard", idna), []string{"os"}},
+		{"module/delivery/channel/httppush", with("module/delivery/channel", "module/delivery/content"), []string{"os"}},
+		{"module/delivery/channel/mail", with("module/delivery/channel", "module/delivery/content"), []string{"net", "net/http", "os"}},
+		{"module/delivery/channel/kinds", with("module/delivery/channel", "module/delivery/channel/httppush", "module/delivery/channel/mail"), []string{"os"}},
+		{"module/delivery/content", with("module/match"), []string{"net", "os"}},
 		{"module/delivery/turns", nil, []string{"net", "os"}},
 		{"module/delivery/dialguard", []string{ssrf}, nil},
 		{"module/delivery/redisqueue", with("module/stored", redis, redisClient, redisCommit), nil},
@@ -82,7 +89,7 @@ func importTable() []importRow {
 		{"rulestore", with("module/stored", redis, redisClient, redisCommit), nil},
 		{"pusherstore", with("module/stored", redis, redisClient, redisCommit), nil},
 		{"handlers", with(echo, zap), nil},
-		{"module/assembly", with("module/match", "module/feed", "module/service", "module/delivery", "module/delivery/dialguard", "module/delivery/redisqueue", "module/handover", "module/mail", "module/mail/smtp", "module/stored", "handlers", "rulestore", "pusherstore", "module/unread", "module/unread/redisunread", redisClient, redisCommit, logging, "module/telemetry/metrics", "module/telemetry/tracing",
+		{"module/assembly", with("module/match", "module/delivery/channel/httppush", "module/feed", "module/service", "module/delivery", "module/delivery/dialguard", "module/delivery/redisqueue", "module/handover", "module/mail", "module/mail/smtp", "module/stored", "handlers", "rulestore", "pusherstore", "module/unread", "module/unread/redisunread", redisClient, redisCommit, logging, "module/telemetry/metrics", "module/telemetry/tracing",
 			redis, zap, prom, otel+"/trace"), nil},
 		{"", with("module/assembly", "module/feed", "module/service", "module/delivery", "module/mail", "module/mail/smtp", "handlers", "module/unread", redisClient, redisCommit, "module/telemetry/metrics",
 			redis, fx, zap, prom, otel+"/trace"), nil},
@@ -112,6 +119,57 @@ func TestPackagesImportOnlyInwards(t *testing.T) {
 		if !listed && !strings.HasPrefix(pkg, "integration") {
 			t.Errorf("package %q has no row in the table", pkg)
 		}
+	}
+}
+
+// A kind of pushers is a folder below module/delivery/channel: no other package has a case for one.
+func TestKindsOfPushersAreNamedInTheirFolders(t *testing.T) {
+	t.Parallel()
+	named := regexp.MustCompile(`pusher\.(HTTP|Email)\b|"(mail:$|email"|webpush")|\bIs(Mail|HTTP|Email)`)
+	err := filepath.WalkDir("../module", func(path string, _ fs.DirEntry, err error) error {
+		isOwn := strings.Contains(path, "/delivery/channel/") || strings.Contains(path, "/module/pusher/") || strings.Contains(path, "test")
+		if err != nil || isOwn || !strings.HasSuffix(path, ".go") {
+			return err
+		}
+		code, err := os.ReadFile(path)
+		for n, line := range strings.Split(string(code), "\n") {
+			if code, _, _ := strings.Cut(line, "//"); named.MatchString(code) {
+				t.Errorf("%s:%d names a kind: %s", path, n+1, line)
+			}
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A type with many methods is hard to read.
+func TestNoTypeOfDeliveryHasManyMethods(t *testing.T) {
+	t.Parallel()
+	files, err := filepath.Glob("../module/delivery/*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	methods, receiver := map[string]int{}, regexp.MustCompile(`(?m)^func \(\w+ \*?(\w+)\)`)
+	for _, file := range files {
+		code, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, found := range receiver.FindAllSubmatch(code, -1) {
+			if name := string(found[1]); !strings.HasSuffix(file, "_test.go") {
+				methods[name]++
+			}
+		}
+	}
+	for name, n := range methods {
+		if n > 30 {
+			t.Errorf("%s has %d methods, want at most 30", name, n)
+		}
+	}
+	if methods["Delivery"] == 0 {
+		t.Error("no methods were found")
 	}
 }
 

@@ -132,7 +132,7 @@ func TestTheStartLogsTheHostsParts(t *testing.T) {
 			t.Fatalf("logged %v", logs.All())
 		}
 		fields := lines[0].ContextMap()
-		return fmt.Sprint(fields["host_parts"], " ", fields["delivery"], " ", fields["unread"])
+		return fmt.Sprint(fields["host_parts"], " ", fields["delivery"], " ", fields["sends_to"], " ", fields["unread"])
 	}
 	started := func(options ...fx.Option) string {
 		t.Helper()
@@ -144,7 +144,7 @@ func TestTheStartLogsTheHostsParts(t *testing.T) {
 		defer app.Stop(t.Context())
 		return ready(logs)
 	}
-	if got, want := started(), "[] false false"; got != want {
+	if got, want := started(), "[] false [] false"; got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
 	got := started(
@@ -159,7 +159,7 @@ func TestTheStartLogsTheHostsParts(t *testing.T) {
 		fx.Provide(pushfx.AsChangeListener(func() noWaker { return noWaker{} })),
 	)
 	const want = "[Accounts integration.noAccounts ChangeListener integration.noWaker Gateway integration.ownGateway " +
-		"NotifiedEvents integration.noEvents PusherService integration.unlistedPushers RuleStore *integration.memoryRules] true true"
+		"NotifiedEvents integration.noEvents PusherService integration.unlistedPushers RuleStore *integration.memoryRules] true [http] true"
 	if got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
@@ -175,7 +175,7 @@ func TestTheStartLogsTheHostsParts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, want := ready(logs), "[Attention integration.noAttention PusherListener integration.noList PushkeyIndex integration.noPushkeys] true false"; got != want {
+	if got, want := ready(logs), "[Attention integration.noAttention PusherListener integration.noList PushkeyIndex integration.noPushkeys] true [http] false"; got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
 }

@@ -21,14 +21,10 @@ type Mailer interface {
 
 // MailError says what became of a mail that was not accepted.
 type MailError struct {
-	// Refused says that the server will never accept mail for this recipient.
-	Refused bool
+	// Outcome is what the server's answer is about. If it is empty, the mail has failed.
+	Outcome Outcome
 
-	// Unfit says that the server will never accept this mail, but may accept others.
-	Unfit bool
-
-	// RetryAfter is how long the server wants to wait, 0 if it does not say. It is for mails that
-	// are neither refused nor unfit.
+	// RetryAfter is how long to wait at least, for [Throttled] and [Busy].
 	RetryAfter time.Duration
 
 	// Status is the code of the server's answer, such as 550; 0 without an answer.

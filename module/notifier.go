@@ -156,9 +156,16 @@ type UserDevice struct {
 // Gateway sends one notification to one push gateway. It is optional: the module's
 // default uses HTTP, and connects to public addresses only.
 type Gateway interface {
-	// Post sends the body, a JSON object, to a pusher's URL. It returns the answer, or an
-	// error if there was none. It returns when ctx ends.
-	Post(ctx context.Context, url string, body []byte) (GatewayAnswer, error)
+	// Post sends a request to a pusher's URL. It returns the answer, or an error if there was none.
+	// It returns when ctx ends.
+	Post(ctx context.Context, request GatewayRequest) (GatewayAnswer, error)
+}
+
+// GatewayRequest is a POST to a push gateway.
+type GatewayRequest struct {
+	URL    string
+	Header map[string]string // with Content-Type; not to be changed
+	Body   []byte
 }
 
 // GatewayAnswer is the answer of a push gateway.
@@ -168,7 +175,8 @@ type GatewayAnswer struct {
 	RetryAfter time.Duration // the header Retry-After; 0 without it
 }
 
-// DeliveryQueue stores notifications until they are delivered. Each user has a log of
+// DeliveryQueue stores notifications until they are delivered. It and the types of its methods may
+// change at any time. Each user has a log of
 // notifications, which are numbered, and each pusher with something to send has a place in
 // it: the pusher has the notifications from this number on before it, but for those that Cut
 // took from it. A host claims a pusher before it sends. A claim that is not renewed lapses, and then any host can claim the

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/pushfx/pushfx/integration/operations"
-	"github.com/pushfx/pushfx/module/delivery/content"
+	"github.com/pushfx/pushfx/module/delivery/channel"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/redisclient"
 	"github.com/pushfx/pushfx/module/redistest"
@@ -197,7 +197,7 @@ func TestTheACLOfThePageForQueues(t *testing.T) {
 
 // damageQueue makes each problem of a queue with one shard that repair mends.
 func (g *guarded) damageQueue() {
-	waits(g.keys, time.Now().Add(2*content.MaxWait).UnixMicro())(g.fixture)
+	waits(g.keys, time.Now().Add(2*channel.MaxWait).UnixMicro())(g.fixture)
 	g.do("DEL", g.keys.ShardGates(0))
 	g.do("EXPIRE", g.keys.UserLog(alice), 3600)
 	g.do("SET", g.keys.DeliveryFormat(), stored.DeliveryFormatText(1))

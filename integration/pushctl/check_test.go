@@ -17,7 +17,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/pushfx/pushfx/integration/operations"
-	"github.com/pushfx/pushfx/module/delivery/content"
+	"github.com/pushfx/pushfx/module/delivery/channel"
 	"github.com/pushfx/pushfx/module/fault"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pusher"
@@ -83,7 +83,7 @@ func waits(keys stored.Keys, until int64) func(*fixture) {
 
 // damages returns each kind of problem that a single server can have.
 func damages(keys stored.Keys) []damage {
-	tooLate := time.Now().Add(2*content.MaxWait).UnixMicro() | 1
+	tooLate := time.Now().Add(2*channel.MaxWait).UnixMicro() | 1
 	const (
 		mine   = `{"rule_id":"mine","default":false,"enabled":true,"conditions":[],"actions":[]}`
 		room   = `{"rule_id":"!room:example.org","default":false,"enabled":true,"actions":[]}`

@@ -12,6 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/delivery/channel"
 	"github.com/pushfx/pushfx/module/delivery/content"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/redisclient"
@@ -260,7 +261,7 @@ func (s *scanner) findLost(ctx context.Context, users []mxid.UserID) (lost map[m
 		if due.Add(maxClockSkew).After(latest) {
 			latest = due.Add(maxClockSkew)
 		}
-		inTime := due.Before(b.Now.Add(content.MaxWait + maxClockSkew))
+		inTime := due.Before(b.Now.Add(channel.MaxWait + maxClockSkew))
 		if inTime = inTime && slices.ContainsFunc(b.gates(names), func(gate string) bool {
 			at, found := listed[gate][b.Place.User]
 			return found && at.Before(latest)

@@ -19,7 +19,7 @@ type gatewayName struct {
 }
 
 // gatewayForms are the accepted forms, for the texts of -h. A scheme without a port implies its default port.
-const gatewayForms = "host, host:port, scheme://host:port or mail://domain"
+const gatewayForms = "host, host:port, scheme://host:port or mail://relay"
 
 func readGatewayName(text string) (gatewayName, error) {
 	scheme, address, hasScheme := strings.Cut(text, "://")

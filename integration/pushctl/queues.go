@@ -15,7 +15,8 @@ import (
 
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/delivery"
-	"github.com/pushfx/pushfx/module/delivery/content"
+	"github.com/pushfx/pushfx/module/delivery/channel"
+	"github.com/pushfx/pushfx/module/delivery/channel/kinds"
 	"github.com/pushfx/pushfx/module/delivery/redisqueue"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pusher"
@@ -152,10 +153,10 @@ func (c *call) readBacklogs(ctx context.Context, users ...mxid.UserID) (all []ba
 const goneGate = "unknown"
 
 // targetOf returns a pusher of a user, nil if it is deleted or disabled.
-func targetOf(user mxid.UserID, list pusher.List, id string) *content.Target {
+func targetOf(user mxid.UserID, list pusher.List, id string) *channel.Target {
 	for _, p := range list.All() {
 		if delivery.PusherID(user, p.Key) == id {
-			if target, ok := content.ReadTarget(user, p, content.Limits{}); ok {
+			if target, ok := kinds.Names().Read(user, p); ok {
 				return target
 			}
 		}
@@ -293,7 +294,7 @@ func lastOf(w delivery.Waiting) string {
 	switch {
 	case w.Status > 0:
 		return strconv.Itoa(w.Status)
-	case w.Class == string(content.ClassStatus): // of mail: no server has answered, and the network has not failed
+	case w.Class == string(channel.ClassStatus): // of mail: no server has answered, and the network has not failed
 		return ""
 	}
 	return w.Class

@@ -16,6 +16,7 @@ import (
 	"github.com/pushfx/pushfx"
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/delivery"
+	"github.com/pushfx/pushfx/module/delivery/channel/httppush"
 	"github.com/pushfx/pushfx/module/delivery/dialguard"
 	"github.com/pushfx/pushfx/module/mail/smtp"
 	"github.com/pushfx/pushfx/module/mxid"
@@ -77,7 +78,7 @@ func (c *call) sendTest(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	t := tester{gateway: delivery.NewHTTPGateway(dialguard.New(prefixes...).Client(workers))}
+	t := tester{gateway: httppush.NewGateway(dialguard.New(prefixes...).Client(workers))}
 	if c.mail.URL != "" {
 		cfg := smtp.DefaultConfig()
 		cfg.URL, cfg.From, cfg.Password = c.mail.URL, c.mail.From, os.Getenv(mailPassword)
@@ -134,13 +135,10 @@ func (t tester) sendTo(ctx context.Context, user mxid.UserID, p pusher.Pusher) s
 }
 
 func (t tester) send(ctx context.Context, user mxid.UserID, p pusher.Pusher, cfg delivery.Config) (delivery.TestResult, error) {
-	switch {
-	case p.Kind != pusher.Email:
-		return delivery.SendTest(ctx, t.gateway, user, p, cfg)
-	case t.mailer == nil:
+	if p.Kind == pusher.Email && t.mailer == nil {
 		return delivery.TestResult{}, errors.New("its kind is email, and -mail is not given")
 	}
-	return delivery.SendTestMail(ctx, t.mailer, testMail{}, user, p, cfg)
+	return delivery.SendTest(ctx, delivery.Seams{Gateway: t.gateway, Mailer: t.mailer, MailComposer: testMail{}}, user, p, cfg)
 }
 
 // testMail writes test mails. They have no link to stop mails: pushctl has no key for it.

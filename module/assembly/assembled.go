@@ -13,6 +13,7 @@ import (
 	"github.com/pushfx/pushfx/module/feed"
 	"github.com/pushfx/pushfx/module/handover"
 	"github.com/pushfx/pushfx/module/mail/smtp"
+	"github.com/pushfx/pushfx/module/pusher"
 	"github.com/pushfx/pushfx/module/redisclient"
 	"github.com/pushfx/pushfx/module/service"
 	"github.com/pushfx/pushfx/module/telemetry/metrics"
@@ -122,8 +123,12 @@ func (a *Assembled) Check(ctx context.Context) (err error) {
 	if err != nil {
 		return &startError{err}
 	}
+	var kinds []pusher.Kind
+	if a.Delivery != nil {
+		kinds = a.Delivery.Kinds()
+	}
 	a.Log.Info("pushfx is ready", zap.Strings("host_parts", a.fromHost),
-		zap.Bool("delivery", a.Delivery != nil), zap.Bool("unread", a.Unread != nil))
+		zap.Bool("delivery", a.Delivery != nil), zap.Any("sends_to", kinds), zap.Bool("unread", a.Unread != nil))
 	return nil
 }
 

@@ -51,6 +51,7 @@ type Builder struct {
 	pipelines        *redisclient.Pipelines // shared by all stores on the client
 	hasNotifications bool                   // the groups have GET /notifications
 	hasDelivery      bool
+	hasChannels      bool
 	ownMailer        *smtp.Mailer
 	fromHost         []string // see [Builder.note]
 	nils             []error  // see [Builder.note]
@@ -123,6 +124,9 @@ func (b *Builder) keys() stored.Keys { return stored.Keys{Prefix: b.host.Config.
 func (b *Builder) Finish() error {
 	if b.onRedis && b.host.Client == nil {
 		return errNoClient
+	}
+	if b.hasChannels && !b.hasDelivery {
+		return errChannelWithoutDelivery
 	}
 	if b.host.Config.SMTP.URL != "" && !b.hasDelivery {
 		return errMailWithoutDelivery

@@ -5,6 +5,7 @@ import (
 
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/delivery"
+	"github.com/pushfx/pushfx/module/delivery/channel/httppush"
 	"github.com/pushfx/pushfx/module/delivery/dialguard"
 	"github.com/pushfx/pushfx/module/delivery/redisqueue"
 	"github.com/pushfx/pushfx/module/feed"
@@ -32,10 +33,12 @@ func (b *Builder) Gateway() module.Gateway {
 	client, transport := guard.Client(b.host.Config.Delivery.MaxPerGateway), guard.Transport(b.host.Config.Delivery.MaxPerGateway)
 	transport.ResponseHeaderTimeout = 0
 	client.Transport, client.Timeout = transport, 0 // the context of each request has Delivery.RequestTimeout
-	return delivery.NewHTTPGateway(client)
+	return httppush.NewGateway(client)
 }
 
 var (
+	errChannelWithoutDelivery = errors.New("pushfx: a Channel needs delivery: include pushfx.Delivery beside pushfx.Module")
+
 	errMailWithoutDelivery = errors.New("pushfx: Config.SMTP needs delivery: include pushfx.Delivery beside pushfx.Module, or set Options.Delivery")
 	errMailWithoutEmail    = errors.New("pushfx: mail needs Config.PusherPolicy.Email, which confirms that an address is the user's")
 	errMailWithoutTexts    = errors.New("pushfx: a Mailer needs Config.Mail or a MailComposer")
@@ -62,7 +65,7 @@ func (b *Builder) MailComposer() (module.MailComposer, error) {
 // Delivery returns what sends notifications. Mailer, composer, counts and attention may be nil.
 func (b *Builder) Delivery(
 	queue module.DeliveryQueue, gateway module.Gateway, mailer module.Mailer, composer module.MailComposer,
-	host module.HostService, feed *feed.Feed, counts module.Unread, attention module.Attention,
+	host module.HostService, feed *feed.Feed, counts module.Unread, attention module.Attention, channels []module.Channel,
 ) (*delivery.Delivery, error) {
 	b.hasDelivery = true
 	confirm := b.host.Config.PusherPolicy.Email
@@ -75,12 +78,12 @@ func (b *Builder) Delivery(
 	b.note("Mailer", mailer, (*smtp.Mailer)(nil))
 	b.note("MailComposer", composer, (*mail.Composer)(nil))
 	b.note("DeliveryQueue", queue, (*redisqueue.Queue)(nil))
-	b.note("Gateway", gateway, (*delivery.HTTPGateway)(nil))
+	b.note("Gateway", gateway, (*httppush.Gateway)(nil))
 	b.note("Unread", counts, (*unread.Service)(nil))
 	b.note("Attention", attention, nil)
 	d, err := delivery.New(delivery.Seams{
 		Queue: queue, Gateway: gateway, Host: host, Feed: feed, Unread: counts, Attention: attention,
-		Mailer: mailer, MailComposer: composer, ConfirmAddress: confirm,
+		Mailer: mailer, MailComposer: composer, ConfirmAddress: confirm, Channels: channels,
 		Slow: b.host.Config.Redis.Durability.MaxWait(), Now: b.servers.Clock().Now, Observer: b.observer,
 	}, b.host.Config.Delivery)
 	if err != nil {
@@ -96,6 +99,7 @@ type DeliveryParts struct {
 	Attention module.Attention
 	Gateway   module.Gateway
 	Queue     module.DeliveryQueue
+	Channels  []module.Channel
 
 	Mailer       module.Mailer
 	MailComposer module.MailComposer
@@ -128,5 +132,5 @@ func (b *Builder) DeliveryWith(
 	if err := errors.Join(errs[:]...); err != nil {
 		return nil, err
 	}
-	return b.Delivery(o.Queue, o.Gateway, o.Mailer, o.MailComposer, host, feed, o.Unread, o.Attention)
+	return b.Delivery(o.Queue, o.Gateway, o.Mailer, o.MailComposer, host, feed, o.Unread, o.Attention, o.Channels)
 }

@@ -3,11 +3,13 @@ package assembly
 import (
 	"errors"
 	"fmt"
+	"maps"
 
 	"github.com/pushfx/pushfx/handlers"
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/feed"
 	"github.com/pushfx/pushfx/module/mail"
+	"github.com/pushfx/pushfx/module/pusher"
 	"github.com/pushfx/pushfx/module/service"
 	"github.com/pushfx/pushfx/module/telemetry/metrics"
 	"github.com/pushfx/pushfx/module/unread"
@@ -35,8 +37,8 @@ func (b *Builder) PushkeyIndex() (module.PushkeyIndex, error) {
 }
 
 // Stores adds the stores on Redis that the host has not replaced.
-func (b *Builder) Stores(s module.Stores) (module.Stores, error) {
-	var errs [3]error
+func (b *Builder) Stores(s module.Stores, withUnread bool) (module.Stores, error) {
+	var errs [4]error
 	if s.Rules == nil {
 		s.Rules, errs[0] = b.RuleStore()
 	}
@@ -45,6 +47,9 @@ func (b *Builder) Stores(s module.Stores) (module.Stores, error) {
 	}
 	if s.Pushkeys == nil {
 		s.Pushkeys, errs[2] = b.PushkeyIndex()
+	}
+	if s.Unread == nil && withUnread {
+		s.Unread, errs[3] = b.UnreadStore()
 	}
 	if s.Now == nil {
 		s.Now = b.servers.Clock().Now
@@ -56,7 +61,7 @@ func (b *Builder) Stores(s module.Stores) (module.Stores, error) {
 func (b *Builder) JoinStores(
 	rules module.RuleStore, pushers module.PusherStore, pushkeys module.PushkeyIndex, unread module.UnreadStore,
 ) (module.Stores, error) {
-	return b.Stores(module.Stores{Rules: rules, Pushers: pushers, Pushkeys: pushkeys, Unread: unread})
+	return b.Stores(module.Stores{Rules: rules, Pushers: pushers, Pushkeys: pushkeys, Unread: unread}, false)
 }
 
 // UnreadStore returns the store of unread counts on Redis.
@@ -96,17 +101,30 @@ func (b *Builder) Feed(stores module.Stores, rules []module.ChangeListener, push
 	return changes, err
 }
 
-// Service returns the services. Accounts and source may be nil.
+// Service returns the services. Accounts and source may be nil. Channels check the pushers of their
+// kinds.
 func (b *Builder) Service(
-	stores module.Stores, changes *feed.Feed, accounts module.Accounts, source module.ImportSource,
-) *service.Service {
+	stores module.Stores, changes *feed.Feed, accounts module.Accounts, source module.ImportSource, channels []module.Channel,
+) (*service.Service, error) {
 	b.note("Accounts", accounts, nil)
 	b.note("ImportSource", source, nil)
 	cfg := b.host.Config
+	cfg.PusherPolicy.Kinds = maps.Clone(cfg.PusherPolicy.Kinds)
+	for _, channel := range channels {
+		if channel == nil || isNil(channel) {
+			return nil, fmt.Errorf("pushfx: a Channel is nil: %s", noNil)
+		}
+		b.note("Channel", channel, nil)
+		if cfg.PusherPolicy.Kinds == nil {
+			cfg.PusherPolicy.Kinds = pusher.Kinds{}
+		}
+		cfg.PusherPolicy.Kinds[channel.Kind()] = channel.CheckPusher
+	}
+	b.hasChannels = len(channels) > 0
 	return service.New(stores, changes, service.Options{
 		Defaults: b.defaults, Limits: cfg.RuleLimits, Policy: cfg.PusherPolicy, Accounts: accounts, ImportSource: source,
 		Observer: b.observer, Mail: b.mailTokens(),
-	})
+	}), nil
 }
 
 func (b *Builder) mailTokens() *mail.Tokens {

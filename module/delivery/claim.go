@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/pushfx/pushfx/module"
-	"github.com/pushfx/pushfx/module/delivery/content"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/retry"
 )
@@ -42,7 +41,7 @@ func nameOf(c *module.Claim) pusherName { return pusherName{c.User, c.Pusher} }
 type claimed struct {
 	all       *claims
 	claim     *module.Claim
-	trouble   content.Trouble
+	trouble   trouble
 	renewedAt time.Time // time before the call that claimed or renewed the pusher
 
 	// again is set when this host claims the pusher again after the claim has lapsed.
@@ -120,7 +119,7 @@ func (c *claimed) hasLapsed() bool { return time.Since(c.renewedAt) >= lease }
 // complete moves the pusher to a place. While the queue is not available it tries again;
 // ok is false if the claim is lost.
 func (c *claimed) complete(life context.Context, d module.Done) (left int, ok bool) {
-	d.Trouble = c.trouble.Stored()
+	d.Trouble = c.trouble.stored()
 	if left, err := c.all.queue.Complete(life, c.claim, d); err == nil {
 		return left, true
 	}
@@ -173,9 +172,9 @@ func (c *claimed) postpone(delay time.Duration) {
 
 // tryToPostpone reports whether the claim has ended.
 func (c *claimed) tryToPostpone(ctx context.Context, delay time.Duration) (ok bool) {
-	err := c.all.queue.Postpone(ctx, c.claim, delay, c.trouble.Stored(), c.claim.Fails)
+	err := c.all.queue.Postpone(ctx, c.claim, delay, c.trouble.stored(), c.claim.Fails)
 	if errors.Is(err, module.ErrFenced) && !c.isFenced(err) {
-		err = c.all.queue.Postpone(ctx, c.claim, delay, c.trouble.Stored(), c.claim.Fails)
+		err = c.all.queue.Postpone(ctx, c.claim, delay, c.trouble.stored(), c.claim.Fails)
 	}
 	if err != nil && !errors.Is(err, module.ErrFenced) {
 		c.all.failures.add("postpone a pusher", err)

@@ -124,7 +124,7 @@ func TestAHostThatIsCutOffLooksSlowly(t *testing.T) {
 			inBubble(t, func(w *world) {
 				refuse := func(ctx context.Context, s sent) (module.GatewayAnswer, error) {
 					if test.status == 0 {
-						return noEgress{}.Post(ctx, "", nil)
+						return noEgress{}.Post(ctx, module.GatewayRequest{})
 					}
 					return module.GatewayAnswer{Status: test.status}, nil
 				}
@@ -545,7 +545,9 @@ func TestAfterAnOutageQuietUsersAreAnsweredSoon(t *testing.T) {
 // A user's dead pushers delay neither the user's phone nor other users.
 func TestDeadPushersDelayNoPhone(t *testing.T) {
 	own, shared := func(_, pusher int) string { return fmt.Sprint("dead", pusher) }, func(int, int) string { return "dead" }
-	refuse := func(ctx context.Context, s sent) (module.GatewayAnswer, error) { return noEgress{}.Post(ctx, "", nil) }
+	refuse := func(ctx context.Context, s sent) (module.GatewayAnswer, error) {
+		return noEgress{}.Post(ctx, module.GatewayRequest{})
+	}
 	for label, test := range map[string]struct {
 		gateway func(user, pusher int) string
 		answer  func(context.Context, sent) (module.GatewayAnswer, error)

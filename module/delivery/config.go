@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/pushfx/pushfx/module/delivery/channel"
+	"github.com/pushfx/pushfx/module/delivery/channel/kinds"
 	"github.com/pushfx/pushfx/module/delivery/content"
 )
 
@@ -140,9 +142,20 @@ func (c Config) Validate() error {
 	return errors.Join(faults...)
 }
 
+// channels returns the channels of this host.
+func (c Config) channels(seams Seams) (channel.Set, error) {
+	return kinds.New(kinds.Options{
+		Gateway: seams.Gateway, MaxBytes: c.MaxNotificationBytes, NoCounts: c.NoCounts, Own: seams.Channels,
+		Mail: kinds.Mail{
+			Mailer: seams.Mailer, Composer: seams.MailComposer, ConfirmAddress: seams.ConfirmAddress,
+			Delay: c.Mail.Delay, Repeat: c.Mail.Repeat, MaxEvents: c.Mail.MaxEvents, HasContent: c.Mail.Content == FullContent,
+		},
+	})
+}
+
 func (c Config) limits() content.Limits {
 	return content.Limits{
 		Content: c.Content, MaxNotificationBytes: c.MaxNotificationBytes, MaxEventBytes: c.MaxEventBytes,
-		MaxAge: c.MaxAge, CallAge: c.CallAge, NoCounts: c.NoCounts,
+		MaxAge: c.MaxAge, CallAge: c.CallAge,
 	}
 }

@@ -24,11 +24,14 @@ const (
 	keepMost = 10
 )
 
+// cutter cuts long logs.
+type cutter struct{ *Delivery }
+
 // isLong reports whether more notifications wait than Config.MaxBacklog and a fifth.
-func (d *Delivery) isLong(waiting int) bool { return waiting*5 > d.cfg.MaxBacklog*6 }
+func (d cutter) isLong(waiting int) bool { return waiting*5 > d.cfg.MaxBacklog*6 }
 
 // cutIfLong cuts the pushers of a user with a long log.
-func (d *Delivery) cutIfLong(ctx context.Context, user mxid.UserID, added module.Appended) {
+func (d cutter) cutIfLong(ctx context.Context, user mxid.UserID, added module.Appended) {
 	every := int64(cutEvery)
 	for int64(added.Length) > 12*every {
 		every *= 2
@@ -42,7 +45,7 @@ func (d *Delivery) cutIfLong(ctx context.Context, user mxid.UserID, added module
 }
 
 // cut cuts each pusher of a user for which too much waits, as if the user had no other one.
-func (d *Delivery) cut(ctx context.Context, user mxid.UserID) {
+func (d cutter) cut(ctx context.Context, user mxid.UserID) {
 	log, err := d.queue.Log(ctx, user)
 	if err != nil || len(log.Notifications) == 0 {
 		d.failedToCut(ctx, err)
@@ -71,7 +74,7 @@ func (d *Delivery) cut(ctx context.Context, user mxid.UserID) {
 	}
 }
 
-func (d *Delivery) failedToCut(ctx context.Context, err error) {
+func (d cutter) failedToCut(ctx context.Context, err error) {
 	if err != nil && ctx.Err() == nil {
 		d.failures.add("cut a long log", err)
 	}

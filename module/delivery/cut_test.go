@@ -171,7 +171,7 @@ func TestThePageHasTheBoundsOfTheCode(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
-		fmt.Sprintf("for %d ms at most, before a mail %.0f s", beforeFor.Milliseconds(), askMail.Seconds()),
+		fmt.Sprintf("for %d ms at most, before a mail %.0f s", beforeFor.Milliseconds(), askAll.Seconds()),
 		fmt.Sprintf("more than `MaxBacklog` (%d) and a fifth wait for a pusher", DefaultConfig().MaxBacklog),
 	} {
 		if !strings.Contains(strings.Join(strings.Fields(string(page)), " "), want) {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/delivery/channel"
 	"github.com/pushfx/pushfx/module/delivery/content"
 	"github.com/pushfx/pushfx/module/delivery/turns"
 	"github.com/pushfx/pushfx/module/feed"
@@ -25,7 +26,7 @@ type Delivery struct {
 	cfg       Config
 	limits    content.Limits
 	queue     module.DeliveryQueue
-	gateway   module.Gateway
+	channels  channel.Set
 	host      module.HostService
 	audience  *audience
 	parts     *parts.Parts // of the queue
@@ -33,9 +34,6 @@ type Delivery struct {
 	observer  observe.Observer
 	hasUnread bool
 	hasDelays bool
-	mailer    module.Mailer
-	composer  module.MailComposer
-	confirm   func(context.Context, mxid.UserID, string) (bool, error)
 
 	pushers *gather[mxid.UserID, module.Result[pusher.List]] // not cached
 	states  *gather[module.UserEvent, module.Result[module.UnreadState]]
@@ -76,6 +74,8 @@ type Seams struct {
 	// error, the mail waits. Nil confirms all addresses.
 	ConfirmAddress func(ctx context.Context, user mxid.UserID, address string) (bool, error)
 
+	Channels []module.Channel // of the host, for kinds of its own
+
 	// Slow is how long an answer of the queue may take that waits for replicas or a disk.
 	Slow time.Duration
 
@@ -92,6 +92,10 @@ func New(seams Seams, cfg Config) (*Delivery, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("delivery: %w", err)
 	}
+	channels, err := cfg.channels(seams)
+	if err != nil {
+		return nil, fmt.Errorf("delivery: %w", err)
+	}
 	if seams.Mailer != nil && cfg.Mail.Delay+cfg.Mail.Repeat > cfg.MaxAge {
 		return nil, fmt.Errorf("delivery: %w", errMailAge)
 	}
@@ -100,17 +104,16 @@ func New(seams Seams, cfg Config) (*Delivery, error) {
 	}
 	seams.Observer = observe.Or(seams.Observer)
 	d := &Delivery{
-		cfg: cfg, limits: cfg.limits(), queue: seams.Queue, gateway: seams.Gateway, host: seams.Host,
+		cfg: cfg, limits: cfg.limits(), queue: seams.Queue, channels: channels, host: seams.Host,
 		parts: parts.New(seams.Queue.Parts, seams.Slow),
 		clock: seams.Now, observer: seams.Observer,
 		hasUnread: seams.Unread != nil, hasDelays: seams.Attention != nil,
-		mailer: seams.Mailer, composer: seams.MailComposer, confirm: seams.ConfirmAddress,
 		stopping: make(chan struct{}),
 		gates:    newGates(turns.Config{MaxInFlight: cfg.MaxInFlight, MaxPerGate: cfg.MaxPerGateway, Random: rand.Float64}),
 		failures: &failures{observer: seams.Observer, reported: map[string]time.Time{}},
 	}
 	d.audience = &audience{seams.Feed, seams.Host, d.parts, seams.Observer}
-	d.summaries = &summaries{queue: seams.Queue, failures: d.failures}
+	d.summaries = &summaries{queue: seams.Queue, failures: d.failures, channels: channels, reported: map[pusher.Kind]bool{}}
 	d.claims = &claims{queue: seams.Queue, failures: d.failures, own: map[pusherName]*claimed{}}
 	d.pushers = newGather(seams.Queue, func(user mxid.UserID) mxid.UserID { return user }, seams.Host.Pushers)
 	if seams.Unread != nil {
@@ -123,7 +126,7 @@ func New(seams Seams, cfg Config) (*Delivery, error) {
 }
 
 // PusherID returns the name of a pusher in the queue. It is a digest, so it may be logged.
-func PusherID(user mxid.UserID, key pusher.Key) string { return content.PusherID(user, key) }
+func PusherID(user mxid.UserID, key pusher.Key) string { return channel.PusherID(user, key) }
 
 // Check fails if the queue cannot be used, for example because it has another format.
 func (d *Delivery) Check(ctx context.Context) error {
@@ -157,6 +160,9 @@ func (d *Delivery) Run(ctx context.Context) {
 	d.sending.Wait()
 	d.parts.Wait()
 }
+
+// Kinds returns the kinds of pushers that this host sends to.
+func (d *Delivery) Kinds() []pusher.Kind { return d.channels.Kinds() }
 
 // start runs do in a goroutine, unless this host is stopping. Life ends
 // Config.DrainTimeout after the host began to stop.

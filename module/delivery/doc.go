@@ -12,14 +12,16 @@
 //	cut.go       removes the least important notifications of a long log
 //	gather.go    batches questions about users, so that a slow store delays its own users
 //	gates.go     the turns of requests, for several goroutines
-//	mail.go      sends for a claimed pusher of kind email: all that waits, as one mail
+//	collect.go   sends for a claimed pusher of kind email: all that waits, as one mail
+//	trouble.go   what follows a failure
 //	reject.go    removes pushers with rejected pushkeys
-//	content/     pure: the body of a request, and the meaning of its answer
+//	channel/     what a kind of pushers decides: its gateway, a request, what an answer means
+//	content/     pure: the stored text of a notification
 //	turns/       pure: which requests a host may send, and in which order
 //
-// How long a pusher waits after an answer, for example a 502, is in content.RetryIn;
-// its test is TestWaitsAfterAnswers. The function content.Judge has the meaning of each
-// answer. The method content.Trouble.After decides what follows a failure.
+// How long a pusher waits after an answer, for example a 502, is in channel.Answer.RetryIn;
+// its test is TestWaitsAfterAnswers. The function httppush.AnswerOf has the meaning of each
+// answer of a push gateway.
 //
 // # The states of a pusher
 //
@@ -46,7 +48,7 @@
 //	claimed  2xx                                 claimed  completes the notification
 //	claimed  2xx that rejects the pushkey        -        removes the pusher, drops all
 //	claimed  400, 413, 422                       claimed  sends it as event_id_only, then drops it
-//	claimed  any other answer, or none           due      see content.RetryIn; its user goes behind
+//	claimed  any other answer, or none           due      see channel.Answer.RetryIn; its user goes behind
 //	                                                      others at the gate, until an answer
 //	claimed  no answer for 2 s                   claimed  waits for it; its user goes behind others at
 //	                                                      the gate, until an answer

@@ -153,8 +153,8 @@ func always(status int) func(context.Context, sent) (module.GatewayAnswer, error
 }
 
 // Post is every gateway. The default answer is 200.
-func (w *world) Post(ctx context.Context, url string, body []byte) (module.GatewayAnswer, error) {
-	got := readSent(url, string(body))
+func (w *world) Post(ctx context.Context, r module.GatewayRequest) (module.GatewayAnswer, error) {
+	url, got := r.URL, readSent(r.URL, string(r.Body))
 	w.mu.Lock()
 	if w.underWay[url+got.pushkey]++; w.underWay[url+got.pushkey] > 1 {
 		w.overlaps++

@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/delivery/channel"
+	"github.com/pushfx/pushfx/module/delivery/channel/kinds"
 	"github.com/pushfx/pushfx/module/delivery/content"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pusher"
@@ -54,7 +56,7 @@ func ReadLog(user mxid.UserID, log module.Log) (all []Waiting) {
 
 // ReadTrouble reads why a pusher waits.
 func ReadTrouble(stored module.Trouble) (w Waiting) {
-	t := content.ReadTrouble(stored)
+	t := readTrouble(stored)
 	w = Waiting{Attempts: t.Attempts, Status: t.Status, Class: string(t.Class)}
 	w.Gateway, w.App = SplitGate(t.Gate)
 	if t.Since > 0 {
@@ -69,19 +71,20 @@ func SplitGate(gate string) (gateway, app string) {
 	return gateway, app
 }
 
-// IsMail reports whether a [GatewayName] is of pushers of kind email.
-func IsMail(gateway string) bool { return content.IsMailGate(gateway) }
+// LabelOf returns the label of a [GatewayName] in metrics: "other" if a user has named the gateway,
+// otherwise its scheme, such as "mail".
+func LabelOf(gateway string) string { return channel.LabelOf(gateway) }
 
 // GatewayOf returns the [GatewayName] of a pusher. Ok is false for a pusher without
-// notifications: its kind is unknown, it is disabled, or its URL or address is invalid. A
-// pusher of kind email has the gateway "mail://" and the domain of its address.
+// notifications: it is disabled, or its URL or address is invalid. All pushers of kind email have
+// the gateway "mail://relay", and those of an unknown kind the kind and "://".
 func GatewayOf(user mxid.UserID, p pusher.Pusher) (name string, ok bool) {
-	d, ok := content.ReadTarget(user, p, content.Limits{})
+	t, ok := kinds.Names().Read(user, p)
 	if !ok {
 		return "", false
 	}
-	return d.Gateway, true
+	return t.Gateway, true
 }
 
 // GatewayName returns scheme, host and port of a URL in canonical form.
-func GatewayName(of string) (name string, ok bool) { return content.GatewayName(of) }
+func GatewayName(of string) (name string, ok bool) { return channel.GatewayName(of) }

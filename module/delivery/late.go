@@ -5,7 +5,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/pushfx/pushfx/module/delivery/content"
+	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/delivery/channel"
 	"github.com/pushfx/pushfx/module/observe"
 )
 
@@ -50,8 +51,8 @@ func (e *LateError) Error() string {
 // pastWait is why the first notification of a pusher waited. Notifications behind it
 // waited for the same reason.
 type pastWait struct {
-	trouble content.Trouble // of the last failure
-	until   time.Time       // end of the wait; notifications that were added later did not wait
+	trouble trouble   // of the last failure
+	until   time.Time // end of the wait; notifications that were added later did not wait
 }
 
 // checkAge reports a delivered notification that is late. Took is the duration of its
@@ -74,15 +75,15 @@ func (s *sending) checkAge(added time.Time, took time.Duration) {
 
 // lateError finds out why a notification is late.
 func (s *sending) lateError(added time.Time, age, took time.Duration) *LateError {
-	var t content.Trouble
+	var t trouble
 	if !added.After(s.wait.until) { // it waited for the same reason
 		t = s.wait.trouble
 	}
 	e := &LateError{Pusher: s.claim.Pusher, Age: age.Round(time.Second), Cause: LateWaited, Attempts: t.Attempts}
 	switch {
-	case t.Attempts > 0 && t.Class == content.ClassStatus:
+	case t.Attempts > 0 && t.Class == channel.ClassStatus:
 		e.Last, e.Cause = fmt.Sprint(t.Status), LateFailed
-		if t.Status >= 400 && t.Status < 500 || t.Status == 507 {
+		if t.Outcome == module.Busy || t.Outcome == module.Throttled || t.IsOwn {
 			e.Cause = LateThrottled
 		}
 	case t.Attempts > 0:

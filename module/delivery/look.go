@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/pushfx/pushfx/module"
-	"github.com/pushfx/pushfx/module/delivery/content"
+	"github.com/pushfx/pushfx/module/delivery/channel"
 	"github.com/pushfx/pushfx/module/fault"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pusher"
@@ -88,7 +88,7 @@ func (d *Delivery) lookOnce(ctx context.Context) (wait time.Duration) {
 	began := time.Now()
 	allowed := map[string]allowance{}
 	found, err := d.queue.Look(ctx, module.Look{Limit: d.gates.capacity(), Lease: lease, Gate: func(gate string) (most, failing int, isClosed bool) {
-		if !d.sendsTo(gate) {
+		if !d.channels.Sends(gate) { // other hosts do
 			return 0, 0, true
 		}
 		most, failing, isClosed = d.gates.claimable(gate)
@@ -116,10 +116,6 @@ func (d *Delivery) lookOnce(ctx context.Context) (wait time.Duration) {
 	}
 	return wait
 }
-
-// sendsTo reports whether this host sends what waits at a gate. A host without a mailer leaves
-// mails to the other hosts.
-func (d *Delivery) sendsTo(gate string) bool { return d.mailer != nil || !content.IsMailGate(gate) }
 
 // claimAll claims the due pushers of users, part by part, and begins to send. It returns
 // after claimFor at the latest.
@@ -205,7 +201,7 @@ func (d *Delivery) claimSome(life context.Context, due []module.DueUser) {
 			if d.hasDelays && p.Trouble != (module.Trouble{}) { // run reads as many as it needs
 				s.known = nil
 			}
-			if at := slices.IndexFunc(targets[r.User], func(t *content.Target) bool { return t.ID == p.Claim.Pusher }); at >= 0 {
+			if at := slices.IndexFunc(targets[r.User], func(t *channel.Target) bool { return t.ID == p.Claim.Pusher }); at >= 0 {
 				s.setTarget(targets[r.User][at])
 			}
 			all = append(all, s)
@@ -220,14 +216,14 @@ func (d *Delivery) claimSome(life context.Context, due []module.DueUser) {
 
 // targetsOf returns the pushers of users that get notifications. It leaves out users whose
 // pushers cannot be read now.
-func (d *Delivery) targetsOf(ctx context.Context, due []module.DueUser) map[mxid.UserID][]*content.Target {
+func (d *Delivery) targetsOf(ctx context.Context, due []module.DueUser) map[mxid.UserID][]*channel.Target {
 	var users []mxid.UserID
 	for _, u := range due {
 		users = append(users, u.User)
 	}
 	slices.Sort(users)
 	users = slices.Compact(users)
-	targets := map[mxid.UserID][]*content.Target{}
+	targets := map[mxid.UserID][]*channel.Target{}
 	for i, list := range d.pushersOf(ctx, users) {
 		if list.Err != nil && fault.KindOf(list.Err) != fault.Database {
 			d.failures.add("read pushers", list.Err)
@@ -238,9 +234,9 @@ func (d *Delivery) targetsOf(ctx context.Context, due []module.DueUser) map[mxid
 	return targets
 }
 
-func (d *Delivery) readTargets(user mxid.UserID, list pusher.List) (all []*content.Target) {
+func (d *Delivery) readTargets(user mxid.UserID, list pusher.List) (all []*channel.Target) {
 	for _, p := range list.All() {
-		if target, ok := content.ReadTarget(user, p, d.limits); ok {
+		if target, ok := d.channels.Read(user, p); ok {
 			all = append(all, target)
 		}
 	}

@@ -109,6 +109,8 @@ func withMail(t *testing.T, test func(w *world, r *reader, b *mailbox)) {
 
 const address = "a@Example.ORG"
 
+const mailsADay = 12
+
 func (w *world) setMail(user mxid.UserID, address string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -268,7 +270,7 @@ func TestRedactionsCauseFewMails(t *testing.T) {
 			time.Sleep(w.cfg.Mail.Delay + time.Second)
 			r.do(func() { r.read[fmt.Sprint("$", e)] = true })
 		}
-		if n := len(b.got()); n < 2*maxMails || n > 2*maxMails+2 {
+		if n := len(b.got()); n < 2*mailsADay || n > 2*mailsADay+2 {
 			t.Errorf("%d mails in two days", n)
 		}
 	})
@@ -279,12 +281,12 @@ func TestRedactionsCauseFewMails(t *testing.T) {
 func TestAPusherThatWasSetAgainGetsAMail(t *testing.T) {
 	withMail(t, func(w *world, r *reader, b *mailbox) {
 		d := w.host()
-		for e := range 2 * maxMails {
+		for e := range 2 * mailsADay {
 			w.setMail(name1, address)
 			w.notify(d, e, "!r:h", name1)
 			time.Sleep(11 * time.Minute)
 			synctest.Wait()
-			if got, want := len(b.got()), min(e+1, maxMails); got != want {
+			if got, want := len(b.got()), min(e+1, mailsADay); got != want {
 				t.Fatalf("%d mails after %d sets, want %d", got, e+1, want)
 			}
 		}
@@ -389,7 +391,7 @@ func TestManyMailsAreDueAtOnce(t *testing.T) {
 			time.Sleep(20 * time.Millisecond)
 			return nil
 		}
-		all := w.mailUsers(users, "u%d@example.org")
+		all := w.mailUsers(users, "user@%d.example.org")
 		w.set(name(0), "key", "gw")
 		d := w.host()
 		w.notify(d, 1, "!r:h", all...)
@@ -417,12 +419,12 @@ func TestAServerGreylists(t *testing.T) {
 				first[mail.To] = time.Now()
 			}
 			if time.Since(first[mail.To]) < 5*time.Minute {
-				return &module.MailError{RetryAfter: 5 * time.Minute, Err: errors.New("451")}
+				return &module.MailError{Outcome: module.Busy, RetryAfter: 5 * time.Minute, Err: errors.New("451")}
 			}
 			return nil
 		}
 		d := w.host()
-		w.notify(d, 1, "!r:h", w.mailUsers(users, "u%d@example.org")...)
+		w.notify(d, 1, "!r:h", w.mailUsers(users, "user@%d.example.org")...)
 		w.wait(2*time.Hour, func() bool { return len(b.got()) == users })
 		w.wantEach(users)
 		if b.tries > 3*users {
@@ -449,7 +451,7 @@ func TestAMailServerIsAwayForAnHour(t *testing.T) {
 			withMail(t, func(w *world, r *reader, b *mailbox) {
 				const users = 100
 				b.answer = func(ctx context.Context, _ module.Mail) error { return answer(ctx) }
-				all := w.mailUsers(users, "u%d@example.org")
+				all := w.mailUsers(users, "user@%d.example.org")
 				all = append(all, "@alone:h") // the only one of the domain
 				w.setMail("@alone:h", "alone@another.example.org")
 				w.set(name(0), "key", "gw")
@@ -484,7 +486,7 @@ func TestARefusedAddressLosesItsPusher(t *testing.T) {
 	for label, set := range map[string]func(*mailbox){
 		"by the server": func(b *mailbox) {
 			b.answer = func(context.Context, module.Mail) error {
-				return &module.MailError{Refused: true, Err: errors.New("550")}
+				return &module.MailError{Outcome: module.Gone, Err: errors.New("550")}
 			}
 		},
 		"by the host": func(b *mailbox) { b.confirmed = func(string) (bool, error) { return false, nil } },
@@ -493,14 +495,14 @@ func TestARefusedAddressLosesItsPusher(t *testing.T) {
 			withMail(t, func(w *world, _ *reader, b *mailbox) {
 				set(b)
 				d := w.host()
-				w.notify(d, 1, "!r:h", w.mailUsers(100, "u%d@example.org")...)
+				w.notify(d, 1, "!r:h", w.mailUsers(100, "user@%d.example.org")...)
 				time.Sleep(w.cfg.Mail.Delay + time.Minute)
 				synctest.Wait()
 				if n := len(w.removed); n < 4 || n > 8 || w.reported(observe.TooManyRejections) != 1 || w.queue.Waiting() != 100-n {
 					t.Errorf("%d of 100 pushers were removed, %d wait", n, w.queue.Waiting())
 				}
 				for _, rejected := range w.rejected {
-					if strings.Contains(rejected.Error(), "@example.org") {
+					if strings.Contains(rejected.Error(), ".example.org") {
 						t.Errorf("reported %v", rejected.Error())
 					}
 				}
@@ -538,10 +540,12 @@ func TestAMailWaitsForTheHost(t *testing.T) {
 
 // A mail that cannot be sent is dropped, and the next one is sent.
 func TestAnUnfitMailIsDropped(t *testing.T) {
+	var refused []bool
 	for label, set := range map[string]func(*mailbox){
 		"by the server": func(b *mailbox) {
-			b.answer = func(context.Context, module.Mail) error {
-				return &module.MailError{Unfit: true, Err: errors.New("554")}
+			b.answer = func(_ context.Context, mail module.Mail) error {
+				refused = append(refused, strings.Contains(mail.Text, "msgtype"))
+				return &module.MailError{Outcome: module.Unfit, Err: errors.New("554")}
 			}
 		},
 		"by the composer": func(b *mailbox) { b.composeError = errors.New("no template") },
@@ -558,6 +562,9 @@ func TestAnUnfitMailIsDropped(t *testing.T) {
 				if w.queue.Waiting() != 0 || w.drops(DropRefused) != 1 || len(w.removed) > 0 {
 					t.Errorf("%d wait, dropped %v", w.queue.Waiting(), w.dropped)
 				}
+				if fmt.Sprint(refused) != "[true false]" && b.composeError == nil {
+					t.Errorf("mails with and without the content of events: %v", refused)
+				}
 				b.set(func() { b.answer, b.composeError = nil, nil })
 				w.notify(d, 2, "!r:h", name1)
 				time.Sleep(w.cfg.Mail.Delay + time.Minute)
@@ -565,6 +572,29 @@ func TestAnUnfitMailIsDropped(t *testing.T) {
 			})
 		})
 	}
+}
+
+// All domains refuse a host that a block list has. What they answer is no answer about a recipient or a mail.
+func TestAHostIsOnABlockListForTenMinutes(t *testing.T) {
+	withMail(t, func(w *world, _ *reader, b *mailbox) {
+		const users = 30
+		b.answer = func(context.Context, module.Mail) error {
+			return &module.MailError{Outcome: module.Blocked, Status: 554, Err: errors.New("DATA: the server answers 554 5.7.1")}
+		}
+		d := w.host()
+		w.notify(d, 1, "!r:h", w.mailUsers(users, "user@%d.example.org")...)
+		time.Sleep(w.cfg.Mail.Delay + 2*time.Second)
+		if w.reported(observe.MailsDelayed) != 1 {
+			t.Errorf("%d reports", w.reported(observe.MailsDelayed))
+		}
+		time.Sleep(10 * time.Minute)
+		if len(w.removed) > 0 || w.queue.Waiting() != users || len(w.dropped) > 0 || b.tries > 300 {
+			t.Errorf("%d of %d wait, removed %v, dropped %v, %d tries", w.queue.Waiting(), users, w.removed, w.dropped, b.tries)
+		}
+		b.set(func() { b.answer = nil })
+		w.wait(15*time.Minute, func() bool { return w.queue.Waiting() == 0 })
+		w.wantEach(users)
+	})
 }
 
 // Only the newest notifications of a long log are kept.
@@ -600,7 +630,7 @@ func TestAMailThatFailsIsReported(t *testing.T) {
 		"wrong password": {auth, true, 535, "status"},
 		"no listener":    {&net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}, true, 0, "refused"},
 		"no STARTTLS":    {&module.MailError{Err: errors.New("STARTTLS: not offered")}, true, 0, "status"},
-		"greylists":      {&module.MailError{RetryAfter: time.Minute, Status: 451, Err: errors.New("451")}, false, 451, "status"},
+		"greylists":      {&module.MailError{Outcome: module.Busy, RetryAfter: time.Minute, Status: 451, Err: errors.New("451")}, false, 451, "status"},
 	} {
 		t.Run(label, func(t *testing.T) {
 			withMail(t, func(w *world, _ *reader, b *mailbox) {
@@ -633,20 +663,20 @@ func TestSendTestMail(t *testing.T) {
 		want TestResult
 	}{
 		"accepted":     {nil, TestResult{Outcome: PostDelivered, Class: "status"}},
-		"551":          {&module.MailError{Refused: true, Status: 551, Err: errors.New("no")}, TestResult{Status: 551, Outcome: PostRejected, Class: "status"}},
-		"552":          {&module.MailError{Unfit: true, Status: 552, Err: errors.New("no")}, TestResult{Status: 552, Outcome: PostRefused, Class: "status"}},
-		"452":          {&module.MailError{RetryAfter: 1, Status: 452, Err: errors.New("no")}, TestResult{Status: 452, Outcome: PostThrottled, Class: "status"}},
+		"551":          {&module.MailError{Outcome: module.Gone, Status: 551, Err: errors.New("no")}, TestResult{Status: 551, Outcome: PostRejected, Class: "status"}},
+		"552":          {&module.MailError{Outcome: module.Unfit, Status: 552, Err: errors.New("no")}, TestResult{Status: 552, Outcome: PostRefused, Class: "status"}},
+		"452":          {&module.MailError{Outcome: module.Throttled, Status: 452, Err: errors.New("no")}, TestResult{Status: 452, Outcome: PostThrottled, Class: "status"}},
 		"535":          {&module.MailError{Status: 535, Err: errors.New("no")}, TestResult{Status: 535, Outcome: PostFailed, Class: "status"}},
-		"no STARTTLS":  {&module.MailError{Err: errors.New("no")}, TestResult{Outcome: PostFailed, Class: "status"}},
+		"no STARTTLS":  {&module.MailError{Err: errors.New("no")}, TestResult{Outcome: PostBlocked, Class: "status"}},
 		"no answer":    {&module.MailError{Err: context.DeadlineExceeded}, TestResult{Outcome: PostTimeout, Class: "timeout"}},
 		"closed":       {&module.MailError{Err: io.ErrUnexpectedEOF}, TestResult{Outcome: PostFailed, Class: "refused"}},
 		"no server":    {&net.DNSError{}, TestResult{Outcome: PostFailed, Class: "dns"}},
 		"no listener":  {&net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}, TestResult{Outcome: PostFailed, Class: "refused"}},
-		"unknown kind": {errors.New("no"), TestResult{Outcome: PostFailed, Class: "status"}},
+		"unknown kind": {errors.New("no"), TestResult{Outcome: PostBlocked, Class: "status"}},
 	} {
 		b := &mailbox{answer: func(context.Context, module.Mail) error { return test.err }}
-		got, err := SendTestMail(t.Context(), b, b, user, p, DefaultConfig())
-		test.want.Gateway, test.want.Err, test.want.Took = "mail://example.org", test.err, got.Took
+		got, err := SendTest(t.Context(), Seams{Mailer: b, MailComposer: b}, user, p, DefaultConfig())
+		test.want.Gateway, test.want.Err, test.want.Took = "mail://relay", test.err, got.Took
 		if err != nil || got != test.want {
 			t.Errorf("%s: got %+v, %v, want %+v", label, got, err, test.want)
 		}
@@ -654,9 +684,8 @@ func TestSendTestMail(t *testing.T) {
 			t.Errorf("sent %+v", mails)
 		}
 	}
-	p.Kind = pusher.HTTP
-	if _, err := SendTestMail(t.Context(), nil, nil, user, p, DefaultConfig()); !errors.Is(err, errNotSentTo) {
-		t.Errorf("to another kind: got %v", err)
+	if _, err := SendTest(t.Context(), Seams{}, user, p, DefaultConfig()); !errors.Is(err, errNotSentTo) {
+		t.Errorf("without a mailer: got %v", err)
 	}
 }
 
@@ -698,6 +727,46 @@ func TestAHostWithoutAMailerLeavesMailsToOthers(t *testing.T) {
 		time.Sleep(time.Minute)
 		if got := len(b.got()); got != 1 {
 			t.Errorf("%d mails, want 1", got)
+		}
+	})
+}
+
+// A host of another version sets pushers of a kind that this host does not know, and sends for them.
+func TestAHostLeavesKindsThatItDoesNotKnow(t *testing.T) {
+	inBubble(t, func(w *world) {
+		const sms = "com.example.sms"
+		d := w.host()
+		setSMS := func(pushkey string) {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			w.sets++
+			list := w.pushers[name1]
+			list.Set(pusher.Pusher{Key: pusher.Key{AppID: "app", Pushkey: pushkey}, Kind: sms, SetAt: 1_700_000_000_000_000 + w.sets, Data: `{}`})
+			w.pushers[name1] = list
+		}
+		setSMS("+49")
+		w.set(name1, "key", "gw")
+		w.set(name1, "changes", "gw")
+		w.answer("gw", func(_ context.Context, s sent) (module.GatewayAnswer, error) {
+			if s.pushkey == "changes" {
+				return module.GatewayAnswer{Status: 502}, nil
+			}
+			return module.GatewayAnswer{Status: 200}, nil
+		})
+		for e := range 3 {
+			w.notify(d, e, "!r:h", name1)
+		}
+		time.Sleep(time.Second)
+		setSMS("changes") // a host may have claimed it
+		time.Sleep(time.Hour)
+		w.notify(d, 3, "!r:h", name1)
+		time.Sleep(time.Minute)
+		w.want("key", 0, 1, 2, 3)
+		if n := w.queue.Waiting(); n != 8 || w.drops(DropGone) > 0 {
+			t.Errorf("%d notifications wait, dropped %v", n, w.dropped)
+		}
+		if n, reports := d.Stats().NotSent[sms], w.reported(observe.KindNotSent); n != 1 || reports != 1 {
+			t.Errorf("%d users wait, %d reports", n, reports)
 		}
 	})
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/delivery/channel"
 	"github.com/pushfx/pushfx/module/delivery/content"
 	"github.com/pushfx/pushfx/module/fault"
 	"github.com/pushfx/pushfx/module/internal/parts"
@@ -33,7 +34,7 @@ const maxRoomName = 1 << 10
 type addition struct {
 	module.Addition
 	meta    content.Meta
-	targets []*content.Target // of each recipient
+	targets []*channel.Target // of each recipient
 }
 
 // handover is an event that is being added to logs.
@@ -82,13 +83,9 @@ func newMeta(added time.Time, lifetime time.Duration) content.Meta {
 func (h *handover) additionFor(user mxid.UserID, list pusher.List) *addition {
 	a, isIDOnly := h.d.newAddition(user, h.meta), true
 	for _, p := range list.All() {
-		if target, ok := content.ReadTarget(user, p, h.d.limits); ok {
-			isIDOnly = isIDOnly && target.IsIDOnly()
-			delay := time.Duration(0)
-			if target.IsMail {
-				delay = h.d.cfg.Mail.Delay
-			}
-			a.addTarget(target, delay)
+		if target, ok := h.d.channels.Read(user, p); ok {
+			isIDOnly = isIDOnly && target.IsIDOnly
+			a.addTarget(target, h.d.channels.Delay(target.Kind))
 		}
 	}
 	if len(a.targets) == 0 {
@@ -108,7 +105,7 @@ func (d *Delivery) newAddition(user mxid.UserID, m content.Meta) *addition {
 	return &addition{Addition: module.Addition{User: user, Lease: lease, MaxUserBytes: d.cfg.MaxUserBytes}, meta: m}
 }
 
-func (a *addition) addTarget(target *content.Target, delay time.Duration) {
+func (a *addition) addTarget(target *channel.Target, delay time.Duration) {
 	a.targets = append(a.targets, target)
 	a.Pushers = append(a.Pushers, module.Recipient{Pusher: target.ID, Gate: target.Gate(), Delay: delay, Generation: target.SetAt})
 }
@@ -123,7 +120,7 @@ func (d *Delivery) UpdateBadges(ctx context.Context, users ...mxid.UserID) error
 		a := d.newAddition(user, m)
 		a.Notification = content.Counts(id, m)
 		for _, p := range list.All() {
-			if target, ok := content.ReadTarget(user, p, d.limits); ok && !target.NoCounts {
+			if target, ok := d.channels.Read(user, p); ok && !target.NoCounts {
 				a.addTarget(target, max(d.cfg.BadgeDelay, time.Millisecond))
 			}
 		}
@@ -217,7 +214,7 @@ func (a *adding) append(ctx context.Context, all []*addition, readAt time.Time) 
 		}
 		hastened = hastened || result.Value.Hastened
 		d.sendClaimed(all[i], result.Value, claimedAt, readAt)
-		d.cutIfLong(ctx, all[i].User, result.Value)
+		cutter{d}.cutIfLong(ctx, all[i].User, result.Value)
 	}
 	if unconfirmed > 0 {
 		d.observer.Count(observe.NotificationUnconfirmed, "", unconfirmed)
@@ -238,7 +235,7 @@ func (d *Delivery) mayClaim(a *addition) {
 	a.MaxClaims = d.gates.room(a.User)
 	for i := range a.Pushers {
 		r := &a.Pushers[i]
-		r.Claim = r.Delay == 0 && d.gates.mayClaim(r.Gate)
+		r.Claim = r.Delay == 0 && a.targets[i].IsSent() && d.gates.mayClaim(r.Gate)
 	}
 }
 

@@ -3,8 +3,10 @@ package delivery
 import (
 	"time"
 
-	"github.com/pushfx/pushfx/module/delivery/content"
+	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/delivery/channel"
 	"github.com/pushfx/pushfx/module/observe"
+	"github.com/pushfx/pushfx/module/pusher"
 )
 
 // The calls of the host, as an observer sees them.
@@ -20,11 +22,11 @@ type PostOutcome string
 const (
 	PostDelivered PostOutcome = "delivered"
 	PostRejected  PostOutcome = "rejected"  // the pushkey is not valid
-	PostRefused   PostOutcome = "refused"   // 400, 413 or 422
-	PostThrottled PostOutcome = "throttled" // 429, 503 with Retry-After, or 507
+	PostRefused   PostOutcome = "refused"   // the notification will never be taken: 400, 413 or 422
+	PostThrottled PostOutcome = "throttled" // later: 429, 503 with Retry-After, or 507
 	PostFailed    PostOutcome = "failed"
 	PostTimeout   PostOutcome = "timeout"
-	PostBlocked   PostOutcome = "blocked" // the address is not allowed
+	PostBlocked   PostOutcome = "blocked" // this host may not send: the address is not allowed, or a mail server refuses the host
 )
 
 // PostOutcomes returns all outcomes.
@@ -32,23 +34,23 @@ func PostOutcomes() []PostOutcome {
 	return []PostOutcome{PostDelivered, PostRejected, PostRefused, PostThrottled, PostFailed, PostTimeout, PostBlocked}
 }
 
-// outcomeOf returns the label of a verdict, empty if no request was sent.
-func outcomeOf(v content.Verdict, class content.Class) PostOutcome {
-	switch v {
-	case content.Delivered:
+// outcomeOf returns the label of an answer, empty if no request was sent.
+func outcomeOf(a channel.Answer) PostOutcome {
+	switch a.Outcome {
+	case module.Delivered:
 		return PostDelivered
-	case content.Rejected:
+	case module.Gone:
 		return PostRejected
-	case content.Refused:
+	case module.Unfit:
 		return PostRefused
-	case content.Throttled, content.Busy:
+	case module.Throttled, module.Busy:
 		return PostThrottled
-	case content.Blocked:
+	case module.Blocked:
 		return PostBlocked
-	case content.Unsent:
+	case "":
 		return ""
 	}
-	if class == content.ClassTimeout {
+	if a.Class == channel.ClassTimeout {
 		return PostTimeout
 	}
 	return PostFailed
@@ -95,13 +97,15 @@ func (s GateState) String() string { return [gateStates]string{"open", "closed",
 
 // Stats is the current state of a host.
 type Stats struct {
-	InFlight        int             // requests in flight for less than two seconds
-	Slow            int             // requests in flight for longer
-	Late            time.Duration   // since the earliest due time; it grows while looks fail
-	Waiting         int             // notifications in the queue, due or not, at most 15 s ago; an estimate if there are many
-	Oldest          time.Duration   // for how long notifications of three users have waited at a gateway; it grows while the queue cannot be read
-	WaitingAt       map[string]int  // users for whom something waits, by [GatewayName], of the gateways with the most
-	Gateways        [gateStates]int // number of gateways and apps, by [GateState]
-	RemovalsStopped int             // number of gateways and apps at the rejection limit
-	CutOff          bool            // this host reaches no gateway
+	InFlight        int                 // requests in flight for less than two seconds
+	Slow            int                 // requests in flight for longer
+	Late            time.Duration       // since the earliest due time; it grows while looks fail
+	Waiting         int                 // notifications in the queue, due or not, at most 15 s ago; an estimate if there are many
+	Oldest          time.Duration       // for how long notifications of three users have waited at a gateway; it grows while the queue cannot be read
+	WaitingAt       map[string]int      // users for whom something waits, by [GatewayName], of the gateways with the most
+	Worst           int                 // users for whom something waits at the gateway with most, without what waits by itself
+	NotSent         map[pusher.Kind]int // users for whom something waits that this host does not send, by kind
+	Gateways        [gateStates]int     // number of gateways and apps, by [GateState]
+	RemovalsStopped int                 // number of gateways and apps at the rejection limit
+	CutOff          bool                // this host reaches no gateway
 }

@@ -2,50 +2,34 @@ package delivery
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
-	"net"
 	"sync"
 	"time"
 
 	"github.com/pushfx/pushfx/module"
-	"github.com/pushfx/pushfx/module/delivery/content"
-	"github.com/pushfx/pushfx/module/delivery/dialguard"
+	"github.com/pushfx/pushfx/module/delivery/channel"
 	"github.com/pushfx/pushfx/module/delivery/turns"
 )
 
 // posted is the result of a request.
 type posted struct {
-	answer  module.GatewayAnswer
-	class   content.Class
-	verdict content.Verdict
-	isLost  bool // another host has the claim
-	took    time.Duration
-}
-
-// post sends a notification.
-func (s *sending) post(life context.Context, body []byte, trace string) posted {
-	return s.request(life, trace, func(ctx context.Context) (p posted) {
-		answer, err := s.d.gateway.Post(ctx, s.target.URL, body)
-		p.answer, p.class = answer, classOf(err)
-		p.verdict = content.Judge(answer, p.class, s.target.Key.Pushkey)
-		return p
-	})
+	channel.Answer
+	isLost bool // another host has the claim
+	took   time.Duration
 }
 
 // request makes a request, and renews the claim while it is in flight. It cancels the
 // request when the claim lapses, because then another host may send it.
-func (s *sending) request(life context.Context, trace string, do func(context.Context) posted) (p posted) {
+func (s *sending) request(life context.Context, trace string, do func(context.Context) channel.Answer) (p posted) {
 	traced, end := s.d.observer.BeginPost(life, s.target.Gateway, trace)
 	ctx, cancel := context.WithTimeout(traced, s.d.cfg.RequestTimeout)
 	defer cancel()
 	began := time.Now()
 	r := &renewal{s: s, turn: s.turn, life: life, cutOff: cancel, began: began}
 	r.begin()
-	p = do(ctx)
+	p.Answer = do(ctx)
 	p.took, p.isLost = time.Since(began), r.end()
-	end(string(outcomeOf(p.verdict, p.class)), p.answer.Status)
+	end(string(outcomeOf(p.Answer)), p.Status)
 	return p
 }
 
@@ -100,28 +84,4 @@ func (r *renewal) end() (isLost bool) {
 	defer r.mu.Unlock()
 	r.isEnded = true
 	return r.isLost
-}
-
-func classOf(err error) content.Class {
-	var network net.Error
-	var dns *net.DNSError
-	var certificate *tls.CertificateVerificationError
-	var unknown x509.UnknownAuthorityError
-	var record tls.RecordHeaderError
-	var alert tls.AlertError
-	switch {
-	case err == nil:
-		return content.ClassStatus
-	case errors.Is(err, context.Canceled): // by this host
-		return content.ClassUnsent
-	case errors.Is(err, dialguard.ErrRefused):
-		return content.ClassBlocked
-	case errors.As(err, &dns):
-		return content.ClassDNS
-	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &network) && network.Timeout():
-		return content.ClassTimeout
-	case errors.As(err, &certificate), errors.As(err, &unknown), errors.As(err, &record), errors.As(err, &alert):
-		return content.ClassTLS
-	}
-	return content.ClassRefused
 }

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/pushfx/pushfx/module/delivery/content"
+	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/observe"
 )
@@ -41,16 +41,16 @@ func (s *sending) isLimited() (stopped bool) {
 // rejection counts as a failure.
 func (s *sending) reject(life context.Context, p posted, number int64) bool {
 	isStopped := s.isLimited()
-	s.endTurnAfter(p.verdict, p.class, 0)
+	s.endTurnAfter(p.Answer)
 	if isStopped {
-		p.verdict = content.Busy
+		p.Outcome = module.Busy
 		return s.notDelivered(life, p, number)
 	}
 	if err := s.d.host.RemovePusher(life, s.claim.User, s.target.Key, s.target.SetAt); err != nil {
 		s.releaseAfter("remove a rejected pusher", err)
 		return false
 	}
-	s.d.observer.Report(observe.PusherRemoved, &RejectedError{s.claim.User, s.claim.Pusher, s.target.Key.AppID, s.target.Name, s.target.Gateway})
+	s.d.observer.Report(observe.PusherRemoved, &RejectedError{s.claim.User, s.claim.Pusher, s.target.Key.AppID, s.target.Device, s.target.Gateway})
 	s.readAt = time.Time{} // the pusher was removed or set again
 	s.target = nil
 	return true

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/delivery/channel"
 	"github.com/pushfx/pushfx/module/delivery/content"
 	"github.com/pushfx/pushfx/module/delivery/turns"
 	"github.com/pushfx/pushfx/module/fault"
@@ -27,7 +28,7 @@ const beforeFor = 200 * time.Millisecond
 type sending struct {
 	*claimed
 	d      *Delivery
-	target *content.Target       // nil until it is read
+	target *channel.Target       // nil until it is read
 	readAt time.Time             // of target
 	turn   *turns.Turn           // of the next request, nil until it has one
 	known  []module.Notification // the next notifications
@@ -53,7 +54,7 @@ func (d *Delivery) newSending(claim *module.Claim, claimedAt time.Time) *sending
 
 func (d *Delivery) newSendingOf(p module.ClaimedPusher, end int64, claimedAt time.Time) *sending {
 	s := d.newSending(p.Claim, claimedAt)
-	s.trouble = content.ReadTrouble(p.Trouble)
+	s.trouble = readTrouble(p.Trouble)
 	s.known, s.end, s.left = p.Notifications, end, p.Waiting
 	return s
 }
@@ -71,8 +72,10 @@ func (s *sending) run(life context.Context) {
 	for life.Err() == nil && !s.d.isStopping() {
 		var goOn bool
 		switch {
-		case s.target != nil && s.target.IsMail:
-			goOn = s.sendMail(life)
+		case s.target != nil && !s.target.IsSent(): // claimed at another gate: the pusher was set again since
+			s.postpone(retrySlow) // for another host
+		case s.target != nil && s.target.Collector != nil:
+			goOn = s.collect(life)
 		case len(s.known) == 0:
 			goOn = s.readMore(life)
 		default:
@@ -123,7 +126,7 @@ func (s *sending) sendFirst(life context.Context) bool {
 		return goOn
 	}
 	switch {
-	case s.target.IsMail:
+	case s.target.Poster == nil:
 		return true
 	case !s.takeTurn(life):
 		return false
@@ -179,10 +182,10 @@ func (s *sending) readTarget(life context.Context) (goOn bool) {
 	return s.dropAll(life)
 }
 
-func (s *sending) setTarget(target *content.Target) {
+func (s *sending) setTarget(target *channel.Target) {
 	s.target, s.claim.Gate = target, target.Gate()
 	if s.trouble.Generation < target.SetAt {
-		s.trouble = content.Trouble{Generation: target.SetAt}
+		s.trouble = trouble{Generation: target.SetAt}
 	}
 }
 
@@ -246,28 +249,28 @@ func (s *sending) awaitTurn(life context.Context) bool {
 }
 
 // leaveTurn ends a turn in which nothing was sent.
-func (s *sending) leaveTurn() { s.endTurnAfter(content.Unsent, "", 0) }
+func (s *sending) leaveTurn() { s.endTurnAfter(channel.Answer{}) }
 
-func (s *sending) endTurnAfter(v content.Verdict, class content.Class, wait time.Duration) {
+func (s *sending) endTurnAfter(a channel.Answer) {
 	if s.turn == nil {
 		return
 	}
 	result := turns.Neutral
 	switch {
-	case v == content.Unsent:
+	case a.Outcome == "":
 		result = turns.Unused
-	case v.IsAlive():
+	case a.IsAlive():
 		result = turns.Taken
-	case v == content.Throttled:
+	case a.Outcome == module.Throttled:
 		result = turns.Throttled
-	case v == content.Blocked:
+	case a.Class == channel.ClassBlocked:
 		result = turns.Blocked
-	case v == content.Failed && (class == content.ClassDNS || class == content.ClassRefused) && !content.IsMailGate(s.turn.Gate):
-		result = turns.Unreached // a mail server is no sign that this host is cut off
-	case v == content.Failed:
+	case a.Outcome == module.Failed && (a.Class == channel.ClassDNS || a.Class == channel.ClassRefused) && channel.IsNamedByUsers(s.turn.Gate):
+		result = turns.Unreached // a server of the host's own is no sign that this host is cut off
+	case a.Outcome == module.Failed, a.Outcome == module.Blocked:
 		result = turns.Failed
 	}
-	s.d.gates.end(s.turn, result, wait)
+	s.d.gates.end(s.turn, result, a.RetryAfter)
 	s.turn = nil
 }
 
@@ -276,7 +279,7 @@ func (s *sending) delay(life context.Context, n module.Notification, m content.M
 	if !s.d.hasDelays || m.Rings(s.d.clock()) || s.trouble.Delayed == n.Number || s.hasCall() {
 		return 0
 	}
-	delay, _ := s.d.delays.get(life, module.UserDevice{User: s.claim.User, Device: s.target.Name}, maxAwait)
+	delay, _ := s.d.delays.get(life, module.UserDevice{User: s.claim.User, Device: s.target.Device}, maxAwait)
 	return min(delay, maxDelay-s.d.clock().Sub(time.UnixMilli(m.Added)))
 }
 
@@ -363,15 +366,17 @@ func (s *sending) sendNow(life context.Context, n module.Notification, m content
 		return false
 	}
 	s.askNext()
-	p := s.post(life, content.Body(n, m, s.target, counts, s.d.limits), m.Trace)
-	if p.verdict == content.Rejected {
+	p := s.request(life, m.Trace, func(ctx context.Context) channel.Answer {
+		return s.target.Poster.Post(ctx, channel.Notification{Notification: n, Meta: m, Counts: counts})
+	})
+	if p.Outcome == module.Gone {
 		return s.reject(life, p, n.Number)
 	}
-	s.endTurnAfter(p.verdict, p.class, p.answer.RetryAfter)
-	switch p.verdict {
-	case content.Delivered:
+	s.endTurnAfter(p.Answer)
+	switch p.Outcome {
+	case module.Delivered:
 		return s.delivered(life, m, counts, p.took)
-	case content.Unsent:
+	case "":
 		if !p.isLost {
 			s.release()
 		}
@@ -400,18 +405,18 @@ func (s *sending) notDelivered(life context.Context, p posted, number int64) boo
 		last = now.Sub(time.UnixMilli(s.trouble.Last))
 	}
 	isWell, isCutOff := s.d.gates.state(s.target.Gate(), last)
-	trouble, step := s.trouble.After(content.Failure{
-		Of: number, Verdict: p.verdict, Status: p.answer.Status, Class: p.class, Gate: s.target.Gate(), IsWell: isWell && !isCutOff, Now: now,
+	trouble, step := s.trouble.after(failure{
+		Answer: p.Answer, Of: number, Gate: s.target.Gate(), IsWell: isWell && !isCutOff, Now: now,
 	})
 	trouble.Generation = s.target.SetAt
-	if step == content.Wait && (!isWell || isCutOff) { // does not count as an attempt
+	if step == stepWait && (!isWell || isCutOff) { // does not count as an attempt
 		trouble.Attempts = max(1, s.trouble.Attempts)
 	}
 	s.trouble = trouble
 	switch step {
-	case content.Again:
+	case stepAgain:
 		return true
-	case content.Drop:
+	case stepDrop:
 		if s.counts != nil {
 			return s.drop(life, DropRefused)
 		}
@@ -423,11 +428,7 @@ func (s *sending) notDelivered(life context.Context, p posted, number int64) boo
 		return false
 	}
 	failing := now.Sub(time.UnixMilli(trouble.Since))
-	wait := content.RetryIn(p.verdict, p.answer, trouble.Attempts, failing, rand.Float64())
-	if s.target.IsMail && p.verdict != content.Throttled {
-		wait = min(wait*mailPatience, maxMailWait)
-	}
-	s.postpone(wait)
+	s.postpone(p.RetryIn(trouble.Attempts, failing, rand.Float64()))
 	return false
 }
 
@@ -456,7 +457,7 @@ func (s *sending) remove(life context.Context, d module.Done) bool {
 	if len(s.known) > 1 { // the ones between were cut
 		d.To = s.known[1].Number
 	}
-	s.trouble, s.claim.Fails = content.Trouble{}, s.claim.Fails && !d.Answered
+	s.trouble, s.claim.Fails = trouble{}, s.claim.Fails && !d.Answered
 	left, ok := s.complete(life, d)
 	for len(s.known) > 0 && s.known[0].Number < max(d.To, s.claim.Number) { // another host may have sent some
 		s.known = s.known[1:]
@@ -468,7 +469,7 @@ func (s *sending) remove(life context.Context, d module.Done) bool {
 // whether there is more.
 func (s *sending) dropAll(life context.Context) bool {
 	s.d.dropped(DropGone, max(0, s.left))
-	s.known, s.counts, s.trouble = nil, nil, content.Trouble{}
+	s.known, s.counts, s.trouble = nil, nil, trouble{}
 	left, ok := s.complete(life, module.Done{To: s.end})
 	return ok && left > 0
 }

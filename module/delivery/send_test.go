@@ -311,7 +311,7 @@ func TestAHostWithoutEgressLeavesTheWorkToOthers(t *testing.T) {
 
 type noEgress struct{}
 
-func (noEgress) Post(context.Context, string, []byte) (module.GatewayAnswer, error) {
+func (noEgress) Post(context.Context, module.GatewayRequest) (module.GatewayAnswer, error) {
 	return module.GatewayAnswer{}, &net.OpError{Op: "dial", Err: errors.New("network is unreachable")}
 }
 

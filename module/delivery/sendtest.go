@@ -5,11 +5,11 @@ import (
 	"crypto/rand"
 	"encoding/json"
 	"errors"
-	"net/url"
 	"strings"
 	"time"
 
 	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/delivery/channel"
 	"github.com/pushfx/pushfx/module/delivery/content"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pusher"
@@ -25,57 +25,37 @@ type TestResult struct {
 	Err     error // why there is no answer, or of SMTP another one, without URL and address
 }
 
-var errNotSentTo = errors.New("delivery: the pusher gets no notifications: its kind is not http, it is disabled, or its URL is invalid")
+var errNotSentTo = errors.New("delivery: the pusher gets no notifications: its kind is not sent, it is disabled, or its URL or address is invalid")
 
-// SendTest sends a notification of an invented message to a pusher. It stores and removes
-// nothing, even if the gateway rejects the pushkey. It fails for a pusher without
-// notifications; see [GatewayOf].
-func SendTest(ctx context.Context, gateway module.Gateway, user mxid.UserID, p pusher.Pusher, cfg Config) (TestResult, error) {
-	limits := cfg.limits()
-	d, ok := content.ReadTarget(user, p, limits)
-	if !ok {
+// SendTest sends a notification of an invented message to a pusher, by the Gateway, the Mailer or a
+// Channel of the seams. It stores and removes nothing, even if the gateway rejects the pushkey. It
+// fails for a pusher that the seams do not send to; see [GatewayOf].
+func SendTest(ctx context.Context, seams Seams, user mxid.UserID, p pusher.Pusher, cfg Config) (TestResult, error) {
+	channels, err := cfg.channels(seams)
+	if err != nil {
+		return TestResult{}, err
+	}
+	to, ok := channels.Read(user, p)
+	if !ok || !to.IsSent() {
 		return TestResult{}, errNotSentTo
 	}
-	n, m, err := testNotification(user, limits)
+	n, m, err := testNotification(user, cfg.limits())
 	if err != nil {
+		return TestResult{}, err
+	}
+	var send func(context.Context) channel.Answer
+	if to.Poster != nil {
+		send = func(ctx context.Context) channel.Answer {
+			return to.Poster.Post(ctx, channel.Notification{Notification: n, Meta: m})
+		}
+	} else if send, err = to.Collector.Compose(collectionID(to.ID, 0, m.Event), []channel.Collected{{Notification: n, Meta: m}}, false); err != nil {
 		return TestResult{}, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, cfg.RequestTimeout)
 	defer cancel()
 	began := time.Now()
-	answer, err := gateway.Post(ctx, d.URL, content.Body(n, m, d, nil, limits))
-	class := classOf(err)
-	return TestResult{
-		Gateway: d.Gateway, Status: answer.Status, Outcome: outcomeOf(content.Judge(answer, class, d.Key.Pushkey), class), Class: string(class),
-		Took: time.Since(began), Err: withoutURL(err),
-	}, nil
-}
-
-// SendTestMail is [SendTest] for a pusher of kind email. The mail is about an invented message.
-func SendTestMail(
-	ctx context.Context, mailer module.Mailer, composer module.MailComposer, user mxid.UserID, p pusher.Pusher, cfg Config,
-) (TestResult, error) {
-	limits := cfg.limits()
-	d, ok := content.ReadTarget(user, p, limits)
-	if !ok || !d.IsMail {
-		return TestResult{}, errNotSentTo
-	}
-	n, m, err := testNotification(user, limits)
-	if err != nil {
-		return TestResult{}, err
-	}
-	mail, err := compose(composer, user, d, cfg.Mail, &mailing{id: content.MailID(d.ID, 0, m.Event), all: []content.Mailed{{Notification: n, Meta: m}}})
-	if err != nil {
-		return TestResult{}, err
-	}
-	ctx, cancel := context.WithTimeout(ctx, cfg.RequestTimeout)
-	defer cancel()
-	began := time.Now()
-	err = mailer.SendMail(ctx, mail)
-	r := judgeMail(err)
-	return TestResult{
-		Gateway: d.Gateway, Status: r.answer.Status, Outcome: outcomeOf(r.verdict, r.class), Class: string(r.class), Took: time.Since(began), Err: err,
-	}, nil
+	a := send(ctx)
+	return TestResult{Gateway: to.Gateway, Status: a.Status, Outcome: outcomeOf(a), Class: string(a.Class), Took: time.Since(began), Err: a.Err}, nil
 }
 
 // testNotification returns a notification of an invented message.
@@ -91,12 +71,4 @@ func testNotification(user mxid.UserID, limits content.Limits) (n module.Notific
 	}
 	n = ev.Notification(content.To{User: user, Outcome: content.Outcome{High: true, Tweaks: "{}"}}, limits)
 	return n, content.Meta{Event: ev.ID, Room: ev.Room, Added: time.Now().UnixMilli()}, nil
-}
-
-func withoutURL(err error) error {
-	var failed *url.Error
-	if errors.As(err, &failed) {
-		return failed.Err
-	}
-	return err
 }

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/pushfx/pushfx/module/delivery/channel/httppush"
 	"github.com/pushfx/pushfx/module/delivery/dialguard"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pusher"
@@ -27,15 +28,15 @@ func TestSendTestPostsANotification(t *testing.T) {
 		_, _ = w.Write([]byte(answer))
 	}))
 	defer server.Close()
-	public := NewHTTPGateway(dialguard.New().Client(1))
-	open := NewHTTPGateway(dialguard.New(netip.MustParsePrefix("127.0.0.0/8")).Client(1))
+	public := httppush.NewGateway(dialguard.New().Client(1))
+	open := httppush.NewGateway(dialguard.New(netip.MustParsePrefix("127.0.0.0/8")).Client(1))
 	p := pusher.Pusher{Key: pusher.Key{AppID: "app", Pushkey: "secret"}, Kind: pusher.HTTP, SetAt: 5_000_000}
 	p.Data = fmt.Sprintf(`{"url":"%s/_matrix/push/v1/notify?secret"}`, server.URL)
 	name, _ := GatewayOf(user, p)
 	for _, test := range []struct {
 		answer  string
 		status  int
-		gateway *HTTPGateway
+		gateway *httppush.Gateway
 		want    TestResult
 	}{
 		{`{"rejected":[]}`, 200, open, TestResult{Status: 200, Outcome: PostDelivered}},
@@ -48,7 +49,7 @@ func TestSendTestPostsANotification(t *testing.T) {
 		{``, 200, public, TestResult{Outcome: PostBlocked, Err: dialguard.ErrRefused}},
 	} {
 		answer, status = test.answer, test.status
-		got, err := SendTest(t.Context(), test.gateway, user, p, DefaultConfig())
+		got, err := SendTest(t.Context(), Seams{Gateway: test.gateway}, user, p, DefaultConfig())
 		if err != nil || got.Gateway != name || got.Status != test.want.Status || got.Outcome != test.want.Outcome || got.Took <= 0 ||
 			!errors.Is(got.Err, test.want.Err) || strings.Contains(fmt.Sprint(got), "secret") {
 			t.Errorf("%d %s: got %+v, %v", test.status, test.answer, got, err)
@@ -60,7 +61,7 @@ func TestSendTestPostsANotification(t *testing.T) {
 		}
 	}
 	p.Kind = "email"
-	if _, err := SendTest(t.Context(), open, user, p, DefaultConfig()); !errors.Is(err, errNotSentTo) {
+	if _, err := SendTest(t.Context(), Seams{Gateway: open}, user, p, DefaultConfig()); !errors.Is(err, errNotSentTo) {
 		t.Errorf("of another kind: got %v", err)
 	}
 }

@@ -24,7 +24,7 @@ type Observer interface {
 	// BeginPost is called at the start of a request to a push gateway. Gateway is the
 	// scheme, host and port of its URL; any number of gateways is possible. Traceparent is
 	// the span of the Notify that stored the notification, maybe on another host. For a mail,
-	// Gateway is "mail://" and the domain of the address, and Traceparent is empty.
+	// Gateway is "mail://relay", and Traceparent is empty.
 	//
 	// The returned function is called once, at the end. Outcome is a word of package
 	// delivery, or empty if nothing was sent; status is the HTTP status, about
@@ -241,6 +241,10 @@ const (
 	// wants them later. It is reported once in half a minute.
 	MailsDelayed
 
+	// KindNotSent is a kind of pusher for which notifications wait, and which this host does not
+	// send. Each kind is reported once.
+	KindNotSent
+
 	// NotificationsUnconfirmed are NotificationUnconfirmed, reported once in half a minute.
 	NotificationsUnconfirmed
 
@@ -276,6 +280,7 @@ var problems = [...]string{
 	MasterSkipped:            "a Redis master does not reply, missing values are not looked for there",
 	DeliveryDelayed:          "notifications are delayed",
 	MailsDelayed:             "mails are delayed",
+	KindNotSent:              "notifications wait for a kind of pusher that this host does not send",
 	NotificationsUnconfirmed: "notifications are not confirmed by replicas or a disk",
 	TooManyRejections:        "a push gateway rejects too many pushkeys of an app, no more are removed",
 	PusherRemoved:            "pusher removed, its gateway has rejected the pushkey",

@@ -25,6 +25,10 @@ type Key struct {
 	Pushkey string
 }
 
+// IsAddress reports whether the pushkey of a kind is an address of the user, which the host confirms,
+// which several users may have, and which is not a device's.
+func (k Kind) IsAddress() bool { return k == Email }
+
 // Canonical returns the key as it is stored: with the [CanonicalAddress] of a pusher of kind email.
 func (k Key) Canonical() Key {
 	if k.AppID == EmailAppID {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/mail"
 	"net/netip"
 	"net/url"
@@ -48,7 +49,14 @@ type Policy struct {
 	// form, see [CanonicalAddress], when a pusher of kind email is set or imported, and before a
 	// mail; an error fails the request. It must be safe for concurrent use. Default: nil, which refuses such pushers.
 	Email func(ctx context.Context, user mxid.UserID, address string) (bool, error)
+
+	// Kinds are further kinds. The module adds those of the host's channels. Default: none.
+	Kinds Kinds
 }
+
+// Kinds has what the set of a pusher must have, by its kind: an error with [fault.MissingParam] or
+// [fault.InvalidParam] refuses a pusher.
+type Kinds map[Kind]func(Pusher) error
 
 // EmailAppID is required for pushers of kind email, and forbidden for others (Matrix
 // specification, "POST /pushers/set").
@@ -130,6 +138,8 @@ func (l Policy) Check(p Pusher) error {
 	switch {
 	case p.Kind == Email && l.Email == nil:
 		return fault.New(fault.InvalidParam, "kind must be 'http' or null: this server sends no email.")
+	case p.AppID != EmailAppID && l.Kinds[p.Kind] != nil:
+		return l.Kinds[p.Kind](p)
 	case p.Kind != Email && p.Kind != HTTP:
 		return fault.New(fault.InvalidParam, "kind must be "+l.kinds()+" or null.")
 	case p.Kind == Email && p.AppID != EmailAppID:
@@ -174,10 +184,14 @@ func isASCII(s string) bool {
 }
 
 func (l Policy) kinds() string {
-	if l.Email == nil {
-		return "'http'"
+	names := []string{"'" + string(HTTP) + "'"}
+	if l.Email != nil {
+		names = append(names, "'"+string(Email)+"'")
 	}
-	return "'http', 'email'"
+	for _, kind := range slices.Sorted(maps.Keys(l.Kinds)) {
+		names = append(names, "'"+string(kind)+"'")
+	}
+	return strings.Join(names, ", ")
 }
 
 // CheckGrowth refuses a change that makes a list larger than a limit: in number with

@@ -36,7 +36,7 @@ func accountsFailed(cause error) error {
 // sessionOf returns the session that a pusher depends on: a pusher of kind email depends
 // on the user only.
 func sessionOf(user mxid.UserID, p pusher.Pusher) module.Session {
-	if p.Kind == pusher.Email {
+	if p.Kind.IsAddress() {
 		return module.Session{User: user}
 	}
 	return module.Session{User: user, Device: p.Device}

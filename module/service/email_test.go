@@ -15,6 +15,7 @@ import (
 	"github.com/pushfx/pushfx/module/fault"
 	"github.com/pushfx/pushfx/module/mail"
 	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/observe"
 	"github.com/pushfx/pushfx/module/pusher"
 	"github.com/pushfx/pushfx/module/service"
 )
@@ -275,6 +276,60 @@ func TestAnOldLinkStopsMails(t *testing.T) {
 			}
 		}
 	})
+}
+
+// A host that takes reports of a blocked sender for reports about addresses removes few pushers.
+func TestBouncesRemoveFewPushersAtOnce(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		tokens, m := mail.NewTokens("sixteen bytes or more"), newMemory()
+		policy := pusher.DefaultPolicy()
+		policy.Email = func(context.Context, mxid.UserID, string) (bool, error) { return true, nil }
+		stops := &stops{Observer: observe.None}
+		s := service.New(module.Stores{Pushers: m, Pushkeys: m.index()}, nil, service.Options{Policy: policy, Mail: tokens, Observer: stops})
+		const users = 30
+		name := func(i int) mxid.UserID { return mxid.UserID(fmt.Sprintf("@u%d:h", i)) }
+		address := func(i int) string { return fmt.Sprintf("a@%d.example.org", i) }
+		for i := range users {
+			if err := s.Pushers().Set(t.Context(), name(i), ownPusher(address(i), pusher.Email, ""), pusher.KeepOthers); err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(24 * time.Hour)
+		for minute := range 20 {
+			for i := range users {
+				host := s.Host(s.Rules())
+				if err := host.MailBounced(t.Context(), tokens.Bounce(address(i))); err != nil && fault.KindOf(err) != fault.Unavailable {
+					t.Fatal(err)
+				}
+			}
+			left := 0
+			for i := range users {
+				if m.held(name(i)) != nil {
+					left++
+				}
+			}
+			if want := users - 4*(1+minute/10); left != want {
+				t.Fatalf("after %d minutes: %d of %d users have a pusher, want %d", minute, left, users, want)
+			}
+			time.Sleep(time.Minute)
+		}
+		if stops.n != 2 {
+			t.Errorf("%d reports", stops.n)
+		}
+	})
+}
+
+// stops counts reports of the limit.
+type stops struct {
+	observe.Observer
+	n int
+}
+
+func (s *stops) Report(problem observe.Problem, _ error) {
+	if problem == observe.TooManyRejections {
+		s.n++
+	}
 }
 
 // A user who has made room in the mailbox sets the pusher again. Reports of older mails still come.

@@ -23,6 +23,7 @@ type hostService struct {
 	imports *importer
 	unread  module.UnreadStore // may be nil
 	mail    *mail.Tokens       // nil without mail
+	bounces *bounces
 }
 
 func (s *hostService) EnsureDefaults(ctx context.Context, user mxid.UserID) error {
@@ -117,6 +118,16 @@ func (s *hostService) MailBounced(ctx context.Context, token string) error {
 		return errMailToken
 	}
 	entry, failed := s.pushers.pushkeys.Pushkeys.Load(ctx, grant.Pushkey)
+	if len(entry.Users) == 0 {
+		return failed
+	}
+	stopped, isNew := s.bounces.add(grant.Pushkey, time.Now())
+	if isNew {
+		s.pushers.pushkeys.observer.Report(observe.TooManyRejections, errTooManyBounces)
+	}
+	if stopped {
+		return errTooManyBounces
+	}
 	for _, user := range entry.Users {
 		removed, err := s.pushers.remove(ctx, user, func(p pusher.Pusher) bool {
 			return isMail(p, grant) && time.UnixMicro(p.SetAt).Before(grant.Until)
@@ -128,5 +139,5 @@ func (s *hostService) MailBounced(ctx context.Context, token string) error {
 }
 
 func isMail(p pusher.Pusher, grant mail.Grant) bool {
-	return p.Kind == pusher.Email && p.Digest() == grant.Pushkey
+	return p.Kind.IsAddress() && p.Digest() == grant.Pushkey
 }

@@ -45,7 +45,7 @@ func (s *pusherService) Set(ctx context.Context, user mxid.UserID, p pusher.Push
 	if err := s.policy.Check(p); err != nil {
 		return err
 	}
-	if p.Kind == pusher.Email {
+	if p.Kind.IsAddress() {
 		if others == pusher.RemoveOthers { // the address may belong to several users
 			others = pusher.KeepOthers
 		}
@@ -289,13 +289,13 @@ func (s *pusherService) drop(ctx context.Context, user mxid.UserID, match func(p
 
 func (s *pusherService) removeDevices(ctx context.Context, user mxid.UserID, devices []string) error {
 	return s.removeLoggedOut(ctx, user, func(p pusher.Pusher) bool {
-		return p.Kind != pusher.Email && p.Device != "" && slices.Contains(devices, p.Device)
+		return !p.Kind.IsAddress() && p.Device != "" && slices.Contains(devices, p.Device)
 	})
 }
 
 func (s *pusherService) keepOnlyDevice(ctx context.Context, user mxid.UserID, device string) error {
 	return s.removeLoggedOut(ctx, user, func(p pusher.Pusher) bool {
-		return p.Kind != pusher.Email && (p.Device == "" || p.Device != device)
+		return !p.Kind.IsAddress() && (p.Device == "" || p.Device != device)
 	})
 }
 
@@ -317,7 +317,7 @@ func (s *pusherService) retainOnce(ctx context.Context, user mxid.UserID, live [
 		return false, err
 	}
 	list.Remove(func(p pusher.Pusher) bool {
-		return p.Kind == pusher.Email || p.Device == "" || slices.Contains(live, p.Device)
+		return p.Kind.IsAddress() || p.Device == "" || slices.Contains(live, p.Device)
 	})
 	gone, err := s.withoutSession(ctx, user, list)
 	if err != nil || gone.Len() == 0 {

@@ -20,6 +20,7 @@ type Service struct {
 	imports  *importer
 	unread   module.UnreadStore // may be nil
 	mail     *mail.Tokens       // may be nil
+	bounces  *bounces
 	observer observe.Observer
 }
 
@@ -59,7 +60,7 @@ func New(stores module.Stores, changes Changes, o Options) *Service {
 	if o.ImportSource != nil {
 		rules.store, pushers.store = importingRules{stores.Rules, imports}, importingPushers{stores.Pushers, imports}
 	}
-	return &Service{rules: &rules, pushers: &pushers, imports: imports, unread: stores.Unread, mail: o.Mail, observer: observer}
+	return &Service{rules: &rules, pushers: &pushers, imports: imports, unread: stores.Unread, mail: o.Mail, bounces: &bounces{}, observer: observer}
 }
 
 // Rules returns the push rule operations.
@@ -71,5 +72,5 @@ func (s *Service) Pushers() module.PusherService { return s.pushers }
 // Host returns the calls for the host's own code. It reads single users' rules through
 // rules: [Service.Rules], or the host's wrapper of it.
 func (s *Service) Host(rules module.RuleService) module.HostService {
-	return &hostService{rules: rules, edits: s.rules, pushers: s.pushers, imports: s.imports, unread: s.unread, mail: s.mail}
+	return &hostService{rules: rules, edits: s.rules, pushers: s.pushers, imports: s.imports, unread: s.unread, mail: s.mail, bounces: s.bounces}
 }

@@ -54,7 +54,7 @@ func (ev *Event) text(v variant, l Limits) string {
 	if l.Content == FullContent && ev.content != "" && len(text)+len(ev.content) <= l.MaxNotificationBytes {
 		var dst []byte
 		if ev.kind == "m.room.member" {
-			dst = appendKnown(dst, "membership", membershipOf(ev.content))
+			dst = appendKnown(dst, "membership", MembershipOf(ev.content))
 		}
 		text += textEnd + string(append(strictjson.AppendMember(dst, "content"), ev.content...))
 	}
@@ -67,12 +67,12 @@ func (ev *Event) text(v variant, l Limits) string {
 
 // append appends all members but the content.
 func (ev *Event) append(dst []byte, v variant) []byte {
-	dst = appendIDs(dst, ev.ID, ev.Room)
-	dst = appendString(dst, "type", ev.kind)
-	dst = appendString(dst, "sender", ev.Sender)
+	dst = AppendIDs(dst, ev.ID, ev.Room)
+	dst = AppendString(dst, "type", ev.kind)
+	dst = AppendString(dst, "sender", ev.Sender)
 	dst = appendKnown(dst, "sender_display_name", ev.senderName)
 	if v.roomName != "" {
-		dst = appendString(dst, "room_name", v.roomName)
+		dst = AppendString(dst, "room_name", v.roomName)
 	} else {
 		dst = appendKnown(dst, "room_name", ev.roomName)
 	}
@@ -80,98 +80,36 @@ func (ev *Event) append(dst []byte, v variant) []byte {
 	if ev.member != "" {
 		dst = strconv.AppendBool(strictjson.AppendMember(dst, "user_is_target"), v.isTarget)
 	}
-	return appendPriority(dst, v.outcome.High)
+	return AppendPriority(dst, v.outcome.High)
 }
 
-const (
-	bodyStart = `{"notification":{`
-	bodyEnd   = `]}}`
-)
-
-// Body returns the body of a request (Matrix specification, Push Gateway API,
-// "POST /_matrix/push/v1/notify"). Above the limit, it leaves out the content, then all but
-// the ids, and it has only the ids if the notification has no text, or the pusher's format
-// is event_id_only. Counts alone have low priority: without "prio", they would wake phones.
-func Body(n module.Notification, m Meta, d *Target, counts *module.Counts, l Limits) []byte {
-	if d.idOnly {
-		n.Text = ""
-	}
-	tweaks, members, _ := strings.Cut(n.Text, textEnd)
-	members, content, hasContent := strings.Cut(members, textEnd)
-	if members != "" {
-		if body := appendBody(n, m, d, counts, tweaks, members, content); len(body) <= l.MaxNotificationBytes {
-			return body
-		}
-		if hasContent {
-			if body := appendBody(n, m, d, counts, tweaks, members, ""); len(body) <= l.MaxNotificationBytes {
-				return body
-			}
-		}
-	}
-	return appendBody(n, m, d, counts, "", "", "")
+// Split returns the parts of a stored text: the tweaks, the members but the content, and the
+// content. All are empty for a text without more than the ids.
+func Split(text string) (tweaks, members, content string) {
+	tweaks, members, _ = strings.Cut(text, textEnd)
+	members, content, _ = strings.Cut(members, textEnd)
+	return tweaks, members, content
 }
 
-func appendBody(n module.Notification, m Meta, d *Target, counts *module.Counts, tweaks, members, content string) []byte {
-	dst := make([]byte, 0, 512+len(d.data)+len(n.Text))
-	dst = append(dst, bodyStart...)
-	switch {
-	case members != "":
-		dst = append(dst, members...)
-		if content != "" {
-			dst = append(append(dst, ','), content...)
-		}
-	case m.Event != "":
-		dst = appendPriority(appendIDs(dst, m.Event, m.Room), n.Priority == module.HighPriority)
-	default:
-		dst = appendPriority(dst, false)
-	}
-	if counts != nil && !d.NoCounts {
-		dst = appendCounts(dst, *counts)
-	}
-	dst = append(strictjson.AppendMember(dst, "devices"), '[')
-	return append(d.append(dst, tweaks), bodyEnd...)
+// AppendIDs appends the ids of an event to an object.
+func AppendIDs(dst []byte, event, room string) []byte {
+	return AppendString(AppendString(dst, "event_id", event), "room_id", room)
 }
 
-func appendIDs(dst []byte, event, room string) []byte {
-	return appendString(appendString(dst, "event_id", event), "room_id", room)
-}
-
-func appendPriority(dst []byte, high bool) []byte {
+// AppendPriority appends "prio" to an object.
+func AppendPriority(dst []byte, high bool) []byte {
 	if high {
-		return appendString(dst, "prio", "high")
+		return AppendString(dst, "prio", "high")
 	}
-	return appendString(dst, "prio", "low")
+	return AppendString(dst, "prio", "low")
 }
 
-// membershipOf returns a member event's membership. The specification does not have it,
+// MembershipOf returns a member event's membership. The specification does not have it,
 // but sygnal needs it to show invites on iOS.
-func membershipOf(content string) string { return readText(memberOf(content, "membership")) }
+func MembershipOf(content string) string { return ReadText(MemberOf(content, "membership")) }
 
-// appendCounts also sends an unread count of 0, against the specification: it clears
-// badges, and all homeservers send it.
-func appendCounts(dst []byte, counts module.Counts) []byte {
-	dst = append(strictjson.AppendMember(dst, "counts"), '{')
-	dst = strconv.AppendInt(strictjson.AppendMember(dst, "unread"), int64(counts.Unread), 10)
-	if counts.MissedCalls > 0 {
-		dst = strconv.AppendInt(strictjson.AppendMember(dst, "missed_calls"), int64(counts.MissedCalls), 10)
-	}
-	return append(dst, '}')
-}
-
-func (d *Target) append(dst []byte, tweaks string) []byte {
-	dst = appendString(append(dst, '{'), "app_id", d.Key.AppID)
-	dst = appendString(dst, "pushkey", d.Key.Pushkey)
-	if ts := d.pushkeySeconds(); ts > 0 {
-		dst = strconv.AppendInt(strictjson.AppendMember(dst, "pushkey_ts"), ts, 10)
-	}
-	dst = append(strictjson.AppendMember(dst, "data"), d.data...)
-	if tweaks != "" {
-		dst = append(strictjson.AppendMember(dst, "tweaks"), tweaks...)
-	}
-	return append(dst, '}')
-}
-
-func appendString(dst []byte, name, value string) []byte {
+// AppendString appends a member to an object.
+func AppendString(dst []byte, name, value string) []byte {
 	return strictjson.AppendString(strictjson.AppendMember(dst, name), value)
 }
 
@@ -179,5 +117,5 @@ func appendKnown(dst []byte, name, value string) []byte {
 	if value == "" {
 		return dst
 	}
-	return appendString(dst, name, value)
+	return AppendString(dst, name, value)
 }

@@ -47,7 +47,7 @@ func (ev *Event) ringsFor(related module.RelatedEvent, callAge time.Duration, no
 // isEncryptedRing reports whether an encrypted event refers to its sender's membership of a
 // call, as MatrixRTC notifications do (MSC4075).
 func (ev *Event) isEncryptedRing(related module.RelatedEvent) bool {
-	if ev.kind != encrypted || string(related.Sender) != ev.Sender || readText(memberOf(memberOf(ev.content, "m.relates_to"), "rel_type")) != "m.reference" {
+	if ev.kind != Encrypted || string(related.Sender) != ev.Sender || ReadText(MemberOf(MemberOf(ev.content, "m.relates_to"), "rel_type")) != "m.reference" {
 		return false
 	}
 	switch related.Type {
@@ -66,9 +66,9 @@ func (ev *Event) rings() bool {
 	case callInvite:
 		return true
 	case "m.call.notify", "org.matrix.msc4075.call.notify":
-		return readText(memberOf(ev.content, "notify_type")) == "ring"
+		return ReadText(MemberOf(ev.content, "notify_type")) == "ring"
 	case "m.rtc.notification", "org.matrix.msc4075.rtc.notification":
-		return readText(callMember(ev.content, "notification_type")) == "ring"
+		return ReadText(callMember(ev.content, "notification_type")) == "ring"
 	}
 	return false
 }
@@ -85,14 +85,14 @@ func readMillis(text string) int64 {
 // callMember returns a member of a call: within "application" (MSC4075), or at the top
 // as in events of older clients.
 func callMember(content, name string) string {
-	if inner := memberOf(memberOf(content, "application"), name); inner != "" {
+	if inner := MemberOf(MemberOf(content, "application"), name); inner != "" {
 		return inner
 	}
-	return memberOf(content, name)
+	return MemberOf(content, name)
 }
 
-// memberOf returns the JSON of a member, empty if there is none.
-func memberOf(object, name string) string {
+// MemberOf returns the JSON of a member, empty if there is none.
+func MemberOf(object, name string) string {
 	w := strictjson.Walk(object)
 	if w.Next() != '{' {
 		return ""
@@ -105,8 +105,8 @@ func memberOf(object, name string) string {
 	return ""
 }
 
-// readText reads a JSON string; other JSON is empty.
-func readText(text string) string {
+// ReadText reads a JSON string; other JSON is empty.
+func ReadText(text string) string {
 	w := strictjson.Walk(text)
 	if w.Next() != '"' {
 		return ""

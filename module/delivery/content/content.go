@@ -1,11 +1,14 @@
-// Package content makes the bodies of requests to push gateways, and judges the answers,
-// without I/O or a clock; its API may change at any time.
+// Package content makes the stored texts of notifications, without I/O or a clock; its API may change
+// at any time.
 package content
 
 import (
+	"crypto/sha256"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/pushfx/pushfx/module"
@@ -28,7 +31,6 @@ type Limits struct {
 	MaxNotificationBytes int
 	MaxEventBytes        int
 	MaxAge, CallAge      time.Duration
-	NoCounts             []string // app_ids that are sent no counts
 }
 
 // Meta is the part of a notification that the queue always stores. It suffices for
@@ -67,13 +69,13 @@ func ReadMeta(text string) (m Meta, err error) {
 		value := w.Skip()
 		switch name {
 		case "e":
-			m.Event = readText(value)
+			m.Event = ReadText(value)
 		case "r":
-			m.Room = readText(value)
+			m.Room = ReadText(value)
 		case "p":
 			m.Position, err = strconv.ParseInt(value, 10, 64)
 		case "h":
-			m.Thread = readText(value)
+			m.Thread = ReadText(value)
 		case "a":
 			m.Added, err = strconv.ParseInt(value, 10, 64)
 		case "x":
@@ -81,7 +83,7 @@ func ReadMeta(text string) (m Meta, err error) {
 		case "u":
 			m.RingsUntil, err = strconv.ParseInt(value, 10, 64)
 		case "t":
-			m.Trace = readText(value)
+			m.Trace = ReadText(value)
 		}
 		if err != nil {
 			return Meta{}, errNoMeta
@@ -97,3 +99,15 @@ func ReadMeta(text string) (m Meta, err error) {
 func Counts(id string, m Meta) module.Notification {
 	return module.Notification{ID: id, Priority: module.CountsOnly, Room: "--------", Meta: m.Text()}
 }
+
+// Digest returns a digest of texts.
+func Digest(texts ...string) string {
+	sum := sha256.Sum256([]byte(strings.Join(texts, "\x00")))
+	return base64.RawURLEncoding.EncodeToString(sum[:16])
+}
+
+// RoomDigest names a room without revealing the id.
+func RoomDigest(room string) string { return Digest(room)[:8] }
+
+// EventID identifies an event within the log of a user.
+func EventID(event string) string { return Digest(event)[:8] }

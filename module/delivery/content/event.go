@@ -12,6 +12,9 @@ import (
 	"github.com/pushfx/pushfx/module/strictjson"
 )
 
+// Encrypted is the type of encrypted events.
+const Encrypted = "m.room.encrypted"
+
 // Event has the common values of an event's notifications. It is safe for concurrent use.
 type Event struct {
 	ID, Room, Sender                string
@@ -86,7 +89,7 @@ func (ev *Event) read(text string) (redacted bool) {
 			case "content":
 				ev.content = w.Skip()
 			case "unsigned":
-				redacted = memberOf(w.Skip(), "redacted_because") != ""
+				redacted = MemberOf(w.Skip(), "redacted_because") != ""
 			}
 			continue
 		}
@@ -118,7 +121,7 @@ func (ev *Event) read(text string) (redacted bool) {
 // isHigh reports whether a notification should wake the device. As in other homeservers,
 // this is so for a sound, a highlight, and an encrypted event, which may need one.
 func (ev *Event) isHigh(result match.Result) bool {
-	return ev.kind == encrypted || ev.RingsFor > 0 || result.Highlight() || result.Sound() != ""
+	return ev.kind == Encrypted || ev.RingsFor > 0 || result.Highlight() || result.Sound() != ""
 }
 
 // The bounds of the tweaks of an outcome. Users choose them, and an event may have other

@@ -68,7 +68,7 @@ var errClosed = errors.New("smtp: the host stops")
 func (m *Mailer) SendMail(ctx context.Context, mail module.Mail) error {
 	message, err := m.message(mail)
 	if err != nil {
-		return &module.MailError{Unfit: true, Err: err}
+		return &module.MailError{Outcome: module.Unfit, Err: err}
 	}
 	ctx, cancel := context.WithTimeout(ctx, m.cfg.Timeout)
 	defer cancel()
@@ -328,7 +328,7 @@ func (s server) greet(c *connection, config *tls.Config) (err error) {
 }
 
 // errNotASCII drops a mail, and keeps the pusher: another server may take its address.
-var errNotASCII = &module.MailError{Unfit: true, Err: errors.New("smtp: the recipient's address is not ASCII, and the server does not offer SMTPUTF8 (RFC 6531, 3.2)")}
+var errNotASCII = &module.MailError{Outcome: module.Unfit, Err: errors.New("smtp: the recipient's address is not ASCII, and the server does not offer SMTPUTF8 (RFC 6531, 3.2)")}
 
 // send sends a mail, and reports whether the connection is fit for another.
 func (c *connection) send(ctx context.Context, m *message) (isFit bool, err error) {
@@ -392,8 +392,6 @@ func isStale(err error) bool {
 // greylists. SMTP does not say how much later.
 const waitAfter4xx = time.Minute
 
-var enhancedCode = regexp.MustCompile(`^[245]\.\d{1,3}\.\d{1,3}\b`)
-
 // failure returns the error of a failed step without the text of the server's answer.
 // AcceptsOthers says that the server has accepted a mail lately.
 func failure(ctx context.Context, err error, acceptsOthers bool) error {
@@ -401,73 +399,23 @@ func failure(ctx context.Context, err error, acceptsOthers bool) error {
 	if !errors.As(err, &failed) {
 		return err // nil
 	}
-	var answer *textproto.Error
-	if !errors.As(err, &answer) {
+	var reply *textproto.Error
+	if !errors.As(err, &reply) {
 		if ctx.Err() != nil {
 			failed.err = ctx.Err()
 		}
 		return &module.MailError{Err: fmt.Errorf("smtp: %w", failed)}
 	}
-	enhanced := enhancedCode.FindString(answer.Msg)
+	a := answer{failed.step, reply.Code, reply.Msg, acceptsOthers}
+	enhanced, _ := a.enhanced()
 	result := &module.MailError{
-		Status: answer.Code, Err: fmt.Errorf("smtp: %s: the server answers %s", failed.step, strings.TrimSpace(fmt.Sprint(answer.Code, " ", enhanced))),
+		Outcome: a.outcome(), Status: a.code, Err: fmt.Errorf("smtp: %s: the server answers %s", a.step, strings.TrimSpace(fmt.Sprint(a.code, " ", enhanced))),
 	}
-	switch about := judge(failed.step, answer.Code, enhanced, answer.Msg); {
-	case about == aboutNow:
-		result.RetryAfter = waitAfter4xx
-	case about == aboutRecipient, about == aboutEither && acceptsOthers:
-		result.Refused = true
-	case about == aboutMail:
-		result.Unfit = true
-	default:
+	switch {
+	case result.Outcome == module.Blocked:
 		result.Err = fmt.Errorf("%w: check the settings of the host and of the server", result.Err)
+	case a.code < 500:
+		result.RetryAfter = waitAfter4xx
 	}
 	return result
-}
-
-// subject is what an answer other than success is about.
-type subject string
-
-const (
-	aboutNow       subject = "now"       // the server takes the mail later
-	aboutRecipient subject = "recipient" // there is no such address
-	aboutMail      subject = "mail"      // the server never takes this mail
-	aboutHost      subject = "host"      // its sender, name, rights, reputation or settings
-
-	// aboutEither is about the recipient or about the host, and the answer does not say which. If
-	// the server accepts other recipients, it is about this one.
-	aboutEither subject = "either"
-)
-
-// namesHost finds words of answers about the host, for servers without codes of RFC 3463, or with
-// 5.1.0 for all addresses.
-var namesHost = regexp.MustCompile(`(?i)relay|rcpthosts|sender|h[ae]lo|ehlo|authenti|policy|prohibited|denied|spam|spf|dkim|dmarc|block|black|list|reputation`).MatchString
-
-// judge returns what an answer at a step is about, by its code and its enhanced code (RFC 3463). Text
-// counts only where the codes do not tell the recipient from the host.
-func judge(step string, code int, enhanced, text string) subject {
-	switch {
-	case code < 500:
-		return aboutNow
-	case strings.HasPrefix(enhanced, "5.6."): // RFC 3463, 3.7, and RFC 6531, 4.2: its content, or an address that is not ASCII
-		return aboutMail
-	case enhanced == "5.1.7", enhanced == "5.1.8", strings.HasPrefix(enhanced, "5.7."), step != "RCPT" && step != "DATA":
-		return aboutHost // RFC 3463, 3.2 and 3.8: the sender's address, security and policy
-	case step == "DATA":
-		return aboutMail
-	}
-	switch enhanced {
-	case "5.1.1", "5.1.2", "5.1.3", "5.1.6", "5.1.10", "5.2.1", "5.2.4": // OpenSMTPD has 5.2.4 for unknown users
-		return aboutRecipient
-	case "5.2.2", "5.2.3": // RFC 3463, 3.3: the mailbox is full, the mail too large for it
-		return aboutMail
-	case "", "5.0.0", "5.1.0":
-		switch {
-		case code == 552: // RFC 5321, 4.2.2: as 5.2.2
-			return aboutMail
-		case (code == 550 || code == 551 || code == 553) && !namesHost(text):
-			return aboutEither
-		}
-	}
-	return aboutHost
 }

@@ -60,6 +60,8 @@ func TestEachProblemHasOneLine(t *testing.T) {
 		{observe.DeliveryDelayed, cause, zapcore.WarnLevel, "notifications are delayed", map[string]any{"error": unavailable}},
 		{observe.MailsDelayed, &module.MailError{Status: 535, Err: errors.New("smtp: AUTH: the server answers 535")}, zapcore.WarnLevel,
 			"mails are delayed", map[string]any{"error": "smtp: AUTH: the server answers 535"}},
+		{observe.KindNotSent, errors.New("kind com.example.sms: 3 users"), zapcore.WarnLevel,
+			"notifications wait for a kind of pusher that this host does not send", map[string]any{"error": "kind com.example.sms: 3 users"}},
 		{observe.TooManyRejections, nil, zapcore.ErrorLevel,
 			"a push gateway rejects too many pushkeys of an app, no more are removed", map[string]any{}},
 		{observe.PusherTaken, &service.RemovedPusher{User: "@alice:example.org", Key: pusher.Key{AppID: "app", Pushkey: "hush"}, Device: "PHONE"}, zapcore.InfoLevel,

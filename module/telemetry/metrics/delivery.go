@@ -16,8 +16,8 @@ import (
 // DeliveryConfig configures the metrics of delivery.
 type DeliveryConfig struct {
 	// NamedGateways are the push gateways with their own label, each as scheme, host and
-	// port, for example "https://push.example.org"; "mail://example.org" is mail to a domain.
-	// All others have the label "mail" or "other", since users choose them. At most 100;
+	// port, for example "https://push.example.org". All others have the label "other", since users
+	// choose them. Mail has the label "mail". At most 100;
 	// default none.
 	NamedGateways []string
 }
@@ -53,6 +53,7 @@ const (
 	reasonLabel  = "reason"
 	causeLabel   = "cause"
 	stateLabel   = "state"
+	kindLabel    = "kind"
 )
 
 // ages range from the age on an idle host to the maximum age.
@@ -143,10 +144,7 @@ func (m *forDelivery) gateway(name string) string {
 	if label, found := m.named[name]; found {
 		return label
 	}
-	if delivery.IsMail(name) {
-		return mailGateways
-	}
-	return otherGateways
+	return delivery.LabelOf(name)
 }
 
 // called counts a call of Notify with a valid event.
@@ -193,13 +191,14 @@ func (m *Metrics) Delivery(stats func() delivery.Stats) []prometheus.Collector {
 	gauge("oldest_seconds", "For how long notifications of three users have waited at a gateway. It grows while this host cannot read the queue.",
 		func(s delivery.Stats) float64 { return s.Oldest.Seconds() })
 	gauge("worst_gateway_waiting", "Users for whom something waits at the push gateway with most, without mail.",
-		func(s delivery.Stats) float64 { return float64(most(s.WaitingAt)) })
+		func(s delivery.Stats) float64 { return float64(s.Worst) })
 	for name, label := range d.named {
 		all = append(all, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "pushfx_delivery_gateway_waiting", Help: "Users for whom something waits at a named gateway.",
 			ConstLabels: prometheus.Labels{gatewayLabel: label},
 		}, func() float64 { return float64(stats().WaitingAt[name]) }))
 	}
+	all = append(all, notSent{stats})
 	gauge("removals_stopped", "Apps at push gateways that reject so many pushkeys that no more pushers are removed.",
 		func(s delivery.Stats) float64 { return float64(s.RemovalsStopped) })
 	gauge("cut_off", "1 while this host reaches no push gateway.", func(s delivery.Stats) float64 {
@@ -217,12 +216,16 @@ func (m *Metrics) Delivery(stats func() delivery.Stats) []prometheus.Collector {
 	return all
 }
 
-// most leaves out mail, which waits for hours by itself.
-func most(waiting map[string]int) (n int) {
-	for gateway, at := range waiting {
-		if !delivery.IsMail(gateway) {
-			n = max(n, at)
-		}
+// notSent collects how much waits of each kind of pusher that the host does not send.
+type notSent struct{ stats func() delivery.Stats }
+
+var notSentWaiting = prometheus.NewDesc("pushfx_delivery_not_sent_waiting",
+	"Users for whom something of a kind of pusher waits that this host does not send.", []string{kindLabel}, nil)
+
+func (c notSent) Describe(to chan<- *prometheus.Desc) { to <- notSentWaiting }
+
+func (c notSent) Collect(to chan<- prometheus.Metric) {
+	for kind, users := range c.stats().NotSent {
+		to <- prometheus.MustNewConstMetric(notSentWaiting, prometheus.GaugeValue, float64(users), string(kind))
 	}
-	return n
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/pushfx/pushfx/module/delivery"
 	"github.com/pushfx/pushfx/module/fault"
 	"github.com/pushfx/pushfx/module/observe"
+	"github.com/pushfx/pushfx/module/pusher"
 	"github.com/pushfx/pushfx/module/telemetry/metrics"
 )
 
@@ -52,16 +53,16 @@ func TestHandoversAreCountedFromZero(t *testing.T) {
 // A gateway has its own label in whatever form it is named, and no other gateway has one.
 func TestNamedGatewaysHaveALabel(t *testing.T) {
 	t.Parallel()
-	cfg := metrics.DeliveryConfig{NamedGateways: []string{"https://Push.example.org", "http://[2001:db8::1]:8080", "mail://Example.org"}}
+	cfg := metrics.DeliveryConfig{NamedGateways: []string{"https://Push.example.org", "http://[2001:db8::1]:8080"}}
 	if err := cfg.Validate(); err != nil {
 		t.Fatal(err)
 	}
 	m, registry := metrics.New(cfg), prometheus.NewRegistry()
-	stats := delivery.Stats{WaitingAt: map[string]int{"https://push.example.org:443": 3, "https://other.example.org:443": 5, "mail://example.org": 9}}
+	stats := delivery.Stats{WaitingAt: map[string]int{"https://push.example.org:443": 3, "https://other.example.org:443": 5, "mail://relay": 9}, Worst: 5, NotSent: map[pusher.Kind]int{"com.example.sms": 7}}
 	for _, c := range m.Delivery(func() delivery.Stats { return stats }) {
 		registry.MustRegister(c)
 	}
-	for _, gateway := range []string{"https://push.example.org:443", "http://[2001:db8::1]:8080", "https://other.example.org:443", "https://other.example.org:444", "mail://example.org", "mail://other.example.org"} {
+	for _, gateway := range []string{"https://push.example.org:443", "http://[2001:db8::1]:8080", "https://other.example.org:443", "https://other.example.org:444", "mail://relay", "mail://relay"} {
 		_, end := m.BeginPost(t.Context(), gateway, "")
 		end("delivered", 200)
 	}
@@ -77,13 +78,15 @@ func TestNamedGatewaysHaveALabel(t *testing.T) {
 				got["posts "+series.GetLabel()[0].GetValue()] += series.GetCounter().GetValue()
 			case "pushfx_delivery_gateway_waiting":
 				got["waiting "+series.GetLabel()[0].GetValue()] = series.GetGauge().GetValue()
+			case "pushfx_delivery_not_sent_waiting":
+				got["not sent "+series.GetLabel()[0].GetValue()] = series.GetGauge().GetValue()
 			case "pushfx_delivery_worst_gateway_waiting":
 				got["worst"] = series.GetGauge().GetValue()
 			}
 		}
 	}
 	want := map[string]float64{
-		"posts https://Push.example.org": 1, "posts http://[2001:db8::1]:8080": 1, "posts other": 2, "posts mail": 1, "posts mail://Example.org": 1, "waiting mail://Example.org": 9,
+		"posts https://Push.example.org": 1, "posts http://[2001:db8::1]:8080": 1, "posts other": 2, "posts mail": 2, "not sent com.example.sms": 7,
 		"waiting https://Push.example.org": 3, "waiting http://[2001:db8::1]:8080": 0, "worst": 5,
 	}
 	if !maps.Equal(got, want) {

@@ -1,34 +1,18 @@
-package content
+package mail
 
 import (
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/delivery/channel"
+	"github.com/pushfx/pushfx/module/delivery/content"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/strictjson"
 )
 
-// encrypted is the type of encrypted events. The other events of their rooms are not shown in
-// mails, either.
-const encrypted = "m.room.encrypted"
-
-// MailID returns the id of the mail that a pusher sends next, from its place in the log and the
-// id of the first notification there: a log that begins anew may have the same numbers.
-func MailID(pusher string, place int64, first string) string {
-	return digest(pusher, strconv.FormatInt(place, 10), first)
-}
-
-// Mailed is a notification in a mail.
-type Mailed struct {
-	module.Notification
-	Meta Meta
-}
-
-// MailDigest returns what a mail shows a user of notifications, oldest first: the newest max
-// events, with their content if full is set.
-func MailDigest(user mxid.UserID, all []Mailed, maxEvents int, full bool) (d module.MailDigest) {
+// digestOf returns what a mail shows a user of notifications, oldest first: the newest max
+// events, with their content if full is set. The other events of encrypted rooms have no content, either.
+func digestOf(user mxid.UserID, all []channel.Collected, maxEvents int, full bool) (d module.MailDigest) {
 	d.User, d.Events = user, len(all)
 	hidden := all[:max(0, len(all)-maxEvents)]
 	at := map[string]int{} // places in d.Rooms
@@ -58,7 +42,7 @@ func MailDigest(user mxid.UserID, all []Mailed, maxEvents int, full bool) (d mod
 
 func hideContent(events []module.MailEvent, full bool) {
 	for _, e := range events {
-		full = full && e.Type != encrypted
+		full = full && e.Type != content.Encrypted
 	}
 	for i := range events {
 		if !full {
@@ -67,20 +51,19 @@ func hideContent(events []module.MailEvent, full bool) {
 	}
 }
 
-// readMailed is the inverse of [Event.Notification]: it returns the event, and the names of its
+// readMailed is the inverse of [content.Event.Notification]: it returns the event, and the names of its
 // room.
-func readMailed(user mxid.UserID, m Mailed) (e module.MailEvent, room module.MailRoom) {
+func readMailed(user mxid.UserID, m channel.Collected) (e module.MailEvent, room module.MailRoom) {
 	e = module.MailEvent{ID: m.Meta.Event, Thread: m.Meta.Thread, Time: time.UnixMilli(m.Meta.Added)}
 	if e.Thread == module.MainThread {
 		e.Thread = ""
 	}
 	room.ID = m.Meta.Room
-	tweaks, members, _ := strings.Cut(m.Text, textEnd)
-	members, rest, hasContent := strings.Cut(members, textEnd)
+	tweaks, members, rest := content.Split(m.Text)
 	if members == "" {
 		return e, room
 	}
-	highlight := memberOf(tweaks, "highlight")
+	highlight := content.MemberOf(tweaks, "highlight")
 	e.Highlight = highlight != "" && highlight != "false"
 	isTarget := false
 	w := strictjson.Walk("{" + members + "}")
@@ -89,35 +72,35 @@ func readMailed(user mxid.UserID, m Mailed) (e module.MailEvent, room module.Mai
 		value := w.Skip()
 		switch name {
 		case "type":
-			e.Type = readText(value)
+			e.Type = content.ReadText(value)
 		case "sender":
-			e.Sender = mxid.UserID(readText(value))
+			e.Sender = mxid.UserID(content.ReadText(value))
 		case "sender_display_name":
-			e.SenderName = readText(value)
+			e.SenderName = content.ReadText(value)
 		case "room_name":
-			room.Name = readText(value)
+			room.Name = content.ReadText(value)
 		case "room_alias":
-			room.Alias = readText(value)
+			room.Alias = content.ReadText(value)
 		case "user_is_target":
 			isTarget = value == "true"
 		}
 	}
-	e.Content = memberOf("{"+rest+"}", "content")
+	e.Content = content.MemberOf("{"+rest+"}", "content")
 	if e.Highlight {
 		e.MentionsUser, e.MentionsRoom = mentionsOf(e.Content, user)
 	}
-	e.Invites = isTarget && (!hasContent || membershipOf(e.Content) == "invite")
+	e.Invites = isTarget && (rest == "" || content.MembershipOf(e.Content) == "invite")
 	return e, room
 }
 
 // mentionsOf reads "m.mentions" (Matrix specification, "User and room mentions").
-func mentionsOf(content string, who mxid.UserID) (user, room bool) {
-	mentions := memberOf(content, "m.mentions")
-	list := strictjson.Walk(memberOf(mentions, "user_ids"))
+func mentionsOf(shown string, who mxid.UserID) (user, room bool) {
+	mentions := content.MemberOf(shown, "m.mentions")
+	list := strictjson.Walk(content.MemberOf(mentions, "user_ids"))
 	if list.Next() == '[' {
 		for range list.Array() {
 			user = list.Next() == '"' && list.String() == string(who) || user
 		}
 	}
-	return user, memberOf(mentions, "room") == "true"
+	return user, content.MemberOf(mentions, "room") == "true"
 }

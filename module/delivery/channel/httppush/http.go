@@ -1,4 +1,4 @@
-package delivery
+package httppush
 
 import (
 	"bytes"
@@ -7,40 +7,42 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/pushfx/pushfx/module"
-	"github.com/pushfx/pushfx/module/delivery/content"
+	"github.com/pushfx/pushfx/module/delivery/channel"
 	"github.com/pushfx/pushfx/module/strictjson"
 )
 
 const maxAnswerBytes = 64 << 10
 
-const minRetryAfter = time.Second
+var _ module.Gateway = (*Gateway)(nil)
 
-var _ module.Gateway = (*HTTPGateway)(nil)
+// Gateway sends notifications by HTTP. It is safe for concurrent use.
+type Gateway struct{ client *http.Client }
 
-// HTTPGateway sends notifications by HTTP. It is safe for concurrent use.
-type HTTPGateway struct{ client *http.Client }
-
-// NewHTTPGateway needs a client that follows no redirects and refuses addresses that
-// are not public, such as dialguard.Guard.Client with [Config.MaxPerGateway].
-func NewHTTPGateway(client *http.Client) *HTTPGateway { return &HTTPGateway{client} }
+// NewGateway needs a client that follows no redirects and refuses addresses that
+// are not public, such as dialguard.Guard.Client with as many connections as
+// may be in flight.
+func NewGateway(client *http.Client) *Gateway { return &Gateway{client} }
 
 // Post implements [module.Gateway]. Do not log its errors: they may have the URL.
-func (g *HTTPGateway) Post(ctx context.Context, url string, body []byte) (module.GatewayAnswer, error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(body))
+func (g *Gateway) Post(ctx context.Context, r module.GatewayRequest) (module.GatewayAnswer, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, r.URL, bytes.NewReader(r.Body))
 	if err != nil {
-		return module.GatewayAnswer{}, fmt.Errorf("delivery: post: %w", err)
+		return module.GatewayAnswer{}, fmt.Errorf("httppush: post: %w", err)
 	}
 	request.GetBody = nil // otherwise a server can make the client repeat the request without end
-	request.Header.Set("Content-Type", "application/json")
+	for name, value := range r.Header {
+		request.Header.Set(name, value)
+	}
 	request.Header.Set("User-Agent", "pushfx")
 	reply, err := g.client.Do(request)
 	if err != nil {
-		return module.GatewayAnswer{}, fmt.Errorf("delivery: post: %w", err)
+		return module.GatewayAnswer{}, fmt.Errorf("httppush: post: %w", err)
 	}
 	defer reply.Body.Close()
 	answer := module.GatewayAnswer{Status: reply.StatusCode, RetryAfter: readRetryAfter(reply.Header, time.Now())}
@@ -83,7 +85,7 @@ func readRetryAfter(header http.Header, now time.Time) time.Duration {
 	}
 	seconds, err := strconv.ParseUint(text, 10, 64)
 	if err == nil || errors.Is(err, strconv.ErrRange) { // seconds is the largest number after ErrRange
-		return time.Duration(min(max(seconds, 1), uint64(content.MaxWait/time.Second))) * time.Second
+		return time.Duration(min(max(seconds, 1), uint64(channel.MaxWait/time.Second))) * time.Second
 	}
 	at, err := http.ParseTime(text)
 	if err != nil {
@@ -92,5 +94,16 @@ func readRetryAfter(header http.Header, now time.Time) time.Duration {
 	if sent, err := http.ParseTime(header.Get("Date")); err == nil {
 		now = sent
 	}
-	return max(at.Sub(now), minRetryAfter)
+	return max(at.Sub(now), channel.MinWait)
+}
+
+var header = map[string]string{"Content-Type": "application/json"}
+
+// withoutURL removes the URL from an error, since it may be secret.
+func withoutURL(err error) error {
+	var failed *url.Error
+	if errors.As(err, &failed) {
+		return failed.Err
+	}
+	return err
 }

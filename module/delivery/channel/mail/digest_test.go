@@ -1,4 +1,4 @@
-package content
+package mail
 
 import (
 	"fmt"
@@ -7,31 +7,33 @@ import (
 	"time"
 
 	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/delivery/channel"
+	"github.com/pushfx/pushfx/module/delivery/content"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pusher"
 )
 
 // mailedOf returns notifications of events, of which the log has the texts.
-func mailedOf(t *testing.T, l Limits, events ...module.Event) (all []Mailed) {
+func mailedOf(t *testing.T, l content.Limits, events ...module.Event) (all []channel.Collected) {
 	t.Helper()
 	for i, e := range events {
-		ev, of, err := ReadEvent(e, l, time.Now())
+		ev, of, err := content.ReadEvent(e, l, time.Now())
 		if err != nil || !of {
 			t.Fatalf("%s: %v, %v", e.JSON, of, err)
 		}
-		to := To{User: "@me:h", RoomName: "", Outcome: Outcome{Tweaks: `{"sound":"default","highlight":` + fmt.Sprint(i == 0) + `}`}}
-		all = append(all, Mailed{ev.Notification(to, l), Meta{Event: ev.ID, Room: ev.Room, Thread: e.Thread, Added: int64(1000 * (i + 1))}})
+		to := content.To{User: "@me:h", RoomName: "", Outcome: content.Outcome{Tweaks: `{"sound":"default","highlight":` + fmt.Sprint(i == 0) + `}`}}
+		all = append(all, channel.Collected{Notification: ev.Notification(to, l), Meta: content.Meta{Event: ev.ID, Room: ev.Room, Thread: e.Thread, Added: int64(1000 * (i + 1))}})
 	}
 	return all
 }
 
-func eventIn(id, room, kind, content string) module.Event {
+func eventIn(id, room, kind, body string) module.Event {
 	e := module.Event{RoomName: "Room", RoomAlias: "#a:h", SenderName: `Bob "<b>"`, Thread: "$root"}
 	state := ""
 	if kind == "m.room.member" {
 		state = `"state_key":"@me:h",`
 	}
-	e.JSON = `{` + state + `"event_id":"` + id + `","room_id":"` + room + `","type":"` + kind + `","sender":"@bob:h","content":` + content + `}`
+	e.JSON = `{` + state + `"event_id":"` + id + `","room_id":"` + room + `","type":"` + kind + `","sender":"@bob:h","content":` + body + `}`
 	return e
 }
 
@@ -39,7 +41,7 @@ func TestMailDigest(t *testing.T) {
 	t.Parallel()
 	const text = `{"body":"hi \u0000","msgtype":"m.text"}`
 	noContent, none := defaultLimits(), defaultLimits()
-	noContent.Content, none.Content = NamesOnly, NoNames
+	noContent.Content, none.Content = content.NamesOnly, content.NoNames
 	message, invite := eventIn("$1", "!r:h", "m.room.message", text), eventIn("$1", "!r:h", "m.room.member", `{"membership":"invite"}`)
 	full := module.MailEvent{
 		ID: "$1", Type: "m.room.message", Sender: "@bob:h", SenderName: `Bob "<b>"`, Content: text, Thread: "$root", Highlight: true, Time: time.UnixMilli(1000),
@@ -62,7 +64,7 @@ func TestMailDigest(t *testing.T) {
 	left.Content, left.Invites = `{"membership":"leave"}`, false
 	for label, test := range map[string]struct {
 		event  module.Event
-		limits Limits
+		limits content.Limits
 		full   bool
 		want   module.MailEvent
 	}{
@@ -78,8 +80,8 @@ func TestMailDigest(t *testing.T) {
 		"a mention of the room":        {eventIn("$1", "!r:h", "m.room.message", toRoom), defaultLimits(), true, mentionsRoom},
 		"another change of membership": {eventIn("$1", "!r:h", "m.room.member", `{"membership":"leave"}`), defaultLimits(), true, left},
 	} {
-		d := MailDigest("@me:h", mailedOf(t, test.limits, test.event), 20, test.full)
-		if len(d.Rooms) != 1 || d.Rooms[0].ID != "!r:h" || d.Rooms[0].Events[0] != test.want || test.limits.Content != NoNames && d.Rooms[0].Name+d.Rooms[0].Alias != "Room#a:h" {
+		d := digestOf("@me:h", mailedOf(t, test.limits, test.event), 20, test.full)
+		if len(d.Rooms) != 1 || d.Rooms[0].ID != "!r:h" || d.Rooms[0].Events[0] != test.want || test.limits.Content != content.NoNames && d.Rooms[0].Name+d.Rooms[0].Alias != "Room#a:h" {
 			t.Errorf("%s: got %+v", label, d)
 		}
 	}
@@ -92,7 +94,7 @@ func TestMailDigestOfManyEvents(t *testing.T) {
 	for i := range 10 {
 		kind := "m.room.message"
 		if i == 9 {
-			kind = encrypted
+			kind = content.Encrypted
 		}
 		events = append(events, eventIn(fmt.Sprint("$", i), fmt.Sprintf("!%d:h", i%4), kind, fmt.Sprintf(`{"body":"%d"}`, i)))
 	}
@@ -101,7 +103,7 @@ func TestMailDigestOfManyEvents(t *testing.T) {
 		3:  "1 10; !1:h 2: $9, !0:h 2: $8={\"body\":\"8\"}, !3:h 1: $7={\"body\":\"7\"}",
 		1:  "3 10; !1:h 2: $9",
 	} {
-		d := MailDigest("@me:h", mailedOf(t, defaultLimits(), events...), most, true)
+		d := digestOf("@me:h", mailedOf(t, defaultLimits(), events...), most, true)
 		var rooms []string
 		for _, room := range d.Rooms {
 			text := fmt.Sprintf("%s %d:", room.ID, room.Hidden)
@@ -120,27 +122,29 @@ func TestMailTargets(t *testing.T) {
 	t.Parallel()
 	const me mxid.UserID = "@me:h"
 	for address, want := range map[string]string{
-		"a@example.org":                 "mail://example.org m.email",
-		`"x@y z"@Example.ORG`:           "mail://example.org m.email",
-		"a@b\u00fccher.example":         "mail://xn--bcher-kva.example m.email",
+		"a@example.org":                 "mail://relay m.email",
+		`"x@y z"@Example.ORG`:           "mail://relay m.email",
+		"a@b\u00fccher.example":         "mail://relay m.email",
 		"a@[192.0.2.1]":                 "",
 		"a":                             "",
 		"@example.org":                  "",
 		"a@":                            "",
 		"a@exa\r\nmple.org":             "",
-		"a@" + strings.Repeat("x", 1e3): "long: ",
+		"a@" + strings.Repeat("x", 1e3): "mail://relay m.email",
 	} {
 		p := pusher.Pusher{Key: pusher.Key{AppID: pusher.EmailAppID, Pushkey: address}, Kind: pusher.Email, Device: "PHONE", Lang: "de", Data: `{"format":"event_id_only"}`}
-		d, ok := ReadTarget(me, p, defaultLimits())
-		if ok != (want != "") || ok && (!strings.HasPrefix(d.Gate(), want) || !d.IsMail || d.IsIDOnly() || !d.NoCounts || d.Name != "" || d.Lang != "de") {
+		set := channel.Set{Channels: map[pusher.Kind]channel.Channel{pusher.Email: &Channel{}}}
+		d, ok := set.Read(me, p)
+		if ok != (want != "") || ok && (!strings.HasPrefix(d.Gate(), want) || d.Kind != pusher.Email || d.IsIDOnly || !d.NoCounts || d.Device != "") {
 			t.Errorf("%q: got %+v, %v", address, d, ok)
 		}
 		p.Extra = []pusher.Member{{Name: "enabled", Value: "false"}}
-		if _, ok := ReadTarget(me, p, defaultLimits()); ok {
+		if _, ok := set.Read(me, p); ok {
 			t.Errorf("%q, disabled: it is a target", address)
 		}
 	}
-	if name, _ := GatewayName("mail://Example.org"); name != "mail://example.org" || !IsMailGate(name+" m.email") || IsMailGate("https://mail:443 app") {
-		t.Errorf("got %s", name)
-	}
+}
+
+func defaultLimits() content.Limits {
+	return content.Limits{Content: content.FullContent, MaxNotificationBytes: 8 << 10, MaxEventBytes: 64 << 10, MaxAge: 24 * time.Hour, CallAge: time.Minute}
 }
