@@ -1,13 +1,10 @@
 package integration
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
-	"net/http"
 	"net/http/httptest"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -133,27 +130,11 @@ func (o *outboxDeaths) start(redisAddress string) *demo {
 }
 
 func (o *outboxDeaths) send(d *demo, event string) error {
-	ctx, cancel := context.WithTimeout(o.t.Context(), never)
-	defer cancel()
 	members, err := json.Marshal(outboxMembers)
 	if err != nil {
 		return err
 	}
-	body := fmt.Sprintf(`{"event_id":%q,"room_id":"!r:localhost","members":%s,"type":"m.room.message","content":{}}`, event, members)
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, d.url+"/_demo/send", strings.NewReader(body))
-	if err != nil {
-		return err
-	}
-	request.Header.Set("Authorization", "Bearer demo-sender")
-	answer, err := http.DefaultClient.Do(request)
-	if err != nil {
-		return err
-	}
-	answer.Body.Close()
-	if answer.StatusCode != http.StatusOK {
-		return fmt.Errorf("answered %d", answer.StatusCode)
-	}
-	return nil
+	return d.sendEvent(fmt.Sprintf(`{"event_id":%q,"room_id":"!r:localhost","members":%s,"type":"m.room.message","content":{}}`, event, members))
 }
 
 func (o *outboxDeaths) die(event string, at death) {

@@ -125,6 +125,26 @@ func startDemoPair(t *testing.T, flags ...string) (here, there *demo) {
 	return startDemo(t, flags...), startDemo(t, flags...)
 }
 
+// sendEvent sends an event by the demo's own endpoint.
+func (d *demo) sendEvent(body string) error {
+	ctx, cancel := context.WithTimeout(d.t.Context(), never)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, d.url+"/_demo/send", strings.NewReader(body))
+	if err != nil {
+		return err
+	}
+	request.Header.Set("Authorization", "Bearer demo-sender")
+	answer, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return err
+	}
+	answer.Body.Close()
+	if answer.StatusCode != http.StatusOK {
+		return fmt.Errorf("answered %d", answer.StatusCode)
+	}
+	return nil
+}
+
 func (d *demo) send(token, method, path, body string) (answer map[string]any, err error) {
 	ctx, cancel := context.WithTimeout(d.t.Context(), never)
 	defer cancel()

@@ -16,14 +16,15 @@ import (
 )
 
 // OutboxSchema has a row for each event that is not handed over to all of its users yet. The id of a row is the
-// position of its event. Until is a time in milliseconds: until then a host holds the row.
+// position of its event. Until is a time in milliseconds: until then a host holds the row, or it waits for its next try.
 const OutboxSchema = `
 CREATE TABLE IF NOT EXISTS push_outbox (
 	id BIGINT PRIMARY KEY,
 	room_id TEXT NOT NULL,
 	rest TEXT NOT NULL DEFAULT '',
 	tries BIGINT NOT NULL DEFAULT 0,
-	until BIGINT NOT NULL
+	until BIGINT NOT NULL,
+	held BOOLEAN NOT NULL DEFAULT TRUE
 );
 CREATE INDEX IF NOT EXISTS push_outbox_until ON push_outbox (until, room_id);
 CREATE INDEX IF NOT EXISTS push_outbox_room ON push_outbox (room_id, until)`
@@ -43,6 +44,7 @@ type Outbox struct {
 	mu    sync.Mutex
 	turns map[string]*turn // the last one of each room with new events
 	due   map[string]bool  // the rooms whose due rows this host hands over
+	ended time.Time        // when the last wait was ended for all rows
 }
 
 // Row is a row that this host holds.
@@ -59,6 +61,8 @@ const (
 	lease = time.Minute
 
 	inTurn = 200 * time.Millisecond // that an event waits for the event before it
+
+	endEvery = 10 * time.Second // at most, waits are ended
 
 	dueRooms = 256 // whose due rows a host hands over at a time
 	dueRows  = 100 // of a room that a host takes at a time
@@ -83,13 +87,13 @@ func (o *Outbox) handOver(stop context.Context, r Row) error {
 	defer cancel()
 	rest, isLeft, err := o.try(ctx, r)
 	if !isLeft {
-		return errors.Join(err, o.write(ctx, `DELETE FROM push_outbox WHERE id = $1`, r.ID))
+		return errors.Join(err, o.write(ctx, `DELETE FROM push_outbox WHERE id = $1`, r.ID), o.endWaits(ctx, r))
 	}
 	until := o.Now() // another host takes it at once
 	if stop.Err() == nil {
 		until = until.Add(min(time.Second<<min(r.Tries, 6), time.Minute))
 	}
-	return errors.Join(err, o.write(ctx, `UPDATE push_outbox SET rest = $2, tries = $3, until = $4 WHERE id = $1`,
+	return errors.Join(err, o.write(ctx, `UPDATE push_outbox SET rest = $2, tries = $3, until = $4, held = FALSE WHERE id = $1`,
 		r.ID, rest, r.Tries+1, until.UnixMilli()))
 }
 
@@ -107,6 +111,22 @@ func (o *Outbox) try(ctx context.Context, r Row) (rest module.Rest, isLeft bool,
 		return r.Rest, true, errors.Join(notShown, err)
 	}
 	return rest, rest != "", err
+}
+
+// endWaits ends the waits of all rows after the last try of a row: a storage that was away answers again. Then the
+// order of tries is that of the events. In another order, the module may have forgotten an event whose reply was lost.
+func (o *Outbox) endWaits(ctx context.Context, r Row) error {
+	o.mu.Lock()
+	now := o.Now()
+	isTime := r.Rest != "" && now.Sub(o.ended) >= endEvery
+	if isTime {
+		o.ended = now
+	}
+	o.mu.Unlock()
+	if !isTime {
+		return nil
+	}
+	return o.write(ctx, `UPDATE push_outbox SET until = $1 WHERE NOT held AND until > $1`, now.UnixMilli()-1)
 }
 
 // write runs a statement until it succeeds or ctx ends, and at least once: an event whose row stays as it is will be
@@ -215,7 +235,7 @@ func (o *Outbox) handOverDue(ctx context.Context, room string) (more bool, err e
 	return len(rows) == dueRows, err
 }
 
-// dueRooms returns the rooms that have due rows, the longest first, and that this host does not work on. It does so from
+// dueRooms returns the rooms that have due rows, of the oldest event first, and that this host does not work on. It does so from
 // now on.
 func (o *Outbox) dueRooms(ctx context.Context) (rooms []string, err error) {
 	args, others := []any{o.Now().UnixMilli(), 0}, []string{"''"}
@@ -227,7 +247,7 @@ func (o *Outbox) dueRooms(ctx context.Context) (rooms []string, err error) {
 	args[1] = dueRooms - len(o.due)
 	o.mu.Unlock()
 	rows, err := o.DB.QueryContext(ctx, `SELECT room_id FROM push_outbox WHERE until < $1 AND room_id NOT IN (`+strings.Join(others, ",")+`)
-		GROUP BY room_id ORDER BY MIN(until) LIMIT $2`, args...)
+		GROUP BY room_id ORDER BY MIN(id) LIMIT $2`, args...)
 	if err != nil {
 		return nil, err
 	}
@@ -259,7 +279,7 @@ func (o *Outbox) endDue(room string) {
 // take takes due rows of a room for this host, in the order of events.
 func (o *Outbox) take(ctx context.Context, room string) (taken []Row, err error) {
 	now := o.Now()
-	rows, err := o.DB.QueryContext(ctx, `UPDATE push_outbox SET until = $3 WHERE until < $2 AND id IN
+	rows, err := o.DB.QueryContext(ctx, `UPDATE push_outbox SET until = $3, held = TRUE WHERE until < $2 AND id IN
 		(SELECT id FROM push_outbox WHERE room_id = $1 AND until < $2 ORDER BY id LIMIT $4) RETURNING id, rest, tries`,
 		room, now.UnixMilli(), now.Add(lease).UnixMilli(), dueRows)
 	if err != nil {

@@ -138,6 +138,22 @@ func TestWhatIsLeftIsRepeatedAfterGrowingWaits(t *testing.T) {
 	o.wantRows(0)
 }
 
+// When a storage is back, no row waits for its own next try, and the rows of hosts that hold them stay theirs.
+func TestAStorageThatIsBackEndsAllWaits(t *testing.T) {
+	t.Parallel()
+	o := newOutboxes(t, 1)
+	o.isAway = true
+	for id := range int64(4) {
+		_ = o.hosts[0].HandOver(t.Context(), o.add(0, id, "!a:x"))
+	}
+	o.add(0, 5, "!a:x")
+	o.must(o.hosts[0].DB.Exec(`UPDATE push_outbox SET until = until + 50000 WHERE id < 3`))
+	o.isAway = false
+	o.want(1001*time.Millisecond, "3+")
+	o.want(0, "0+", "1+", "2+")
+	o.wantRows(1)
+}
+
 func TestTheEventsOfARoomAreHandedOverInOrder(t *testing.T) {
 	t.Parallel()
 	o := newOutboxes(t, 1)

@@ -107,7 +107,7 @@ func (db *DB) Write(ctx context.Context, do func(ctx context.Context, tx *sql.Tx
 	defer cancel()
 	conn, err := db.writer.Conn(waiting)
 	if err != nil {
-		return failed(err)
+		return failed(fmt.Errorf("waiting for writes that wait for a locked file: %w", err))
 	}
 	defer conn.Close()
 	// From here on only other hosts can delay it, up to the busy timeout.
