@@ -41,10 +41,12 @@ type Outbox struct {
 	// Shown makes an event visible to the syncs of users; see [module.EventService]. After an error, it is called again.
 	Shown func(id int64, users []mxid.UserID) error
 
-	mu    sync.Mutex
-	turns map[string]*turn // the last one of each room with new events
-	due   map[string]bool  // the rooms whose due rows this host hands over
-	ended time.Time        // when the last wait was ended for all rows
+	mu     sync.Mutex
+	turns  map[string]*turn // the last one of each room with new events
+	due    map[string]bool  // the rooms whose due rows this host hands over
+	places int              // how many such rooms there may be
+	done   int              // rows that were done since the last scan
+	ended  time.Time        // when the last wait was ended for all rows
 }
 
 // Row is a row that this host holds.
@@ -64,8 +66,12 @@ const (
 
 	endEvery = 10 * time.Second // at most, waits are ended
 
-	dueRooms = 256 // whose due rows a host hands over at a time
-	dueRows  = 100 // of a room that a host takes at a time
+	// A host hands over due rows of so many rooms at a time. It doubles the number each second while rows are done,
+	// and halves it while none is: 10,000 rows that wait for a storage cost little, and are soon done when it is back.
+	fewRooms, manyRooms = 4, 256
+
+	maxTaken  = 100  // rows of a room at a time
+	maxLooked = 1000 // due rows, in search for rooms
 )
 
 // Add adds the row of an event in the transaction that stores the event. After the commit, this host calls HandOver.
@@ -215,49 +221,63 @@ func (o *Outbox) scan(ctx context.Context, all *sync.WaitGroup, errs chan<- erro
 	for _, room := range rooms {
 		all.Go(func() {
 			defer o.endDue(room)
-			for more := true; more; {
-				var err error
-				more, err = o.handOverDue(ctx, room)
-				report(err)
-			}
+			report(o.handOverDue(ctx, room))
 		})
 	}
 }
 
-// handOverDue hands over due rows of a room in their order. More tells whether the room may have more of them.
-func (o *Outbox) handOverDue(ctx context.Context, room string) (more bool, err error) {
-	rows, err := o.take(ctx, room)
-	for _, r := range rows {
-		if time.Since(r.taken) < lease/2 { // otherwise it will be due again
-			err = cmp.Or(o.handOver(ctx, r), err)
+// handOverDue hands over the due rows of a room in their order: first one, and then more, until a row is not done.
+func (o *Outbox) handOverDue(ctx context.Context, room string) error {
+	for n := 1; ; n = min(2*n, maxTaken) {
+		rows, err := o.take(ctx, room, n)
+		for _, r := range rows {
+			if time.Since(r.taken) < lease/2 { // otherwise it will be due again
+				err = cmp.Or(o.handOver(ctx, r), err)
+			}
 		}
+		if err != nil || len(rows) < n {
+			return err
+		}
+		o.mu.Lock()
+		o.done += n
+		o.mu.Unlock()
 	}
-	return len(rows) == dueRows, err
 }
 
-// dueRooms returns the rooms that have due rows, of the oldest event first, and that this host does not work on. It does so from
-// now on.
+// dueRooms returns rooms that have due rows, and that this host does not work on. It does so from now on. While rows are
+// done, it begins with the oldest event. Otherwise it begins with what has become due last: what has failed for long
+// must not delay the events of a host that has died.
 func (o *Outbox) dueRooms(ctx context.Context) (rooms []string, err error) {
-	args, others := []any{o.Now().UnixMilli(), 0}, []string{"''"}
+	args, others := []any{o.Now().UnixMilli(), maxLooked}, []string{"''"}
 	o.mu.Lock()
+	o.places = max(o.places/2, fewRooms)
+	if o.done > 0 {
+		o.places = min(4*o.places, manyRooms)
+	}
+	o.done = 0
+	order, places := "id", o.places-len(o.due)
+	if o.places == fewRooms {
+		order = "until DESC"
+	}
 	for room := range o.due {
 		args = append(args, room)
 		others = append(others, fmt.Sprintf("$%d", len(args)))
 	}
-	args[1] = dueRooms - len(o.due)
 	o.mu.Unlock()
-	rows, err := o.DB.QueryContext(ctx, `SELECT room_id FROM push_outbox WHERE until < $1 AND room_id NOT IN (`+strings.Join(others, ",")+`)
-		GROUP BY room_id ORDER BY MIN(id) LIMIT $2`, args...)
+	found, err := o.DB.QueryContext(ctx, `SELECT room_id FROM push_outbox WHERE until < $1 AND room_id NOT IN (`+strings.Join(others, ",")+`)
+		ORDER BY `+order+` LIMIT $2`, args...)
 	if err != nil {
 		return nil, err
 	}
-	defer rows.Close()
-	for rows.Next() {
+	defer found.Close()
+	for found.Next() && len(rooms) < places {
 		var room string
-		if err := rows.Scan(&room); err != nil {
+		if err := found.Scan(&room); err != nil {
 			return nil, err
 		}
-		rooms = append(rooms, room)
+		if !slices.Contains(rooms, room) {
+			rooms = append(rooms, room)
+		}
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -267,7 +287,7 @@ func (o *Outbox) dueRooms(ctx context.Context) (rooms []string, err error) {
 	for _, room := range rooms {
 		o.due[room] = true
 	}
-	return rooms, rows.Err()
+	return rooms, found.Err()
 }
 
 func (o *Outbox) endDue(room string) {
@@ -277,11 +297,11 @@ func (o *Outbox) endDue(room string) {
 }
 
 // take takes due rows of a room for this host, in the order of events.
-func (o *Outbox) take(ctx context.Context, room string) (taken []Row, err error) {
+func (o *Outbox) take(ctx context.Context, room string, n int) (taken []Row, err error) {
 	now := o.Now()
 	rows, err := o.DB.QueryContext(ctx, `UPDATE push_outbox SET until = $3, held = TRUE WHERE until < $2 AND id IN
 		(SELECT id FROM push_outbox WHERE room_id = $1 AND until < $2 ORDER BY id LIMIT $4) RETURNING id, rest, tries`,
-		room, now.UnixMilli(), now.Add(lease).UnixMilli(), dueRows)
+		room, now.UnixMilli(), now.Add(lease).UnixMilli(), n)
 	if err != nil {
 		return nil, err
 	}

@@ -31,7 +31,7 @@ func TestContract(t *testing.T) {
 // beginning, so that two of them cannot deadlock.
 func open(t *testing.T, file string) *sql.DB {
 	t.Helper()
-	db, err := sql.Open("sqlite", "file:"+file+"?_pragma=journal_mode(WAL)&_pragma=busy_timeout(30000)&_txlock=immediate")
+	db, err := sql.Open("sqlite", "file:"+file+"?_pragma=journal_mode(WAL)&_pragma=busy_timeout(30000)&_pragma=synchronous(OFF)&_txlock=immediate")
 	if err != nil {
 		t.Fatal(err)
 	}
