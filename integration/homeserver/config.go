@@ -29,7 +29,7 @@ type config struct {
 	userRate     uint             // requests per second; 0: unlimited
 	passwordRate uint             // passwords per second; 0: unlimited
 	connections  uint             // clients' connections at a time; 0: unlimited
-	drain        time.Duration    // longest wait at the stop for requests, and then again for notifications
+	drain        time.Duration    // longest wait at the stop for requests, then for handovers, then for notifications
 	trouble      receiver.Trouble // of the host's own push gateway
 	redis        redisurl.Servers
 	data         string       // file of the host's own data; empty: temporary
@@ -95,8 +95,8 @@ func newFlags(values *flagValues) *flag.FlagSet {
 	flags.DurationVar(&values.trouble.Delay, "gateway-delay", 0,
 		"`TIME` that the host's own push gateway waits before each answer, for example 30s")
 	flags.DurationVar(&values.drain, "drain", defaultDrain,
-		"longest `TIME` that a stop waits for running requests, and then again for running\n"+
-			"notifications: 0s to 1m. Other hosts send interrupted notifications again")
+		"longest `TIME` that a stop waits for running requests, then again for their events\n"+
+			"to be handed over, and for running notifications: 0s to 1m. Other hosts do what is left")
 	flags.TextVar(&values.logLevel, "log-level", zapcore.InfoLevel,
 		"lowest `LEVEL` to log: debug (also each request), info, warn or error")
 	return flags

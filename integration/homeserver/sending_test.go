@@ -6,8 +6,6 @@ import (
 	"testing"
 
 	"github.com/pushfx/pushfx/integration/gateway/receiver"
-	"github.com/pushfx/pushfx/module/redisclient"
-	"github.com/pushfx/pushfx/module/redistest"
 )
 
 const sendPath = "/_demo/send"
@@ -128,33 +126,3 @@ func TestTheGatewayAnswersWithTheStatusOfItsFlag(t *testing.T) {
 	d.expect("POST", receiver.Path, "", `{"notification":{"devices":[{"app_id":"a","pushkey":"b"}]}}`, 429, "")
 	poll(t, "the notification is printed", func() bool { return strings.Contains(d.stdout.String(), "429") })
 }
-
-// A lost master keeps its own users from an event, and no other member of the room. The sender gets a 200.
-func TestAMemberOfALostMasterDelaysNoOtherMember(t *testing.T) {
-	t.Parallel()
-	d, last, next := startOnThreeMasters(t)
-	sender, member, lost, room := next("@user%d:localhost", false), next("@user%d:localhost", false), next("@user%d:localhost", true), next("!room%d:x", false)
-	d.setPusherHere(tokenOf(member), "phone", "")
-	last.Stop()
-	body := fmt.Sprintf(`{"event_id":"$1","room_id":%q,"members":[%q,%q],"type":"m.room.message","content":{"msgtype":"m.text","body":"Hello"}}`, room, member, lost)
-	d.expect("POST", sendPath, tokenOf(sender), body, 200, `{"event_id":"$1","position":1}`)
-	poll(t, "the notification is printed", func() bool { return strings.Contains(d.stdout.String(), "event $1 ") })
-}
-
-// startOnThreeMasters starts a host on a cluster. Next returns a new id whose keys are on the last master, or not.
-func startOnThreeMasters(t *testing.T) (d *demo, last *redistest.Server, next func(format string, onLast bool) string) {
-	t.Helper()
-	redistest.Require(t)
-	cluster := redistest.Cluster(t, 3, 0, "--cluster-require-full-coverage", "no")
-	d = startDemo(t, "-redis-mode", "cluster", "-redis", strings.Join(cluster.Addrs(), ","))
-	n := 0
-	return d, cluster.Masters()[2], func(format string, onLast bool) string {
-		for {
-			if n++; (redisclient.SlotOf("{"+fmt.Sprintf(format, n)+"}")*3/16384 == 2) == onLast {
-				return fmt.Sprintf(format, n)
-			}
-		}
-	}
-}
-
-func tokenOf(user string) string { return "demo-" + strings.TrimSuffix(user[1:], ":localhost") }

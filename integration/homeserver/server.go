@@ -24,9 +24,9 @@ const (
 	maxHeaderBytes = 64 << 10 // enough for a percent-encoded rule id of 10 KiB
 )
 
-// stopLimit is the longest time that the whole host takes to stop: clients leave, requests end, notifications end, and
-// the other parts close their connections.
-func (c config) stopLimit() time.Duration { return maxSilence + 2*c.drain + 8*time.Second }
+// stopLimit is the longest time that the whole host takes to stop: clients leave, requests end, events are handed over,
+// notifications end, and the other parts close their connections.
+func (c config) stopLimit() time.Duration { return maxSilence + 3*c.drain + 8*time.Second }
 
 type servers struct {
 	clients   *server
