@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"os"
 	"path/filepath"
 	"time"
 
@@ -42,6 +43,9 @@ func Open(ctx context.Context, file string) (*DB, error) {
 	path, err := filepath.Abs(file)
 	if err != nil {
 		return nil, err
+	}
+	if _, err := os.Stat(filepath.Dir(path)); err != nil {
+		return nil, err // SQLite would say that it is out of memory
 	}
 	// WAL with synchronous NORMAL: a killed host loses nothing, a power failure may take the last transactions.
 	name := (&url.URL{Scheme: "file", OmitHost: true, Path: filepath.ToSlash(path)}).String() +

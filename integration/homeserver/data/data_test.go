@@ -30,7 +30,7 @@ func TestAFileOfAnotherVersionIsRefused(t *testing.T) {
 		"of another program":   {"CREATE TABLE users (name TEXT)", "the data has version 0, and this program reads version 1"},
 		"new":                  {"SELECT 1", ""},
 		"of the same version":  {schema, ""},
-		"new, in a new folder": {"", "unable to open"},
+		"new, in a new folder": {"", "no such file"},
 	} {
 		file := filepath.Join(t.TempDir(), "a ?#%.db")
 		if test.statement == "" {
