@@ -15,12 +15,12 @@ import (
 
 // accountData serves account data of any type, global and of rooms. The module serves m.push_rules.
 type accountData struct {
-	store *sessions.Store
+	store *sessions.Sessions
 	rooms *rooms.Store
 	waker *waker
 }
 
-func newAccountData(store *sessions.Store, rooms *rooms.Store, waker *waker) *accountData {
+func newAccountData(store *sessions.Sessions, rooms *rooms.Store, waker *waker) *accountData {
 	return &accountData{store, rooms, waker}
 }
 

@@ -126,7 +126,7 @@ func TestAFailedDeactivationIsRepeated(t *testing.T) {
 	}
 	startDemo(t, "-redis-mode", "standalone", "-redis", server.Addr())
 	poll(t, "the user is forgotten", func() bool { return len(left()) == 0 })
-	users := sessions.New(sessions.NewStore(openDataOf(t)), "localhost", nil)
+	users := sessions.New(openDataOf(t), "localhost", nil)
 	poll(t, "the user is not listed", func() bool {
 		listed, err := users.ToForget(t.Context())
 		return err == nil && len(listed) == 0
@@ -168,7 +168,7 @@ func TestAccountsWorkWithoutTheModule(t *testing.T) {
 	t.Parallel()
 	core, logs := observer.New(zap.DebugLevel)
 	log := zap.New(core)
-	users := sessions.New(sessions.NewStore(openDataOf(t)), "localhost", func(mxid.UserID) {})
+	users := sessions.New(openDataOf(t), "localhost", func(mxid.UserID) {})
 	limits := newLimits(0, 0)
 	groups := []handlers.RouteGroup{newAccount(config{}, users, limits, moduleAway{}, newForgetting(users, moduleAway{}, log), log)}
 	router := newRouter(groups, newAuth(users, limits), newLogin(users, limits, moduleAway{}, log), limits, newDrain(config{}), newGuard(config{}), &pushfx.Push{}, log)

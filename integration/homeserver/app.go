@@ -40,10 +40,9 @@ func homeserver(cfg config, db *data.DB, log *zap.Logger, stdout io.Writer) fx.O
 			newRoomRoutes,
 			fx.Annotate(newMetrics, fx.As(fx.Self()), fx.As(new(prometheus.Registerer))),
 			func(cfg config) *limits { return newLimits(int(cfg.userRate), int(cfg.passwordRate)) },
-			sessions.NewStore,
 			rooms.New,
-			fx.Annotate(func(cfg config, store *sessions.Store, waker *waker) *sessions.Sessions {
-				return sessions.New(store, cfg.serverName, waker.wake)
+			fx.Annotate(func(cfg config, db *data.DB, waker *waker) *sessions.Sessions {
+				return sessions.New(db, cfg.serverName, waker.wake)
 			}, fx.As(fx.Self()), fx.As(new(module.Accounts))),
 			fx.Annotate(newRouter, fx.ParamTags(pushfx.RouteGroups)),
 			pushfx.AsRouteGroup(newAccount),

@@ -53,9 +53,9 @@ func matchesType(pattern, eventType string) bool {
 }
 
 // filters serves filters.
-type filters struct{ store *sessions.Store }
+type filters struct{ store *sessions.Sessions }
 
-func newFilters(store *sessions.Store) *filters { return &filters{store} }
+func newFilters(store *sessions.Sessions) *filters { return &filters{store} }
 
 // Register implements [handlers.RouteGroup].
 func (f *filters) Register(g *echo.Group, _ handlers.Dialect, auth ...echo.MiddlewareFunc) {
@@ -98,7 +98,7 @@ func (f *filters) get(c echo.Context) error {
 }
 
 // readFilter returns the filter of a sync, which the client names by id or gives as JSON. The default allows all types.
-func readFilter(ctx context.Context, store *sessions.Store, user mxid.UserID, name string) (f filter, err error) {
+func readFilter(ctx context.Context, store *sessions.Sessions, user mxid.UserID, name string) (f filter, err error) {
 	if name == "" {
 		return filter{}, nil
 	}

@@ -25,7 +25,7 @@ import (
 // outbox stores events and hands them over to the module.
 type outbox struct {
 	sqlstore.Outbox
-	users    *sessions.Store
+	users    *sessions.Sessions
 	rooms    *rooms.Store
 	notifier module.Notifier
 	unread   module.UnreadService
@@ -47,7 +47,7 @@ type sender struct {
 
 // newOutbox returns an outbox that ends when the host stops, after the servers.
 func newOutbox(
-	lc fx.Lifecycle, cfg config, db *data.DB, users *sessions.Store, store *rooms.Store, events module.EventService,
+	lc fx.Lifecycle, cfg config, db *data.DB, users *sessions.Sessions, store *rooms.Store, events module.EventService,
 	notifier module.Notifier, unread module.UnreadService, waker *waker, log *zap.Logger,
 ) *outbox {
 	o := &outbox{

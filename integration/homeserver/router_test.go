@@ -44,9 +44,9 @@ func request(t *testing.T, parts failing, path string) (*httptest.ResponseRecord
 		t.Fatal(err)
 	}
 	db := openDataOf(t)
-	store := sessions.NewStore(db)
-	groups := []handlers.RouteGroup{parts, server.AccountData(parts), newAccountData(store, rooms.New(db), newWaker())}
-	router := routerOf(groups, sessions.New(store, "localhost", func(mxid.UserID) {}), zap.New(core))
+	users := sessions.New(db, "localhost", func(mxid.UserID) {})
+	groups := []handlers.RouteGroup{parts, server.AccountData(parts), newAccountData(users, rooms.New(db), newWaker())}
+	router := routerOf(groups, users, zap.New(core))
 	r := httptest.NewRequest(http.MethodGet, path, nil)
 	r.Header.Set("Authorization", "Bearer demo-alice")
 	w := httptest.NewRecorder()

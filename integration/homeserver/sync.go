@@ -90,7 +90,7 @@ func (s *syncs) parse(ctx context.Context, user mxid.UserID, query url.Values) (
 	if full || token == "" {
 		r.wait = 0
 	}
-	r.filter, err = readFilter(ctx, s.sessions.Store, user, query.Get("filter"))
+	r.filter, err = readFilter(ctx, s.sessions, user, query.Get("filter"))
 	return r, err
 }
 

@@ -247,7 +247,7 @@ func (noUnread) Retain(context.Context, mxid.UserID, ...string) error { return n
 func TestSyncWaitsLongerThanOtherRequestsMay(t *testing.T) {
 	t.Parallel()
 	db, waker := openDataOf(t), newWaker()
-	users := sessions.New(sessions.NewStore(db), "localhost", waker.wake)
+	users := sessions.New(db, "localhost", waker.wake)
 	syncs := newSyncs(quiet{}, rooms.New(db), noUnread{}, users, waker, zap.NewNop())
 	server := httptest.NewUnstartedServer(routerOf([]handlers.RouteGroup{syncs}, users, zap.NewNop()))
 	server.Config.ReadTimeout, server.Config.WriteTimeout = littleTime, littleTime

@@ -34,7 +34,7 @@ type Ignored struct {
 }
 
 // SetAccountData stores account data of a user. Errors: [ErrTooMuchData].
-func (s *Store) SetAccountData(ctx context.Context, user mxid.UserID, one AccountData) error {
+func (s *Sessions) SetAccountData(ctx context.Context, user mxid.UserID, one AccountData) error {
 	return s.db.Write(ctx, func(ctx context.Context, tx *sql.Tx) error {
 		if _, err := tx.ExecContext(ctx, `INSERT OR REPLACE INTO account_data VALUES (?, ?, ?, ?)`, user, one.Room, one.Type, string(one.Content)); err != nil {
 			return err
@@ -70,13 +70,13 @@ func setIgnored(ctx context.Context, tx *sql.Tx, user mxid.UserID, content json.
 }
 
 // Ignoring returns which members of a room ignore a user.
-func (s *Store) Ignoring(ctx context.Context, room string, ignored mxid.UserID) (users []mxid.UserID, err error) {
+func (s *Sessions) Ignoring(ctx context.Context, room string, ignored mxid.UserID) (users []mxid.UserID, err error) {
 	return data.All(ctx, s.db, data.Value[mxid.UserID],
 		`SELECT user_id FROM ignored_users JOIN members USING (user_id) WHERE ignored = ? AND room_id = ?`, ignored, room)
 }
 
 // AccountData returns the account data of a user, ordered by room and type.
-func (s *Store) AccountData(ctx context.Context, user mxid.UserID) (all []AccountData, err error) {
+func (s *Sessions) AccountData(ctx context.Context, user mxid.UserID) (all []AccountData, err error) {
 	return data.All(ctx, s.db, func(scan data.Scan) (one AccountData, err error) {
 		var content string
 		err = scan(&one.Room, &one.Type, &content)
@@ -86,7 +86,7 @@ func (s *Store) AccountData(ctx context.Context, user mxid.UserID) (all []Accoun
 }
 
 // AccountDataOf returns one content of a user's account data, empty for none.
-func (s *Store) AccountDataOf(ctx context.Context, user mxid.UserID, room, kind string) (content string, err error) {
+func (s *Sessions) AccountDataOf(ctx context.Context, user mxid.UserID, room, kind string) (content string, err error) {
 	content, _, err = data.One(ctx, s.db, data.Value[string],
 		`SELECT content FROM account_data WHERE user_id = ? AND room_id = ? AND type = ?`, user, room, kind)
 	return content, err
@@ -95,7 +95,7 @@ func (s *Store) AccountDataOf(ctx context.Context, user mxid.UserID, room, kind 
 const maxFilters = 100 // of a user
 
 // AddFilter stores a filter and returns its id, which is the same for the same content. Errors: [ErrTooMuchData].
-func (s *Store) AddFilter(ctx context.Context, user mxid.UserID, content string) (id string, err error) {
+func (s *Sessions) AddFilter(ctx context.Context, user mxid.UserID, content string) (id string, err error) {
 	sum := sha256.Sum256([]byte(content))
 	id = base64.RawURLEncoding.EncodeToString(sum[:12])
 	return id, s.db.Write(ctx, func(ctx context.Context, tx *sql.Tx) error {
@@ -111,6 +111,6 @@ func (s *Store) AddFilter(ctx context.Context, user mxid.UserID, content string)
 }
 
 // Filter returns the content of a filter.
-func (s *Store) Filter(ctx context.Context, user mxid.UserID, id string) (content string, found bool, err error) {
+func (s *Sessions) Filter(ctx context.Context, user mxid.UserID, id string) (content string, found bool, err error) {
 	return data.One(ctx, s.db, data.Value[string], `SELECT content FROM filters WHERE user_id = ? AND filter_id = ?`, user, id)
 }

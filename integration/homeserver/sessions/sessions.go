@@ -26,10 +26,10 @@ const (
 	errPasswordChanged = data.Refusal("the password has changed since it was checked")
 )
 
-// Sessions stores users with their passwords and devices. It is safe for concurrent use. Each
+// Sessions stores users with their passwords, devices and account data. It is safe for concurrent use. Each
 // method can also return [module.Unavailable].
 type Sessions struct {
-	*Store
+	db         *data.DB
 	serverName string
 	ended      func(mxid.UserID)
 }
@@ -41,15 +41,9 @@ var (
 
 // New returns the sessions of a server's users. Ended is called after sessions of a user have
 // ended.
-func New(store *Store, serverName string, ended func(mxid.UserID)) *Sessions {
-	return &Sessions{store, serverName, ended}
+func New(db *data.DB, serverName string, ended func(mxid.UserID)) *Sessions {
+	return &Sessions{db, serverName, ended}
 }
-
-// Store has the account data. It is safe for concurrent use.
-type Store struct{ db *data.DB }
-
-// NewStore returns a store.
-func NewStore(db *data.DB) *Store { return &Store{db} }
 
 // Authenticate returns the caller of a token. Errors: [module.ErrLoggedOut].
 func (s *Sessions) Authenticate(ctx context.Context, token string) (Caller, error) {

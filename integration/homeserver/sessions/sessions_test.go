@@ -19,7 +19,7 @@ func startSessions(t *testing.T) *Sessions {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { db.Close() })
-	return New(NewStore(db), "localhost", func(mxid.UserID) {})
+	return New(db, "localhost", func(mxid.UserID) {})
 }
 
 func TestLoggedIn(t *testing.T) {
