@@ -13,7 +13,8 @@ import (
 	"path/filepath"
 	"time"
 
-	_ "modernc.org/sqlite" // the driver
+	"modernc.org/sqlite"
+	sqlite3 "modernc.org/sqlite/lib"
 
 	"github.com/pushfx/pushfx/integration/sqlstore"
 	"github.com/pushfx/pushfx/module"
@@ -60,11 +61,21 @@ func Open(ctx context.Context, file string) (*DB, error) {
 	db.writer.SetMaxOpenConns(1)
 	db.reader.SetMaxOpenConns(maxReaders)
 	db.reader.SetMaxIdleConns(maxReaders)
-	if err := db.prepare(ctx); err != nil {
+	err = db.prepare(ctx)
+	for began := time.Now(); isBusy(err) && time.Since(began) < busyTimeout; err = db.prepare(ctx) {
+		time.Sleep(10 * time.Millisecond)
+	}
+	if err != nil {
 		db.Close()
 		return nil, fmt.Errorf("%s: %w", file, err)
 	}
 	return db, nil
+}
+
+// isBusy reports whether another host is creating the file: SQLite does not wait for the change to WAL.
+func isBusy(err error) bool {
+	failed := new(sqlite.Error)
+	return errors.As(err, &failed) && failed.Code()&0xff == sqlite3.SQLITE_BUSY
 }
 
 // prepare creates the tables of a new file, and refuses a file of another version.

@@ -44,8 +44,10 @@ func TestLoggedIn(t *testing.T) {
 		{"default device", "DEMO", true},
 		{"not logged in", "TABLET", false},
 	} {
-		if got, err := s.LoggedIn(t.Context(), user, test.device); got != test.want || err != nil {
-			t.Errorf("%s: got %v, %v", test.name, got, err)
+		one := module.Session{User: user, Device: test.device}
+		got, err := s.LoggedIn(t.Context(), user, test.device)
+		if many := s.LoggedInMany(t.Context(), []module.Session{one})[one]; got != test.want || many.Value != got || err != nil || many.Err != nil {
+			t.Errorf("%s: got %v, %v, and %v", test.name, got, err, many)
 		}
 	}
 	if err := s.Deactivate(t.Context(), user); err != nil {
