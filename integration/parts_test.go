@@ -15,6 +15,7 @@ import (
 
 	"github.com/pushfx/pushfx"
 	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/pusher"
 )
 
 // typedNil is a type of a host that returns a nil pointer as an interface.
@@ -119,7 +120,12 @@ type (
 	noAttention struct{ module.Attention }
 	noEvents    struct{ module.NotifiedEvents }
 	ownGateway  struct{ module.Gateway }
+	ownChannel  struct{ module.Channel }
 )
+
+func (ownChannel) Kind() pusher.Kind { return "com.example.sms" }
+
+func (ownChannel) CheckPusher(pusher.Pusher) error { return nil }
 
 // The log of the start names what the host has replaced and added.
 func TestTheStartLogsTheHostsParts(t *testing.T) {
@@ -156,10 +162,10 @@ func TestTheStartLogsTheHostsParts(t *testing.T) {
 			fx.Annotate(noAccounts{}, fx.As(new(module.Accounts))),
 			fx.Annotate(noEvents{}, fx.As(new(module.NotifiedEvents))),
 		),
-		fx.Provide(pushfx.AsChangeListener(func() noWaker { return noWaker{} })),
+		fx.Provide(pushfx.AsChangeListener(func() noWaker { return noWaker{} }), pushfx.AsChannel(func() ownChannel { return ownChannel{} })),
 	)
-	const want = "[Accounts integration.noAccounts ChangeListener integration.noWaker Gateway integration.ownGateway " +
-		"NotifiedEvents integration.noEvents PusherService integration.unlistedPushers RuleStore *integration.memoryRules] true [http] true"
+	const want = "[Accounts integration.noAccounts ChangeListener integration.noWaker Channel integration.ownChannel Gateway integration.ownGateway " +
+		"NotifiedEvents integration.noEvents PusherService integration.unlistedPushers RuleStore *integration.memoryRules] true [com.example.sms http] true"
 	if got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}

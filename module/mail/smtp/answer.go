@@ -33,7 +33,9 @@ func (a answer) enhanced() (code, detail string) {
 
 // namesHost finds words about the host, for servers without codes of RFC 3463, or with 5.1.0 for
 // all addresses. A word too many costs a dead address that is tried again.
-var namesHost = regexp.MustCompile(`(?i)relay|rcpthosts|sender|h[ae]lo|ehlo|authenti|policy|prohibit|denied|permit|spam|spf|dkim|dmarc|block|black|list|reputation|reverse|client`).MatchString
+var namesHost = regexp.MustCompile(
+	`(?i)relay|rcpthosts|sender|h[ae]lo|ehlo|authenti|policy|prohibit|denied|permit|spam|spf|dkim|dmarc|block|black|list|reputation|reverse|client`,
+).MatchString
 
 // namesHostNow is namesHost for answers that mean "later", as servers that greylist give them.
 var namesHostNow = regexp.MustCompile(`(?i)relay|sender|h[ae]lo|ehlo|authenti|spf|dkim|dmarc|black|blocklist|reputation|reverse|client host`).MatchString

@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/delivery/channel"
 	"github.com/pushfx/pushfx/module/pusher"
 )
@@ -20,7 +21,11 @@ func TestGatesOfKinds(t *testing.T) {
 		of.Kind = kind
 		d, ok := Names().Read("@me:h", of)
 		is := channel.KindOf(d.Gate())
-		if name, isName := channel.GatewayName(d.Gateway); !ok || !isName || name != d.Gateway || is != kind && !strings.HasPrefix(string(is), "kind-") || d.Kind != kind || (d.Gateway == channel.MailGateway) != (kind == pusher.Email) {
+		name, isName := channel.GatewayName(d.Gateway)
+		if !ok || !isName || name != d.Gateway || d.Kind != kind || (d.Gateway == channel.MailGateway) != (kind == pusher.Email) {
+			t.Errorf("%s: got %+v, %v, %s", kind, d, ok, name)
+		}
+		if is != kind && !strings.HasPrefix(string(is), "kind-") {
 			t.Errorf("%s: got %+v, %v, gate %s, %s", kind, d, ok, d.Gate(), is)
 		}
 	}
@@ -31,5 +36,25 @@ func TestGatesOfKinds(t *testing.T) {
 	}
 	if channel.KindOf("long: x") != pusher.HTTP {
 		t.Error("a long gate is of another kind")
+	}
+}
+
+type own struct {
+	module.Channel
+	kind pusher.Kind
+}
+
+func (o own) Kind() pusher.Kind { return o.kind }
+
+func TestAHostsChannelHasAKindOfItsOwn(t *testing.T) {
+	t.Parallel()
+	for _, kind := range []pusher.Kind{"http", "https", "email", "mail", "", "SMS", "a b", "a:b", "twice"} {
+		if set, err := New(Options{Own: []module.Channel{own{kind: "twice"}, own{kind: kind}}}); err == nil {
+			t.Errorf("%q is taken: %v", kind, set.Kinds())
+		}
+	}
+	set, err := New(Options{Own: []module.Channel{own{kind: "com.example.sms"}}})
+	if err != nil || !set.Sends("com.example.sms:// app") || set.Sends("mail://relay m.email") || set.Sends("other:// app") || !set.Sends("https://gw:443 app") {
+		t.Errorf("got %v, %v", set.Kinds(), err)
 	}
 }
