@@ -45,7 +45,7 @@ func (k pushkeys) claim(
 		}
 		before := *e
 		number = e.Claim(user, others, at)
-		e.Address = p.Kind == pusher.Email
+		e.Address = p.Kind.IsAddress()
 		lost = before.Lost(*e)
 		return nil
 	})

@@ -23,7 +23,7 @@ func NewRepairs(stores module.Stores) *Repairs {
 // IsMissing reports whether a user's pusher is missing in the entry of its pushkey: it has no
 // number, or it is an address and the entry does not name the user.
 func IsMissing(user mxid.UserID, p pusher.Pusher, e pusher.Entry) bool {
-	return p.Claim == 0 || p.Kind == pusher.Email && len(e.Users) < pusher.MaxUsers && !slices.Contains(e.Users, user)
+	return p.Claim == 0 || p.Kind.IsAddress() && len(e.Users) < pusher.MaxUsers && !slices.Contains(e.Users, user)
 }
 
 // Record changes the entry of a pusher's pushkey as if the pusher were set now beside others,
@@ -33,7 +33,7 @@ func (r *Repairs) Record(ctx context.Context, user mxid.UserID, p pusher.Pusher)
 	entry, err := r.keys.Pushkeys.Update(ctx, p.Digest(), func(e *pusher.Entry) error {
 		if IsMissing(user, p, *e) {
 			e.Claim(user, pusher.KeepOthers, at)
-			e.Address = p.Kind == pusher.Email
+			e.Address = p.Kind.IsAddress()
 		}
 		return nil
 	})
