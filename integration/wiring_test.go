@@ -177,7 +177,7 @@ func startable(client redis.UniversalClient, options ...fx.Option) *fx.App {
 
 func TestAStoppedRedisStopsTheStart(t *testing.T) {
 	t.Parallel()
-	const address = "127.0.0.1:1" // no server of another test takes it
+	const address = "127.0.0.1:1"                                                              // no server of another test takes it
 	client := redis.NewClient(&redis.Options{Addr: address, MaxRetries: -1, DialerRetries: 1}) // a busy machine has no time for more
 	defer client.Close()
 	err := startable(client).Start(t.Context())
