@@ -72,6 +72,8 @@ const (
 
 	maxTaken  = 100  // rows of a room at a time
 	maxLooked = 1000 // due rows, in search for rooms
+
+	logEvery = 30 * time.Second
 )
 
 // Add adds the row of an event in the transaction that stores the event. After the commit, this host calls HandOver.
@@ -183,13 +185,14 @@ func (o *Outbox) takeTurn(room string) (end func()) {
 }
 
 // Run hands over the rows that are due until ctx ends: what is left of events, and the events of hosts that have died.
-// It looks for them each second, and waits for no room. Failed gets an error for the log, once a second at most.
+// It looks for them each second, and waits for no room. Failed gets an error for the log, once in logEvery at most.
 func (o *Outbox) Run(ctx context.Context, failed func(error)) {
 	var all sync.WaitGroup
 	defer all.Wait()
 	every := time.NewTicker(time.Second)
 	defer every.Stop()
 	errs := make(chan error, 1)
+	var logged time.Time
 	for {
 		o.scan(ctx, &all, errs)
 		select {
@@ -199,7 +202,10 @@ func (o *Outbox) Run(ctx context.Context, failed func(error)) {
 		}
 		select {
 		case err := <-errs:
-			failed(err)
+			if time.Since(logged) >= logEvery {
+				failed(err)
+				logged = time.Now()
+			}
 		default:
 		}
 	}

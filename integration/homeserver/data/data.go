@@ -11,6 +11,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"modernc.org/sqlite"
@@ -37,6 +38,8 @@ const (
 type DB struct {
 	reader *sql.DB
 	writer *sql.DB // one connection, so that the writes of a host wait in the host and not in SQLite
+
+	prepared sync.Map // statements of reader by their texts, which are constants: half the time of a query is its text's
 }
 
 // Open opens a file, and creates it if it does not exist.
@@ -160,7 +163,17 @@ type Source interface {
 
 // QueryContext implements [Source].
 func (db *DB) QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
-	return db.reader.QueryContext(ctx, query, args...)
+	known, found := db.prepared.Load(query)
+	if !found {
+		statement, err := db.reader.PrepareContext(ctx, query)
+		if err != nil {
+			return nil, err
+		}
+		if known, found = db.prepared.LoadOrStore(query, statement); found {
+			_ = statement.Close() // another one was as quick
+		}
+	}
+	return known.(*sql.Stmt).QueryContext(ctx, args...)
 }
 
 // Scan reads the columns of a row, as [sql.Rows.Scan] does.
