@@ -204,10 +204,7 @@ func New(client redis.UniversalClient, cfg Config, o Options) (*Push, error) {
 	if o.Delivery != nil {
 		channels = o.Delivery.Channels
 	}
-	services, err := b.Service(stores, changes, o.Accounts, o.Import, channels)
-	if err != nil {
-		return nil, err
-	}
+	services := b.Service(stores, changes, o.Accounts, o.Import, channels)
 	p := assembly.Parts{
 		Rules: services.Rules(), Pushers: services.Pushers(), Health: b.Health(), Stores: stores, Service: services, Feed: changes,
 	}
@@ -319,7 +316,7 @@ var Delivery = fx.Module("push_delivery", once("pushfx.Delivery"), besideModule(
 	(*assembly.Builder).Gateway,
 	(*assembly.Builder).Mailer,
 	(*assembly.Builder).MailComposer,
-	fx.Annotate((*assembly.Builder).Delivery, fx.ParamTags("", "", "", "", "", "", "", `optional:"true"`, `optional:"true"`, Channels)),
+	fx.Annotate((*assembly.Builder).Delivery, fx.ParamTags("", "", "", "", "", "", "", `optional:"true"`, `optional:"true"`)),
 	assembly.NewNotifications,
 ))
 
@@ -419,17 +416,9 @@ type hostParts struct {
 
 // builderOf returns the builder on what the container has.
 func builderOf(h hostParts) (*assembly.Builder, error) {
-	if h.Client == nil && h.ClusterClient != nil {
-		h.Client = h.ClusterClient
-	}
-	if h.Client == nil && h.NodeClient != nil {
-		h.Client = h.NodeClient
-	}
-	if h.Registerer == nil && h.Registry != nil {
-		h.Registerer = h.Registry
-	}
 	return assembly.New(assembly.Host{
 		Config: assembly.Config(h.Config), Log: h.Log, Client: h.Client, Registerer: h.Registerer, Tracers: h.Tracers,
+		ClusterClient: h.ClusterClient, NodeClient: h.NodeClient, Registry: h.Registry,
 	})
 }
 

@@ -90,6 +90,9 @@ func TestWrongWiringNamesTheRemedy(t *testing.T) {
 		"a nil Gateway": {
 			withNew(client, pushfx.Options{Delivery: &pushfx.DeliveryOptions{Gateway: (*typedNil)(nil)}}), "pushfx: the Gateway is a nil *integration.typedNil",
 		},
+		"a nil Channel": {
+			withNew(client, pushfx.Options{Delivery: &pushfx.DeliveryOptions{Channels: []module.Channel{nil}}}), "pushfx: a Channel is nil: leave it out",
+		},
 		"fx, nil Accounts": {
 			startError(client, fx.Provide(func() module.Accounts { return (*typedNil)(nil) })), "pushfx: the Accounts is a nil *integration.typedNil",
 		},

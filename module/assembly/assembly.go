@@ -18,6 +18,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/pushfx/pushfx/handlers"
+	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/commit/rediscommit"
 	"github.com/pushfx/pushfx/module/mail/smtp"
 	"github.com/pushfx/pushfx/module/observe"
@@ -36,6 +37,25 @@ type Host struct {
 	Client     redis.UniversalClient
 	Tracers    trace.TracerProvider
 	Registerer prometheus.Registerer
+
+	ClusterClient *redis.ClusterClient // replaces Client
+	NodeClient    *redis.Client        // replaces Client
+	Registry      *prometheus.Registry // replaces Registerer
+}
+
+func (h *Host) useConcreteTypes() {
+	if isNil(h.Client) {
+		h.Client = nil // otherwise the first call would panic
+	}
+	if h.Client == nil && h.ClusterClient != nil {
+		h.Client = h.ClusterClient
+	}
+	if h.Client == nil && h.NodeClient != nil {
+		h.Client = h.NodeClient
+	}
+	if h.Registerer == nil && h.Registry != nil {
+		h.Registerer = h.Registry
+	}
 }
 
 // Builder has a constructor for each part of the module.
@@ -51,7 +71,7 @@ type Builder struct {
 	pipelines        *redisclient.Pipelines // shared by all stores on the client
 	hasNotifications bool                   // the groups have GET /notifications
 	hasDelivery      bool
-	hasChannels      bool
+	channels         []module.Channel // of the host, set by Service
 	ownMailer        *smtp.Mailer
 	fromHost         []string // see [Builder.note]
 	nils             []error  // see [Builder.note]
@@ -63,9 +83,7 @@ func New(host Host) (*Builder, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("pushfx: invalid config: %w", err)
 	}
-	if isNil(host.Client) {
-		host.Client = nil // otherwise the first call would panic
-	}
+	host.useConcreteTypes()
 	host.Log = host.Log.WithOptions(zap.AddStacktrace(zap.DPanicLevel)) // errors include their cause
 	b := &Builder{host: host, metrics: metrics.NewSet(host.Registerer, cfg.DeliveryMetrics)}
 	b.observer = b.metrics.Observer()
@@ -125,7 +143,7 @@ func (b *Builder) Finish() error {
 	if b.onRedis && b.host.Client == nil {
 		return errNoClient
 	}
-	if b.hasChannels && !b.hasDelivery {
+	if len(b.channels) > 0 && !b.hasDelivery {
 		return errChannelWithoutDelivery
 	}
 	if b.host.Config.SMTP.URL != "" && !b.hasDelivery {

@@ -65,7 +65,7 @@ func (b *Builder) MailComposer() (module.MailComposer, error) {
 // Delivery returns what sends notifications. Mailer, composer, counts and attention may be nil.
 func (b *Builder) Delivery(
 	queue module.DeliveryQueue, gateway module.Gateway, mailer module.Mailer, composer module.MailComposer,
-	host module.HostService, feed *feed.Feed, counts module.Unread, attention module.Attention, channels []module.Channel,
+	host module.HostService, feed *feed.Feed, counts module.Unread, attention module.Attention,
 ) (*delivery.Delivery, error) {
 	b.hasDelivery = true
 	confirm := b.host.Config.PusherPolicy.Email
@@ -83,7 +83,7 @@ func (b *Builder) Delivery(
 	b.note("Attention", attention, nil)
 	d, err := delivery.New(delivery.Seams{
 		Queue: queue, Gateway: gateway, Host: host, Feed: feed, Unread: counts, Attention: attention,
-		Mailer: mailer, MailComposer: composer, ConfirmAddress: confirm, Channels: channels,
+		Mailer: mailer, MailComposer: composer, ConfirmAddress: confirm, Channels: b.channels,
 		Slow: b.host.Config.Redis.Durability.MaxWait(), Now: b.servers.Clock().Now, Observer: b.observer,
 	}, b.host.Config.Delivery)
 	if err != nil {
@@ -132,5 +132,5 @@ func (b *Builder) DeliveryWith(
 	if err := errors.Join(errs[:]...); err != nil {
 		return nil, err
 	}
-	return b.Delivery(o.Queue, o.Gateway, o.Mailer, o.MailComposer, host, feed, o.Unread, o.Attention, o.Channels)
+	return b.Delivery(o.Queue, o.Gateway, o.Mailer, o.MailComposer, host, feed, o.Unread, o.Attention)
 }

@@ -105,26 +105,27 @@ func (b *Builder) Feed(stores module.Stores, rules []module.ChangeListener, push
 // kinds.
 func (b *Builder) Service(
 	stores module.Stores, changes *feed.Feed, accounts module.Accounts, source module.ImportSource, channels []module.Channel,
-) (*service.Service, error) {
+) *service.Service {
 	b.note("Accounts", accounts, nil)
 	b.note("ImportSource", source, nil)
 	cfg := b.host.Config
 	cfg.PusherPolicy.Kinds = maps.Clone(cfg.PusherPolicy.Kinds)
 	for _, channel := range channels {
-		if channel == nil || isNil(channel) {
-			return nil, fmt.Errorf("pushfx: a Channel is nil: %s", noNil)
-		}
 		b.note("Channel", channel, nil)
+		if channel == nil || isNil(channel) {
+			b.nils = append(b.nils, fmt.Errorf("pushfx: a Channel is nil: %s", noNil))
+			continue
+		}
 		if cfg.PusherPolicy.Kinds == nil {
 			cfg.PusherPolicy.Kinds = pusher.Kinds{}
 		}
 		cfg.PusherPolicy.Kinds[channel.Kind()] = channel.CheckPusher
+		b.channels = append(b.channels, channel)
 	}
-	b.hasChannels = len(channels) > 0
 	return service.New(stores, changes, service.Options{
 		Defaults: b.defaults, Limits: cfg.RuleLimits, Policy: cfg.PusherPolicy, Accounts: accounts, ImportSource: source,
 		Observer: b.observer, Mail: b.mailTokens(),
-	}), nil
+	})
 }
 
 func (b *Builder) mailTokens() *mail.Tokens {
