@@ -2,7 +2,6 @@ package pushfx_test
 
 import (
 	"context"
-	"errors"
 	"log"
 	"maps"
 	"net"
@@ -21,7 +20,6 @@ import (
 	"github.com/pushfx/pushfx"
 	"github.com/pushfx/pushfx/handlers"
 	"github.com/pushfx/pushfx/module"
-	"github.com/pushfx/pushfx/module/match"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pushrule"
 )
@@ -67,11 +65,10 @@ func requireUser(next echo.HandlerFunc) echo.HandlerFunc {
 }
 
 // What a host calls for each new event, from its outbox.
-func newEvent(ctx context.Context, push *pushfx.Push, at module.Place, e module.Event, members []match.Member) error {
-	decisions, undecided := push.Notifier.Decide(ctx, e, members) // by the push rules of each member
-	uncounted := push.Unread.Add(ctx, at, decisions)              // unread counts, for /sync
-	unsent := push.Notifier.Notify(ctx, e, decisions)             // to phones, whichever host sends it
-	return errors.Join(undecided, uncounted, unsent)              // names the users to repeat this for
+func newEvent(ctx context.Context, push *pushfx.Push, e module.NewEvent, rest module.Rest) (module.Rest, error) {
+	return push.Events.HandOver(ctx, e, rest, func(users []mxid.UserID) {
+		log.Print("the event is counted, wake the syncs of ", users)
+	})
 }
 
 // A host without fx and echo.

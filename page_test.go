@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/http"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/labstack/echo/v4"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/pushfx/pushfx"
 	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/handover"
 	"github.com/pushfx/pushfx/module/match"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/redisclient"
@@ -45,30 +47,23 @@ func TestTheHostOfThePageListensAtTheStart(t *testing.T) {
 	}
 }
 
-type (
-	stubNotifier struct{ module.Notifier }
-	stubUnread   struct{ module.UnreadService }
-)
+type awayNotifier struct{ module.Notifier }
 
-func (stubNotifier) Decide(context.Context, module.Event, []match.Member) (module.Decisions, error) {
-	return nil, &module.LeftError{Users: []mxid.UserID{"@undecided:x"}}
+func (awayNotifier) Decide(_ context.Context, _ module.Event, members []match.Member) (module.Decisions, error) {
+	return nil, &module.LeftError{Users: []mxid.UserID{members[0].User}, Reasons: []error{module.Unavailable(nil)}}
 }
 
-func (stubNotifier) Notify(context.Context, module.Event, module.Decisions) error {
-	return &module.LeftError{Users: []mxid.UserID{"@unsent:x"}}
-}
+func (awayNotifier) UpdateBadges(context.Context, ...mxid.UserID) error { return nil }
 
-func (stubUnread) Add(context.Context, module.Place, module.Decisions) error {
-	return &module.LeftError{Users: []mxid.UserID{"@uncounted:x"}}
-}
-
-// The first call of the README names all users to repeat it for.
-func TestTheCallOfThePageNamesTheUsersThatAreLeft(t *testing.T) {
+// The first call of the README returns what is left, and its error names the users.
+func TestTheCallOfThePageReturnsWhatIsLeft(t *testing.T) {
 	t.Parallel()
-	push := &pushfx.Push{Notifier: stubNotifier{}, Unread: stubUnread{}}
-	left, all := module.Left(newEvent(t.Context(), push, module.Place{}, module.Event{}, nil))
-	if slices.Sort(left); all || !slices.Equal(left, []mxid.UserID{"@uncounted:x", "@undecided:x", "@unsent:x"}) {
-		t.Errorf("left are %v, all: %t", left, all)
+	push := &pushfx.Push{Events: handover.New(awayNotifier{}, nil)}
+	e := module.NewEvent{Event: module.Event{JSON: `{"event_id":"$e","room_id":"!r:x","type":"m.room.message"}`, Room: match.Room{MemberCount: 1}}}
+	e.Members = []match.Member{{User: "@left:x"}}
+	rest, err := newEvent(t.Context(), push, e, "")
+	if left, all := module.Left(err); all || !slices.Equal(left, []mxid.UserID{"@left:x"}) || !strings.Contains(string(rest), "@left:x") {
+		t.Errorf("left are %v, all: %t, rest %s", left, all, rest)
 	}
 }
 
