@@ -310,31 +310,31 @@ func TestARefusedMailSaysWhatToDo(t *testing.T) {
 	}
 	hangsUp := func(c *gosmtp.Conn) error { c.Close(); return io.ErrUnexpectedEOF }
 	throttled, busy := module.MailError{Outcome: module.Throttled, RetryAfter: time.Minute}, module.MailError{Outcome: module.Busy, RetryAfter: time.Minute}
-	blocked := module.MailError{Outcome: module.Blocked}
+	blocked, failed := module.MailError{Outcome: module.Blocked}, module.MailError{Outcome: module.Failed}
 	for name, test := range map[string]struct {
 		onMail, onRcpt, onData func(*gosmtp.Conn) error
 		status                 int
 		want                   module.MailError
 	}{
-		"busy":                    {onMail: answers(421), status: 421, want: throttled},
-		"greylists":               {onRcpt: answers(451, 4, 7, 1), status: 451, want: busy},
-		"mailbox busy":            {onRcpt: answers(450), status: 450, want: busy},
-		"later after the content": {onData: answers(452), status: 452, want: throttled},
-		"550, and nobody else":    {onRcpt: answers(550), status: 550, want: blocked},
-		"5.1.0, and nobody else":  {onRcpt: answers(550, 5, 1, 0), status: 550, want: blocked},
-		"no such user, enhanced":  {onRcpt: answers(550, 5, 1, 1), status: 550, want: module.MailError{Outcome: module.Gone}},
-		"mailbox is full":         {onRcpt: answers(552, 5, 2, 2), status: 552, want: module.MailError{Outcome: module.Busy}},
-		"no relaying":             {onRcpt: answers(554, 5, 7, 1), status: 554, want: blocked},
-		"unknown sender at RCPT":  {onRcpt: answers(550, 5, 1, 8), status: 550, want: blocked},
-		"unknown sender":          {onMail: answers(550, 5, 1, 8), status: 550, want: blocked},
-		"not UTF-8 for this one":  {onRcpt: answers(553, 5, 6, 7), status: 553, want: module.MailError{Outcome: module.Unfit}}, // RFC 6531, 4.2
-		"not UTF-8 at MAIL":       {onMail: answers(550, 5, 6, 7), status: 550, want: module.MailError{Outcome: module.Unfit}},
-		"too large":               {onData: answers(552, 5, 3, 4), status: 552, want: module.MailError{Outcome: module.Unfit}},
-		"not taken":               {onData: answers(554), status: 554, want: blocked},
-		"on a block list":         {onData: answers(554, 5, 7, 1), status: 554, want: blocked},
-		"DMARC":                   {onData: answers(550, 5, 7, 26), status: 550, want: blocked},
-		"hangs up at MAIL":        {onMail: hangsUp},
-		"hangs up after DATA":     {onData: hangsUp},
+		"busy":                     {onMail: answers(421), status: 421, want: throttled},
+		"greylists":                {onRcpt: answers(451, 4, 7, 1), status: 451, want: busy},
+		"mailbox busy":             {onRcpt: answers(450), status: 450, want: busy},
+		"later after the content":  {onData: answers(452), status: 452, want: throttled},
+		"550, and nobody else":     {onRcpt: answers(550), status: 550, want: blocked},
+		"5.1.0, and nobody else":   {onRcpt: answers(550, 5, 1, 0), status: 550, want: blocked},
+		"no such user, enhanced":   {onRcpt: answers(550, 5, 1, 1), status: 550, want: module.MailError{Outcome: module.Gone}},
+		"mailbox is full":          {onRcpt: answers(552, 5, 2, 2), status: 552, want: module.MailError{Outcome: module.Busy}},
+		"no relaying":              {onRcpt: answers(554, 5, 7, 1), status: 554, want: blocked},
+		"unknown sender at RCPT":   {onRcpt: answers(550, 5, 1, 8), status: 550, want: blocked},
+		"unknown sender":           {onMail: answers(550, 5, 1, 8), status: 550, want: blocked},
+		"not UTF-8 for this one":   {onRcpt: answers(553, 5, 6, 7), status: 553, want: module.MailError{Outcome: module.Unfit}}, // RFC 6531, 4.2
+		"not UTF-8 at MAIL":        {onMail: answers(550, 5, 6, 7), status: 550, want: module.MailError{Outcome: module.Unfit}},
+		"too large":                {onData: answers(552, 5, 3, 4), status: 552, want: module.MailError{Outcome: module.Unfit}},
+		"not taken":                {onData: answers(554), status: 554, want: failed},
+		"on a block list, or spam": {onData: answers(554, 5, 7, 1), status: 554, want: failed},
+		"DMARC":                    {onData: answers(550, 5, 7, 26), status: 550, want: blocked},
+		"hangs up at MAIL":         {onMail: hangsUp},
+		"hangs up after DATA":      {onData: hangsUp},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

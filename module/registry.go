@@ -345,7 +345,7 @@ type HostService interface {
 	// delivered. The token is in the address to which the mail came back: bounces+TOKEN@example.org,
 	// with capital and small letters as they were sent. Call it only for reports of a permanent
 	// failure that is about the address (RFC 3463: status 5.1.x or 5.2.1): a blocked sender would remove
-	// pushers of users who get mail. In ten minutes, a host removes the pushers of four addresses. For
+	// pushers of users who get mail. In ten minutes, a host removes the pushers of four users. For
 	// further ones it gets [fault.Unavailable]: keep the report, and call later. Pushers that were set
 	// on a day after the mail's stay, and of an address with more than [pusher.MaxUsers] users those
 	// that were set first. A token that is not valid, or older than two weeks, gets

@@ -56,6 +56,7 @@ type Row struct {
 	Rest  module.Rest
 	Tries int
 	taken time.Time
+	until int64 // as in the table; it changes when another host takes the row
 }
 
 const (
@@ -78,9 +79,9 @@ const (
 
 // Add adds the row of an event in the transaction that stores the event. After the commit, this host calls HandOver.
 func (o *Outbox) Add(ctx context.Context, tx *sql.Tx, id int64, room string) (Row, error) {
-	until := o.Now().Add(lease).UnixMilli()
-	_, err := tx.ExecContext(ctx, `INSERT INTO push_outbox (id, room_id, until) VALUES ($1, $2, $3)`, id, room, until)
-	return Row{ID: id, Room: room, taken: time.Now()}, err
+	r := Row{ID: id, Room: room, taken: time.Now(), until: o.Now().Add(lease).UnixMilli()}
+	_, err := tx.ExecContext(ctx, `INSERT INTO push_outbox (id, room_id, until) VALUES ($1, $2, $3)`, id, room, r.until)
+	return r, err
 }
 
 // HandOver hands over a new event: after the event before in its room, and beside other rooms. If ctx ends, another
@@ -101,8 +102,8 @@ func (o *Outbox) handOver(stop context.Context, r Row) error {
 	if stop.Err() == nil {
 		until = until.Add(min(time.Second<<min(r.Tries, 6), time.Minute))
 	}
-	return errors.Join(err, o.write(ctx, `UPDATE push_outbox SET rest = $2, tries = $3, until = $4, held = FALSE WHERE id = $1`,
-		r.ID, rest, r.Tries+1, until.UnixMilli()))
+	return errors.Join(err, o.write(ctx, `UPDATE push_outbox SET rest = $2, tries = $3, until = $4, held = FALSE WHERE id = $1 AND until = $5`,
+		r.ID, rest, r.Tries+1, until.UnixMilli(), r.until))
 }
 
 // try hands the event of a row over, and returns what is left.
@@ -305,15 +306,16 @@ func (o *Outbox) endDue(room string) {
 // take takes due rows of a room for this host, in the order of events.
 func (o *Outbox) take(ctx context.Context, room string, n int) (taken []Row, err error) {
 	now := o.Now()
+	until := now.Add(lease).UnixMilli()
 	rows, err := o.DB.QueryContext(ctx, `UPDATE push_outbox SET until = $3, held = TRUE WHERE until < $2 AND id IN
 		(SELECT id FROM push_outbox WHERE room_id = $1 AND until < $2 ORDER BY id LIMIT $4) RETURNING id, rest, tries`,
-		room, now.UnixMilli(), now.Add(lease).UnixMilli(), n)
+		room, now.UnixMilli(), until, n)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
 	for rows.Next() {
-		r := Row{Room: room, taken: time.Now()}
+		r := Row{Room: room, taken: time.Now(), until: until}
 		if err := rows.Scan(&r.ID, &r.Rest, &r.Tries); err != nil {
 			return taken, err
 		}

@@ -315,3 +315,22 @@ func TestManyRowsThatWaitCostLittle(t *testing.T) {
 		t.Errorf("took %d s", seconds)
 	}
 }
+
+// A host that was paused for longer than its lease leaves its row to the host that holds it since.
+func TestAHostThatWasPausedLeavesItsRow(t *testing.T) {
+	t.Parallel()
+	o := newOutboxes(t, 2)
+	r := o.add(0, 1, "!a:x")
+	o.pass(lease + time.Millisecond)
+	taken, err := o.hosts[1].take(t.Context(), "!a:x", 1) // and works on it
+	o.must(taken, err)
+	o.isAway = true
+	if err := o.hosts[0].HandOver(t.Context(), r); err == nil {
+		t.Error("nobody is left")
+	}
+	o.isAway = false
+	o.want(lease - time.Second)
+	o.wantRows(1)
+	o.must(nil, o.hosts[1].handOver(t.Context(), taken[0]))
+	o.wantRows(0)
+}

@@ -97,7 +97,9 @@ func (s *sending) collect(life context.Context) bool {
 	case err != nil:
 		return c.postponeAfter(life, "confirm that a pusher is the user's", err)
 	case !isConfirmed:
-		return s.reject(life, posted{Answer: channel.Answer{Outcome: module.Gone, Class: channel.ClassStatus}}, c.place)
+		isStopped := s.isLimited()
+		s.leaveTurn() // the gateway has not answered
+		return s.removeRejected(life, posted{Answer: channel.Answer{Outcome: module.Gone, Class: channel.ClassStatus}}, c.place, isStopped)
 	}
 	return c.send(life)
 }

@@ -514,6 +514,29 @@ func TestARefusedAddressLosesItsPusher(t *testing.T) {
 	}
 }
 
+// The host says that an address is no longer the user's. That is no answer of the server, which is away.
+func TestAnAddressOfAnotherIsNoAnswerOfTheServer(t *testing.T) {
+	withMail(t, func(w *world, _ *reader, b *mailbox) {
+		b.answer = func(context.Context, module.Mail) error { return &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED} }
+		b.confirmed = func(address string) (bool, error) { return strings.HasPrefix(address, "user"), nil }
+		d := w.host()
+		w.notify(d, 1, "!r:h", w.mailUsers(20, "user@%d.example.org")...)
+		time.Sleep(w.cfg.Mail.Delay)
+		w.setMail("@another:h", "another@example.org")
+		w.notify(d, 2, "!r:h", "@another:h")
+		for range 3 * w.cfg.Mail.Delay / time.Second {
+			time.Sleep(500 * time.Millisecond)
+			if n := len(w.removed); d.Stats().Gateways[GateClosed] != 1 && (n > 0 || time.Since(w.began) > w.cfg.Mail.Delay+time.Minute) {
+				t.Fatalf("the server is open at %v, %d pushers are removed", time.Since(w.began), n)
+			}
+		}
+		time.Sleep(time.Minute)
+		if len(w.removed) != 1 {
+			t.Errorf("removed are %v", w.removed)
+		}
+	})
+}
+
 // What cannot be known now delays a mail.
 func TestAMailWaitsForTheHost(t *testing.T) {
 	for label, set := range map[string]func(*reader, *mailbox, error){
@@ -572,6 +595,33 @@ func TestAnUnfitMailIsDropped(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A server takes a message for spam. The mail comes without it, and others wait for none of that.
+func TestAMessageInAMailIsTakenForSpam(t *testing.T) {
+	withMail(t, func(w *world, _ *reader, b *mailbox) {
+		const victims, others = 10, 30
+		b.answer = func(_ context.Context, mail module.Mail) error {
+			if strings.Contains(mail.To, "victim") && strings.Contains(mail.Text, "msgtype") {
+				return &module.MailError{Outcome: module.Failed, Status: 554, Err: errors.New("DATA: the server answers 554 5.7.1")}
+			}
+			return nil
+		}
+		d := w.host()
+		w.notify(d, 1, "!r:h", w.mailUsers(victims, "victim%d@example.org")...)
+		for i := range others {
+			w.setMail(name(victims+i), fmt.Sprintf("other%d@example.org", i))
+			w.notify(d, 2+i, "!r:h", name(victims+i))
+			time.Sleep(2 * time.Minute)
+		}
+		time.Sleep(w.cfg.Mail.Delay)
+		for _, m := range b.got() {
+			if late := m.at.Sub(m.Rooms[0].Events[0].Time) - w.cfg.Mail.Delay; late > 5*time.Second && strings.Contains(m.Mail.To, "other") {
+				t.Errorf("a mail to another user came %v late", late)
+			}
+		}
+		w.wantEach(victims + others)
+	})
 }
 
 // All domains refuse a host that a block list has. What they answer is no answer about a recipient or a mail.

@@ -42,6 +42,11 @@ func (s *sending) isLimited() (stopped bool) {
 func (s *sending) reject(life context.Context, p posted, number int64) bool {
 	isStopped := s.isLimited()
 	s.endTurnAfter(p.Answer)
+	return s.removeRejected(life, p, number, isStopped)
+}
+
+// removeRejected is reject after the turn.
+func (s *sending) removeRejected(life context.Context, p posted, number int64, isStopped bool) bool {
 	if isStopped {
 		p.Outcome = module.Busy
 		return s.notDelivered(life, p, number)

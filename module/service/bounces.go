@@ -5,36 +5,40 @@ import (
 	"time"
 
 	"github.com/pushfx/pushfx/module/fault"
-	"github.com/pushfx/pushfx/module/pusher"
+	"github.com/pushfx/pushfx/module/mxid"
 )
 
-// In bounceWindow, bounces remove the pushers of bouncedAddresses addresses, as many as delivery
+// In bounceWindow, bounces remove the pushers of bouncedUsers users, as many as delivery
 // removes without doubt because of refused addresses: a host that reads reports wrongly, or that a
-// block list has, must not remove the pushers of all users at once.
+// block list has, must not remove the pushers of all users at once. A user may have any number of
+// addresses, and repeat reports about them.
 const (
-	bouncedAddresses = 4
-	bounceWindow     = 10 * time.Minute
+	bouncedUsers = 4
+	bounceWindow = 10 * time.Minute
 )
 
 var errTooManyBounces = fault.New(fault.Unavailable, "Too many mails have bounced, try again later.")
 
-// bounces limits how many addresses lose their pushers. It is safe for concurrent use.
+// bounces limits how many users lose pushers. It is safe for concurrent use.
 type bounces struct {
 	mu        sync.Mutex
 	began     time.Time
-	addresses map[pusher.Digest]bool
+	users     map[mxid.UserID]bool
+	isStopped bool
 }
 
-// add counts the digest of an address. IsNew reports whether the limit was reached now.
-func (b *bounces) add(address pusher.Digest, now time.Time) (stopped, isNew bool) {
+// add counts a user who is about to lose a pusher, unless the limit is reached. IsNew reports
+// whether it was reached now.
+func (b *bounces) add(user mxid.UserID, now time.Time) (stopped, isNew bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if now.Sub(b.began) >= bounceWindow {
-		b.began, b.addresses = now, map[pusher.Digest]bool{}
+		b.began, b.users, b.isStopped = now, map[mxid.UserID]bool{}, false
 	}
-	was := len(b.addresses)
-	if was <= bouncedAddresses {
-		b.addresses[address] = true
+	if b.users[user] || len(b.users) < bouncedUsers {
+		b.users[user] = true
+		return false, false
 	}
-	return len(b.addresses) > bouncedAddresses, len(b.addresses) > bouncedAddresses && was <= bouncedAddresses
+	isNew, b.isStopped = !b.isStopped, true
+	return true, isNew
 }

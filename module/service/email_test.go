@@ -356,3 +356,40 @@ func TestALateBounceKeepsAPusherThatWasSetAgain(t *testing.T) {
 		}
 	})
 }
+
+// A user with many addresses, whose pushers are set anew, repeats reports of old mails.
+func TestReportsOfOneUserStopNoOthers(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		tokens, m := mail.NewTokens("sixteen bytes or more"), newMemory()
+		s := service.New(module.Stores{Pushers: m, Pushkeys: m.index()}, nil, service.Options{Policy: policyWithMail(), Mail: tokens})
+		set := func(user mxid.UserID, address string) (bounce string) {
+			if err := s.Pushers().Set(t.Context(), user, ownPusher(address, pusher.Email, ""), pusher.KeepOthers); err != nil {
+				t.Fatal(err)
+			}
+			return tokens.Bounce(address)
+		}
+		host := s.Host(s.Rules())
+		for _, again := range []time.Duration{0, 24 * time.Hour} {
+			var bounces []string
+			for i := range 10 {
+				bounces = append(bounces, set(alice, fmt.Sprintf("a%d@example.org", i)))
+			}
+			bounce := set(bob, "b@example.org")
+			time.Sleep(again)
+			if again > 0 {
+				for i := range 10 {
+					set(alice, fmt.Sprintf("a%d@example.org", i))
+				}
+			}
+			for _, bounce := range bounces {
+				if err := host.MailBounced(t.Context(), bounce); err != nil {
+					t.Errorf("after %v: %v", again, err)
+				}
+			}
+			if err := host.MailBounced(t.Context(), bounce); err != nil || m.held(bob) != nil {
+				t.Errorf("after %v: bob has %q, %v", again, m.held(bob), err)
+			}
+		}
+	})
+}

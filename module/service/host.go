@@ -118,24 +118,31 @@ func (s *hostService) MailBounced(ctx context.Context, token string) error {
 		return errMailToken
 	}
 	entry, failed := s.pushers.pushkeys.Pushkeys.Load(ctx, grant.Pushkey)
-	if len(entry.Users) == 0 {
-		return failed
+	for _, user := range entry.Users {
+		var stopped error
+		removed, err := s.pushers.remove(ctx, user, func(p pusher.Pusher) bool {
+			if !isMail(p, grant) || !time.UnixMicro(p.SetAt).Before(grant.Until) {
+				return false
+			}
+			stopped = s.countBounce(user)
+			return stopped == nil
+		})
+		s.pushers.pushkeys.report(observe.PusherRemoved, user, removed...)
+		failed = errors.Join(failed, err, stopped)
 	}
-	stopped, isNew := s.bounces.add(grant.Pushkey, time.Now())
+	return failed
+}
+
+// countBounce counts a user who is about to lose a pusher. It refuses a user above the limit.
+func (s *hostService) countBounce(user mxid.UserID) error {
+	stopped, isNew := s.bounces.add(user, time.Now())
 	if isNew {
 		s.pushers.pushkeys.observer.Report(observe.TooManyRejections, errTooManyBounces)
 	}
 	if stopped {
 		return errTooManyBounces
 	}
-	for _, user := range entry.Users {
-		removed, err := s.pushers.remove(ctx, user, func(p pusher.Pusher) bool {
-			return isMail(p, grant) && time.UnixMicro(p.SetAt).Before(grant.Until)
-		})
-		s.pushers.pushkeys.report(observe.PusherRemoved, user, removed...)
-		failed = errors.Join(failed, err)
-	}
-	return failed
+	return nil
 }
 
 func isMail(p pusher.Pusher, grant mail.Grant) bool {

@@ -49,15 +49,17 @@ func (a answer) outcome() module.Outcome {
 	switch isHere := a.step == "RCPT" || a.step == "DATA"; {
 	case strings.HasPrefix(detail, "6."), detail == "2.3", detail == "3.4", a.code == 552 && detail == "" && a.step != "RCPT":
 		return module.Unfit // its content, or its size
-	case !isHere, detail == "1.7", detail == "1.8", strings.HasPrefix(detail, "7."):
+	case !isHere, detail == "1.7", detail == "1.8", detail == "7.25", detail == "7.26", a.step == "RCPT" && strings.HasPrefix(detail, "7."):
 		return module.Blocked // the settings of the host, its sender, security and policy
 	case slices.Contains([]string{"1.1", "1.2", "1.3", "1.6", "1.10", "2.1", "2.4"}, detail): // OpenSMTPD has 5.2.4 for unknown users
 		return module.Gone
-	case detail == "2.2", a.code == 552: // the mailbox is full
+	case detail == "2.2", a.code == 552 && a.step == "RCPT": // the mailbox is full
 		return module.Busy
 	case a.step == "RCPT" && slices.Contains([]string{"", "0.0", "1.0"}, detail) &&
 		(a.code == 550 || a.code == 551 || a.code == 553) && a.acceptsOthers && !namesHost(a.text):
 		return module.Gone
+	case a.step == "DATA":
+		return module.Failed // perhaps the content is taken for spam: after some tries it is left out
 	}
 	return module.Blocked
 }

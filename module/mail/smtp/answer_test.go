@@ -77,11 +77,14 @@ func TestAnswersOfMailServers(t *testing.T) {
 			"550 5.6.7 SMTPUTF8 is required", "552 5.2.3 Message length exceeds administrative limit",
 		}},
 		{"DATA", module.Blocked, []string{
-			"554 5.7.1 Message rejected under suspicion of SPAM", "550 5.7.26 This mail has been blocked because the sender is unauthenticated.",
+			"550 5.7.26 This mail has been blocked because the sender is unauthenticated.",
+			"451 4.7.26 This mail is unauthenticated, SPF and DKIM did not pass",
+		}},
+		{"DATA", module.Failed, []string{
+			"554 5.7.1 Message rejected under suspicion of SPAM",
 			"550-5.7.1 [192.0.2.1] Our system has detected that this message is likely unsolicited mail.",
 			"552 5.7.0 This message was blocked because its content presents a potential security issue.", "554 Transaction failed", "554 5.0.0 no",
 			"550 High probability of spam", "550 Administrative prohibition", "554 5.3.0 no",
-			"451 4.7.26 This mail is unauthenticated, SPF and DKIM did not pass",
 		}},
 		{"DATA", module.Busy, []string{"552 5.2.2 Mailbox full", "452 4.2.2 Over quota", "450 4.2.1 at a rate"}},
 		{"DATA", module.Gone, []string{"550 5.1.1 unknown user", "554 5.1.10 RecipientNotFound"}},
@@ -114,8 +117,8 @@ func TestARefusalWithoutACodeIsAboutTheRecipientOnlyBesideOthers(t *testing.T) {
 		if got := (answer{"RCPT", code, text[4:], true}).outcome(); got != module.Gone {
 			t.Errorf("%s: beside others: got %s", text, got)
 		}
-		for _, step := range []string{"RCPT", "DATA", "MAIL"} {
-			if got := (answer{step, code, text[4:], step != "RCPT"}).outcome(); got != module.Blocked {
+		for step, want := range map[string]module.Outcome{"RCPT": module.Blocked, "DATA": module.Failed, "MAIL": module.Blocked} {
+			if got := (answer{step, code, text[4:], step != "RCPT"}).outcome(); got != want {
 				t.Errorf("%s: at %s: got %s", text, step, got)
 			}
 		}

@@ -412,7 +412,7 @@ func failure(ctx context.Context, err error, acceptsOthers bool) error {
 		Outcome: a.outcome(), Status: a.code, Err: fmt.Errorf("smtp: %s: the server answers %s", a.step, strings.TrimSpace(fmt.Sprint(a.code, " ", enhanced))),
 	}
 	switch {
-	case result.Outcome == module.Blocked:
+	case result.Outcome == module.Blocked, result.Outcome == module.Failed:
 		result.Err = fmt.Errorf("%w: check the settings of the host and of the server", result.Err)
 	case a.code < 500:
 		result.RetryAfter = waitAfter4xx
