@@ -20,7 +20,8 @@ import (
 	"github.com/pushfx/pushfx/module/stored"
 )
 
-var awayEvents = flag.Int("away", 150, "how many events three demo hosts get while a master is away")
+// With more than module.RepeatsKept events for a user, an event whose reply was lost may come twice.
+var awayEvents = flag.Int("away", 60, "how many events three demo hosts get while a master is away")
 
 // demoMasters is three demo hosts on a cluster, of which a master is away for a while: the one with the number of the
 // delivery queue's shards. Each event has a member there, and one on another master.
