@@ -310,7 +310,7 @@ var Module = fx.Module("push",
 // A [module.Unread] and a [module.Attention] are optional. The host may replace or wrap
 // the [module.Notifier], the [module.Gateway], the [module.DeliveryQueue], the [module.Mailer] and the
 // [module.MailComposer]. The Mailer is nil if Config.SMTP.URL is empty, the
-// MailComposer if Config.Mail.Key is empty, too.
+// MailComposer if Config.Mail is empty, too.
 var Delivery = fx.Module("push_delivery", once("pushfx.Delivery"), besideModule("pushfx.Delivery"), fx.Provide(
 	(*assembly.Builder).DeliveryQueue,
 	(*assembly.Builder).Gateway,

@@ -68,7 +68,7 @@ func importTable() []importRow {
 		{"module/delivery", with("module/feed", "module/match", bounded, parts, "module/delivery/channel", "module/delivery/channel/kinds", "module/delivery/content", "module/delivery/turns"), []string{"os"}},
 		{"module/delivery/channel", with("module/delivery/content", "module/delivery/dialguard", idna), []string{"os"}},
 		{"module/delivery/channel/httppush", with("module/delivery/channel", "module/delivery/content"), []string{"os"}},
-		{"module/delivery/channel/mail", with("module/delivery/channel", "module/delivery/content"), []string{"net", "net/http", "os"}},
+		{"module/delivery/channel/mail", with("module/match", "module/delivery/channel", "module/delivery/content"), []string{"net", "net/http", "os"}},
 		{"module/delivery/channel/kinds", with("module/delivery/channel", "module/delivery/channel/httppush", "module/delivery/channel/mail"), []string{"os"}},
 		{"module/delivery/content", with("module/match"), []string{"net", "os"}},
 		{"module/delivery/turns", nil, []string{"net", "os"}},

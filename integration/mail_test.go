@@ -208,6 +208,11 @@ func TestMailThatCannotWorkStopsTheStart(t *testing.T) {
 			[]fx.Option{pushfx.Delivery, fx.Replace(fx.Annotate(mailer{}, fx.As(new(module.Mailer))))}, `Config.Mail.PublicURL is "http://public.example.org/?a=b", want`},
 		"a Mailer, no key, and an incomplete address": {func(c *pushfx.Config) { c.SMTP.URL, c.Mail.Key, c.Mail.ClientURL = "", "", "app.example.org" },
 			[]fx.Option{pushfx.Delivery, fx.Replace(fx.Annotate(mailer{}, fx.As(new(module.Mailer))))}, `Config.Mail.ClientURL is "app.example.org", want`},
+		"a Mailer and a MailComposer, and no key": {func(c *pushfx.Config) { c.SMTP.URL, c.Mail.Key = "", "" },
+			[]fx.Option{pushfx.Delivery, fx.Replace(fx.Annotate(mailer{}, fx.As(new(module.Mailer))), fx.Annotate(composer{}, fx.As(new(module.MailComposer))))},
+			"Config.Mail.Key has 0 bytes"},
+		"one field, and no server": {func(c *pushfx.Config) { c.SMTP.URL, c.Mail = "", mail.Config{Templates: os.DirFS("testdata")} },
+			[]fx.Option{pushfx.Delivery}, "Config.Mail.AppName is empty"},
 		"a folder without templates": {func(c *pushfx.Config) { c.Mail.Templates = os.DirFS("testdata/none") }, []fx.Option{pushfx.Delivery}, "mail: Templates: "},
 		"all of it":                  {func(*pushfx.Config) {}, []fx.Option{pushfx.Delivery}, ""},
 	} {

@@ -113,8 +113,9 @@ type Unread interface {
 // sent.
 type UnreadState struct {
 	// IsRead means that the event needs no notification any more: the user has read it or
-	// left the room, or has joined or declined the call, or it was redacted. It follows from
-	// read marks, not from counts: a lost count must not lose a notification.
+	// left the room, or has joined or declined the call, or it was redacted, or the user ignores
+	// its sender by now, which only the host knows. It follows from read marks, not from counts: a
+	// lost count must not lose a notification.
 	IsRead bool
 
 	Counts *Counts // nil for a notification without counts

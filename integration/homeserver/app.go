@@ -56,6 +56,7 @@ func homeserver(cfg config, db *data.DB, log *zap.Logger, stdout io.Writer) fx.O
 		pushfx.Delivery,
 		pushfx.Unread,
 		fx.Replace(cfg.module),
+		fx.Decorate(newStates),
 		fx.Invoke(mountRelations, mountDemo, startForgetting),
 	)
 }

@@ -125,3 +125,27 @@ func TestThePageShowsMails(t *testing.T) {
 		t.Errorf("cut off at 360 pixels: %q", cut)
 	}
 }
+
+func TestAUserIgnoresTheSenderBeforeTheMail(t *testing.T) {
+	t.Parallel()
+	d := startDemo(t, "-mail", "inbox", "-mail-delay", "5s")
+	next := d.stream("demo-alice")
+	next()
+	d.expect("POST", v3+"/pushers/set", "demo-alice", mailPusher("alice@example.org"), 200, "{}")
+	for _, token := range []string{"demo-bob", "demo-dave"} {
+		d.expect("POST", sendPath, token, `{"room_id":"!tea:localhost","room_name":"Tea","members":["@alice:localhost","@bob:localhost","@dave:localhost"],`+
+			`"type":"m.room.message","content":{"msgtype":"m.text","body":"Tea?"}}`, 200, "")
+	}
+	d.expect("PUT", v3+"/user/@alice:localhost/account_data/m.ignored_user_list", "demo-alice", `{"ignored_users":{"@bob:localhost":{}}}`, 200, "{}")
+	for {
+		name, data := next()
+		if name != "mail" {
+			continue
+		}
+		var got mailArrival
+		if err := json.Unmarshal([]byte(data), &got); err != nil || got.Subject != "New message from dave in Tea" || strings.Contains(got.Text, "bob") {
+			t.Errorf("got %s %s, %v", name, data, err)
+		}
+		return
+	}
+}

@@ -2,6 +2,7 @@ package assembly
 
 import (
 	"errors"
+	"reflect"
 	"strings"
 
 	"github.com/pushfx/pushfx/handlers"
@@ -54,8 +55,8 @@ func (c Config) Validate() error {
 	)
 }
 
-// hasMail reports whether the host has configured what mails contain.
-func (c Config) hasMail() bool { return c.SMTP.URL != "" || c.Mail.Key != "" }
+// hasMail reports whether the host has configured a server of mail, or any field of what mails contain.
+func (c Config) hasMail() bool { return c.SMTP.URL != "" || !reflect.ValueOf(c.Mail).IsZero() }
 
 func (c Config) validateMail() error {
 	if !c.hasMail() {

@@ -205,14 +205,41 @@ func (c *collection) read(life context.Context) (ok bool) {
 	if err != nil {
 		return c.postponeAfter(life, "read which events are read", err)
 	}
+	c.drop(DropRead, read)
+	muted, err := c.areMuted(life)
+	if err != nil {
+		return c.postponeAfter(life, "read push rules", err)
+	}
+	c.drop(DropMuted, muted)
+	return true
+}
+
+// areMuted returns which notifications the user's push rules want no more. Unreadable rules mute none.
+func (c *collection) areMuted(life context.Context) (muted []bool, err error) {
+	if len(c.all) == 0 {
+		return nil, nil
+	}
+	rules, found := c.d.rules.get(life, c.claim.User, askAll)
+	switch {
+	case !found:
+		return nil, module.Unavailable(errNoResult)
+	case fault.KindOf(rules.Err) == fault.Database:
+		return make([]bool, len(c.all)), nil
+	case rules.Err != nil:
+		return nil, rules.Err
+	}
+	return c.target.Collector.Muted(rules.Value.Rules, c.all), nil
+}
+
+// drop leaves out some notifications.
+func (c *collection) drop(reason DropReason, isDropped []bool) {
 	var left []channel.Collected
 	for i, one := range c.all {
-		if !read[i] {
+		if !isDropped[i] {
 			left = append(left, one)
 		}
 	}
-	c.dropped[DropRead], c.all = len(c.all)-len(left), left
-	return true
+	c.dropped[reason], c.all = len(c.all)-len(left), left
 }
 
 // collectionID returns the id of what a pusher sends next, from its place in the log and the id of

@@ -38,6 +38,7 @@ type Delivery struct {
 	pushers *gather[mxid.UserID, module.Result[pusher.List]] // not cached
 	states  *gather[module.UserEvent, module.Result[module.UnreadState]]
 	delays  *gather[module.UserDevice, time.Duration]
+	rules   *gather[mxid.UserID, module.Result[module.Content]] // not cached
 
 	gates    *gates
 	claims   *claims
@@ -115,7 +116,9 @@ func New(seams Seams, cfg Config) (*Delivery, error) {
 	d.audience = &audience{seams.Feed, seams.Host, d.parts, seams.Observer}
 	d.summaries = &summaries{queue: seams.Queue, failures: d.failures, channels: channels, reported: map[pusher.Kind]bool{}}
 	d.claims = &claims{queue: seams.Queue, failures: d.failures, own: map[pusherName]*claimed{}}
-	d.pushers = newGather(seams.Queue, func(user mxid.UserID) mxid.UserID { return user }, seams.Host.Pushers)
+	userOf := func(user mxid.UserID) mxid.UserID { return user }
+	d.pushers = newGather(seams.Queue, userOf, seams.Host.Pushers)
+	d.rules = newGather(seams.Queue, userOf, seams.Host.Rulesets)
 	if seams.Unread != nil {
 		d.states = newGather(seams.Queue, func(e module.UserEvent) mxid.UserID { return e.User }, eachOf(seams.Unread.States))
 	}

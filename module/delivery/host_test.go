@@ -28,26 +28,27 @@ type world struct {
 	queue *queuetest.Memory
 	cfg   Config
 
-	mu        sync.Mutex
-	rules     map[mxid.UserID]pushrule.Ruleset
-	pushers   map[mxid.UserID]pusher.List
-	removed   []mxid.UserID
-	reading   func() error // called when pushers are read
-	gateways  map[string]func(context.Context, sent) (module.GatewayAnswer, error)
-	posts     []sent
-	arrived   map[string][]string // events by pushkey
-	underWay  map[string]int      // by pushkey
-	overlaps  int
-	unread    module.Unread
-	attention module.Attention
-	mailbox   *mailbox // nil without mail
-	dropped   map[DropReason]int
-	counts    map[string]int // by event and label
-	reports   []observe.Problem
-	late      []*LateError
-	rejected  []RejectedError
-	sets      int64
-	failing   atomic.Pointer[error]
+	mu         sync.Mutex
+	rules      map[mxid.UserID]pushrule.Ruleset
+	rulesError error
+	pushers    map[mxid.UserID]pusher.List
+	removed    []mxid.UserID
+	reading    func() error // called when pushers are read
+	gateways   map[string]func(context.Context, sent) (module.GatewayAnswer, error)
+	posts      []sent
+	arrived    map[string][]string // events by pushkey
+	underWay   map[string]int      // by pushkey
+	overlaps   int
+	unread     module.Unread
+	attention  module.Attention
+	mailbox    *mailbox // nil without mail
+	dropped    map[DropReason]int
+	counts     map[string]int // by event and label
+	reports    []observe.Problem
+	late       []*LateError
+	rejected   []RejectedError
+	sets       int64
+	failing    atomic.Pointer[error]
 }
 
 // sent is a request.
@@ -253,7 +254,7 @@ func (h *worldHost) Rulesets(_ context.Context, users []mxid.UserID) map[mxid.Us
 			set = pushrule.ServerDefault(user)
 			h.w.rules[user] = set
 		}
-		sets[user] = module.Result[module.Content]{Value: module.Content{Rules: set}}
+		sets[user] = module.Result[module.Content]{Value: module.Content{Rules: set}, Err: h.w.rulesError}
 	}
 	return sets
 }

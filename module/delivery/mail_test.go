@@ -17,9 +17,12 @@ import (
 	"time"
 
 	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/fault"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/observe"
 	"github.com/pushfx/pushfx/module/pusher"
+	"github.com/pushfx/pushfx/module/pushrule"
+	"github.com/pushfx/pushfx/module/strictjson"
 )
 
 // mailbox is the mailer and the composer, and the account data of all users. The text of a mail has its digest.
@@ -839,4 +842,61 @@ func TestAPusherThatBecomesEmailWaitsForAMailer(t *testing.T) {
 			t.Errorf("%d mails, want 1", got)
 		}
 	})
+}
+
+// setRule changes the user's rules, as the user does.
+func (w *world) setRule(user mxid.UserID, kind pushrule.Kind, id, rule string) {
+	w.t.Helper()
+	draft, err := pushrule.ReadDraft(strictjson.NewReader(rule), kind)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	set := w.rules[user]
+	if err := set.Put(kind, id, draft, pushrule.Position{}); err != nil {
+		w.t.Fatal(err)
+	}
+	w.rules[user] = set
+}
+
+// A user mutes a room while a mail waits.
+func TestWhatTheRulesMuteByThenIsNotMailed(t *testing.T) {
+	const mute = `{"actions":[],"conditions":[{"kind":"event_match","key":"room_id","pattern":"!r:h"}]}`
+	for name, test := range map[string]struct {
+		rooms []string
+		fail  error
+		want  string // the events of the mail
+		drops int
+	}{
+		"the only room":             {[]string{"!r:h"}, nil, "[]", 1},
+		"a room of two":             {[]string{"!r:h", "!other:h"}, nil, "[$1]", 1},
+		"rules that cannot be read": {[]string{"!r:h"}, errors.New("away"), "[]", 0},
+		"rules that are damaged":    {[]string{"!r:h"}, fault.New(fault.Database, "damaged"), "[$0]", 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			withMail(t, func(w *world, r *reader, b *mailbox) {
+				w.setMail(name1, address)
+				d := w.host()
+				for id, room := range test.rooms {
+					w.notify(d, id, room, name1)
+				}
+				time.Sleep(w.cfg.Mail.Delay - time.Second)
+				w.setRule(name1, pushrule.Override, "!r:h", mute)
+				w.rulesError = test.fail
+				time.Sleep(time.Minute)
+				synctest.Wait()
+				events := []string{}
+				for _, m := range b.got() {
+					events = append(events, m.events()...)
+				}
+				if got := fmt.Sprint(events); got != test.want || w.drops(DropMuted) != test.drops {
+					t.Errorf("the mails have %s, %d were muted, want %s and %d", got, w.drops(DropMuted), test.want, test.drops)
+				}
+				if left := w.queue.Waiting(); (left > 0) != (test.fail != nil && test.want == "[]") {
+					t.Errorf("%d are left", left)
+				}
+			})
+		})
+	}
 }

@@ -65,13 +65,14 @@ const (
 	DropCoalesced  DropReason = "coalesced"  // too many waited for the user, or the counts were unchanged
 	DropRefused    DropReason = "refused"    // the gateway does not accept it, not even as event_id_only
 	DropRead       DropReason = "read"       // the user has read the event
+	DropMuted      DropReason = "muted"      // the user's rules mute the event while it waits for a mail
 	DropGone       DropReason = "gone"       // the pusher was removed, disabled or rejected
 	DropUnreadable DropReason = "unreadable" // its entry in the queue is invalid
 )
 
 // DropReasons returns all reasons.
 func DropReasons() []DropReason {
-	return []DropReason{DropExpired, DropCoalesced, DropRefused, DropRead, DropGone, DropUnreadable}
+	return []DropReason{DropExpired, DropCoalesced, DropRefused, DropRead, DropMuted, DropGone, DropUnreadable}
 }
 
 func (d *Delivery) dropped(reason DropReason, notifications int) {

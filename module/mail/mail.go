@@ -48,7 +48,7 @@ type Config struct {
 	Templates fs.FS
 }
 
-// Validate joins the errors of all invalid fields.
+// Validate joins the errors of all invalid fields. A host that sets none of them is not validated.
 func (c Config) Validate() error {
 	var faults []error
 	if c.AppName == "" {

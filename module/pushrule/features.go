@@ -43,7 +43,8 @@ var Polls = Feature{
 
 // EncryptedEvents notifies users of every encrypted event, except in rooms that the
 // user muted with an override rule (MSC4028). README.md describes the cost and the
-// duties of clients. The rule omits the action dont_email of another proposal, MSC4062.
+// duties of clients. Mails ignore the rule, with or without
+// the tweak dont_email of MSC4062.
 var EncryptedEvents = Feature{
 	Name: "encrypted-events",
 	Flag: "org.matrix.msc4028",

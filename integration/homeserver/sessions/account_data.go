@@ -75,6 +75,13 @@ func (s *Sessions) Ignoring(ctx context.Context, room string, ignored mxid.UserI
 		`SELECT user_id FROM ignored_users JOIN members USING (user_id) WHERE ignored = ? AND room_id = ?`, ignored, room)
 }
 
+// IgnoresSender reports whether a user ignores the sender of the event at a position.
+func (s *Sessions) IgnoresSender(ctx context.Context, user mxid.UserID, position int64) (ignores bool, err error) {
+	_, ignores, err = data.One(ctx, s.db, data.Value[int],
+		`SELECT 1 FROM ignored_users JOIN events ON ignored = json_extract(json, '$.sender') WHERE user_id = ? AND position = ?`, user, position)
+	return ignores, err
+}
+
 // AccountData returns the account data of a user, ordered by room and type.
 func (s *Sessions) AccountData(ctx context.Context, user mxid.UserID) (all []AccountData, err error) {
 	return data.All(ctx, s.db, func(scan data.Scan) (one AccountData, err error) {

@@ -10,6 +10,7 @@ import (
 	"github.com/pushfx/pushfx/module/delivery/content"
 	"github.com/pushfx/pushfx/module/observe"
 	"github.com/pushfx/pushfx/module/pusher"
+	"github.com/pushfx/pushfx/module/pushrule"
 )
 
 // Channel sends to the pushers of one kind. It is safe for concurrent use.
@@ -48,6 +49,9 @@ type Collector interface {
 
 	// Confirm reports whether the pusher is still the user's.
 	Confirm(ctx context.Context) (bool, error)
+
+	// Muted reports of each notification whether the user's present push rules want it no more.
+	Muted(rules pushrule.Ruleset, all []Collected) []bool
 
 	// Compose returns a function that sends the notifications, oldest first. A repetition has the
 	// same id. Short leaves out what makes it large.
