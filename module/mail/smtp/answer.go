@@ -71,7 +71,7 @@ func (a answer) later(detail string) module.Outcome {
 		return module.Throttled
 	case detail == "1.7", detail == "1.8", detail == "7.25", detail == "7.26", namesHostNow(a.text):
 		return module.Blocked
-	case strings.HasPrefix(detail, "2."):
+	case strings.HasPrefix(detail, "2."), a.step == "DATA" && detail == "7.1": // some servers greylist after the content
 		return module.Busy
 	case !isHere, a.step == "DATA", strings.HasPrefix(detail, "3."), strings.HasPrefix(detail, "5."):
 		return module.Throttled

@@ -86,7 +86,7 @@ func TestAnswersOfMailServers(t *testing.T) {
 			"552 5.7.0 This message was blocked because its content presents a potential security issue.", "554 Transaction failed", "554 5.0.0 no",
 			"550 High probability of spam", "550 Administrative prohibition", "554 5.3.0 no",
 		}},
-		{"DATA", module.Busy, []string{"552 5.2.2 Mailbox full", "452 4.2.2 Over quota", "450 4.2.1 at a rate"}},
+		{"DATA", module.Busy, []string{"552 5.2.2 Mailbox full", "452 4.2.2 Over quota", "450 4.2.1 at a rate", "451 4.7.1 Try again later", "451 4.7.1 Ratelimit \"to\" exceeded"}},
 		{"DATA", module.Gone, []string{"550 5.1.1 unknown user", "554 5.1.10 RecipientNotFound"}},
 		{"DATA", module.Throttled, []string{
 			"451 4.3.0 queue file write error", "452 4.3.1 Insufficient system storage", "421 4.7.0 Our system has detected an unusual rate",
