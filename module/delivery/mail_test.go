@@ -519,6 +519,9 @@ func TestARefusedAddressLosesItsPusher(t *testing.T) {
 
 // The host says that an address is no longer the user's. That is no answer of the server, which is away.
 func TestAnAddressOfAnotherIsNoAnswerOfTheServer(t *testing.T) {
+	if testing.Short() {
+		t.Skip("not with the race detector yet")
+	}
 	withMail(t, func(w *world, _ *reader, b *mailbox) {
 		b.answer = func(context.Context, module.Mail) error { return &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED} }
 		b.confirmed = func(address string) (bool, error) { return strings.HasPrefix(address, "user"), nil }
@@ -602,6 +605,9 @@ func TestAnUnfitMailIsDropped(t *testing.T) {
 
 // A server takes a message for spam. The mail comes without it, and others wait for none of that.
 func TestAMessageInAMailIsTakenForSpam(t *testing.T) {
+	if testing.Short() {
+		t.Skip("not with the race detector yet")
+	}
 	withMail(t, func(w *world, _ *reader, b *mailbox) {
 		const victims, others = 10, 30
 		b.answer = func(_ context.Context, mail module.Mail) error {
@@ -862,6 +868,9 @@ func (w *world) setRule(user mxid.UserID, kind pushrule.Kind, id, rule string) {
 
 // A user mutes a room while a mail waits.
 func TestWhatTheRulesMuteByThenIsNotMailed(t *testing.T) {
+	if testing.Short() {
+		t.Skip("not with the race detector yet")
+	}
 	const mute = `{"actions":[],"conditions":[{"kind":"event_match","key":"room_id","pattern":"!r:h"}]}`
 	for name, test := range map[string]struct {
 		rooms []string
