@@ -315,9 +315,6 @@ func TestPageGoesOn(t *testing.T) {
 // Under each member stands what became of a message, and under each click its requests. The counts do not wrap the chips.
 func TestPageShowsWhatBecameOfAMessage(t *testing.T) {
 	t.Parallel()
-	if testing.Short() {
-		t.Skip("not with the race detector yet")
-	}
 	d := startDemo(t)
 	b := openPage(t, d.url)
 	b.do(chromedp.EmulateViewport(1280, 860))
