@@ -11,6 +11,7 @@ import (
 	"github.com/pushfx/pushfx/module/match"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/observe"
+	"github.com/pushfx/pushfx/module/retry"
 	"github.com/pushfx/pushfx/module/strictjson"
 )
 
@@ -19,7 +20,7 @@ import (
 type audience struct {
 	feed     *feed.Feed
 	host     module.HostService
-	parts    *parts.Parts // of the stores
+	parts    parts.Groups // of the stores
 	observer observe.Observer
 }
 
@@ -122,7 +123,7 @@ func (a *audience) load(ctx context.Context, users []mxid.UserID) map[mxid.UserI
 	})
 	for _, user := range users {
 		if _, found := loaded[user]; !found {
-			loaded[user] = module.Result[module.Content]{Err: module.Unavailable(errSilent)}
+			loaded[user] = module.Result[module.Content]{Err: module.Unavailable(retry.ErrSilent)}
 		}
 	}
 	return loaded
