@@ -123,7 +123,7 @@ func (p *Pipelines) Do(ctx context.Context, k Kind, commands ...*Command) []erro
 		all[i].Command = c
 		open[i] = &all[i]
 	}
-	known := newcomers{}
+	known, began := newcomers{}, time.Now()
 	defer known.close()
 	for try := 0; len(open) > 0; try++ {
 		if len(open) > 1 {
@@ -135,7 +135,8 @@ func (p *Pipelines) Do(ctx context.Context, k Kind, commands ...*Command) []erro
 			break
 		}
 		open = slices.DeleteFunc(open, func(s *sent) bool { return !p.mayRepeat(ctx, k, s, known) })
-		if len(open) > 0 && !waitBeforeRetry(ctx, try) {
+		isLate := p.leavesSilent(ctx) && time.Since(began) > silentAfter // nodes refuse, perhaps during a failover
+		if len(open) > 0 && (isLate || !waitBeforeRetry(ctx, try)) {
 			break
 		}
 	}
@@ -218,9 +219,27 @@ func (p *Pipelines) sendGroups(ctx context.Context, k Kind, commands []*sent) {
 	nodes.Wait()
 }
 
+// leavesSilent reports whether a call does not wait for silent nodes. If there is only one
+// server, each call waits for it.
+func (p *Pipelines) leavesSilent(ctx context.Context) bool {
+	return p.isCluster() && retry.LeavesSilent(ctx)
+}
+
+// Silent returns whether each node of a cluster is silent, by address, as far as calls have
+// found out. It leaves out nodes that have got no commands for a minute.
+func (p *Pipelines) Silent() map[string]bool {
+	if !p.isCluster() {
+		return nil
+	}
+	return p.silences.states()
+}
+
+// Wait waits for commands for which calls have not waited.
+func (p *Pipelines) Wait() { p.silences.left.Wait() }
+
 // sendTo sends commands to a node. A call for many users does not wait for a silent node.
 func (p *Pipelines) sendTo(ctx context.Context, k Kind, node *redis.Client, group []*sent) {
-	if node == nil || !p.isCluster() || !retry.LeavesSilent(ctx) {
+	if node == nil || !p.leavesSilent(ctx) {
 		p.coalescerOf(k).send(ctx, node, group)
 		return
 	}
@@ -303,7 +322,7 @@ func (p *Pipelines) send(ctx context.Context, k Kind, node *redis.Client, group 
 // errorOf returns nil if the node has replied to any command.
 func errorOf(group []*sent) (err error) {
 	for _, s := range group {
-		if err = s.err; !lacksReply(err) {
+		if err = s.err; isReply(err) {
 			return nil
 		}
 	}

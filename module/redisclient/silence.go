@@ -92,12 +92,17 @@ func (f flight) end(err error) {
 	i := slices.Index(n.flying, f.due)
 	n.flying = slices.Delete(n.flying, i, i+1)
 	switch {
-	case !lacksReply(err):
+	case isReply(err):
 		n.replied, n.lost, n.isSilent = time.Now(), time.Time{}, false
-	case isTimeout(err) && (n.lost.IsZero() || f.due.Before(n.lost)):
+	case (isTimeout(err) || isLoading(err)) && (n.lost.IsZero() || f.due.Before(n.lost)):
 		n.lost = f.due
 	}
 }
+
+// isReply reports whether an error says that the node serves its data.
+func isReply(err error) bool { return !lacksReply(err) && !isLoading(err) }
+
+func isLoading(err error) bool { return redis.HasErrorPrefix(err, "LOADING") }
 
 // owes returns for how long a node owes a reply.
 func (n *nodeState) owes() time.Duration {
@@ -198,8 +203,7 @@ func (s *silences) hasAny() bool {
 	return false
 }
 
-// states returns whether each node is silent, by address. It leaves out nodes that have
-// got no commands for shownFor.
+// states is [Pipelines.Silent].
 func (s *silences) states() map[string]bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
