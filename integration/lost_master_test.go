@@ -3,6 +3,7 @@ package integration
 import (
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -124,6 +125,10 @@ func TestALostMasterAffectsItsOwnUsersOnly(t *testing.T) {
 					t.Fatal(a)
 				}
 			}
+			far := l.newUser(false)
+			if a := l.host.ask(t, far, "POST /pushers/set "+httpPusher("app", l.newPushkey(true))); a.status != http.StatusOK {
+				t.Fatal(a)
+			}
 			replicas, err := l.cluster.ReplicasOf(t.Context(), l.lost)
 			if err != nil || len(replicas) != 1 {
 				t.Fatal(replicas, err)
@@ -132,6 +137,17 @@ func TestALostMasterAffectsItsOwnUsersOnly(t *testing.T) {
 				lose(server)
 			}
 			l.wantServed(l.host, taken[0]...)
+			var took []time.Duration
+			for range 20 { // the entry of the pushkey is on the lost master
+				began := time.Now()
+				if a := l.host.ask(t, far, "GET /pushers"); a.status != http.StatusOK || !strings.Contains(a.body, "pushkey") {
+					t.Errorf("got %s", a)
+				}
+				took = append(took, time.Since(began))
+			}
+			if slices.Sort(took); took[17] > 100*time.Millisecond || took[19] > 1500*time.Millisecond {
+				t.Errorf("pushers with a pushkey there are read after %v", took)
+			}
 			later := l.startHost(fx.Decorate(func(c pushfx.Config) pushfx.Config {
 				c.Redis.Durability.Replicas = 1
 				return c
