@@ -183,7 +183,7 @@ func (d *Delivery) claimSome(life context.Context, due []module.DueUser) {
 	}
 	claimedAt := time.Now()
 	var all []*sending
-	for i, result := range d.queue.Claim(life, requests) {
+	for i, result := range d.queue.Claim(retry.LeaveSilent(life), requests) {
 		r, claimed := requests[i], result.Value
 		if result.Err != nil {
 			d.failures.add("claim what is due", result.Err)
