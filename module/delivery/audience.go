@@ -3,6 +3,7 @@ package delivery
 import (
 	"context"
 	"slices"
+	"sync"
 
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/fault"
@@ -118,13 +119,19 @@ var rulesAtOnce = parts.Size{Chunk: 500, AtOnce: 2}
 
 // load reads rules. It does not wait for a part that does not answer.
 func (a *audience) load(ctx context.Context, users []mxid.UserID) map[mxid.UserID]module.Result[module.Content] {
-	loaded := parts.Load(ctx, a.parts, users, rulesAtOnce, a.host.Rulesets, func(r module.Result[module.Content]) bool {
-		return r.Err == nil || fault.KindOf(r.Err) == fault.Database
-	})
-	for _, user := range users {
-		if _, found := loaded[user]; !found {
-			loaded[user] = module.Result[module.Content]{Err: module.Unavailable(retry.ErrSilent)}
+	var mu sync.Mutex
+	loaded := make(map[mxid.UserID]module.Result[module.Content], len(users))
+	for _, user := range parts.Do(ctx, a.parts, users, rulesAtOnce, func(ctx context.Context, chunk []mxid.UserID) (answered bool) {
+		rules := a.host.Rulesets(ctx, chunk)
+		mu.Lock()
+		defer mu.Unlock()
+		for user, r := range rules {
+			loaded[user] = r
+			answered = answered || r.Err == nil || fault.KindOf(r.Err) == fault.Database
 		}
+		return answered
+	}) {
+		loaded[user] = module.Result[module.Content]{Err: module.Unavailable(retry.ErrSilent)}
 	}
 	return loaded
 }

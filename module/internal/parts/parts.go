@@ -72,26 +72,6 @@ func doPart(ctx context.Context, todo []mxid.UserID, size Size, do func(context.
 	return todo
 }
 
-// Load is [Do] for a lookup. Users who are left have no result.
-func Load[V any](
-	ctx context.Context, groups Groups, users []mxid.UserID, size Size,
-	load func(context.Context, []mxid.UserID) map[mxid.UserID]V, isAnswer func(V) bool,
-) map[mxid.UserID]V {
-	var mu sync.Mutex
-	all := make(map[mxid.UserID]V, len(users))
-	Do(ctx, groups, users, size, func(ctx context.Context, chunk []mxid.UserID) (answered bool) {
-		loaded := load(ctx, chunk)
-		mu.Lock()
-		defer mu.Unlock()
-		for user, v := range loaded {
-			all[user] = v
-			answered = answered || isAnswer(v)
-		}
-		return answered
-	})
-	return all
-}
-
 // Left collects the users who are left after a call. It is safe for concurrent use.
 type Left struct {
 	mu  sync.Mutex

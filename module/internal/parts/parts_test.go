@@ -78,23 +78,6 @@ func TestPartsAreCalledSideBySide(t *testing.T) {
 	}
 }
 
-func TestLoadReturnsWhatWasLoaded(t *testing.T) {
-	t.Parallel()
-	w := &world{}
-	got := Load(t.Context(), w.groups, users(8, 0, 1), Size{Chunk: 2, AtOnce: 1}, func(_ context.Context, chunk []mxid.UserID) map[mxid.UserID]mxid.UserID {
-		loaded := map[mxid.UserID]mxid.UserID{}
-		for _, user := range chunk {
-			if loaded[user] = user; numberOf(user) == 1 {
-				loaded[user] = ""
-			}
-		}
-		return loaded
-	}, func(user mxid.UserID) bool { return user != "" })
-	if len(got) != 10 || got["@7:x0"] != "@7:x0" {
-		t.Errorf("got %v", got)
-	}
-}
-
 func TestLeftHasAReasonOfEachKind(t *testing.T) {
 	var l Left
 	l.Add(errors.New("nobody"))
