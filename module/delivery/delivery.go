@@ -144,10 +144,8 @@ func (d *Delivery) Run(ctx context.Context) {
 	d.mu.Unlock()
 	var beside sync.WaitGroup
 	beside.Go(func() { d.summaries.run(ctx) })
-	held := make(chan struct{})
-	beside.Go(func() { d.readAllHeld(ctx, held) })
 	defer beside.Wait()
-	d.look(ctx, held)
+	d.look(ctx)
 	d.mu.Lock()
 	d.life = nil
 	d.mu.Unlock()
@@ -190,7 +188,7 @@ func (d *Delivery) Stats() Stats {
 	}
 	all := Stats{
 		InFlight: s.InFlight, Slow: s.Hanging, Late: late,
-		Gateways:        [gateStates]int{GateOpen: s.Open, GateClosed: s.Closed, GateHeld: s.Held, GateBlocked: s.Blocked},
+		Gateways:        [gateStates]int{GateOpen: s.Open, GateClosed: s.Closed, GateBlocked: s.Blocked},
 		RemovalsStopped: s.Stopped, CutOff: isCutOff,
 	}
 	d.summaries.addTo(&all)
