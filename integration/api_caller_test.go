@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"strings"
-	"sync/atomic"
 	"testing"
 
 	"github.com/alicebob/miniredis/v2"
@@ -46,10 +45,8 @@ type caller struct {
 	exact  bool // the path is sent byte for byte
 }
 
-var users atomic.Int64
-
 func (s *apiService) caller(t *testing.T, prefix string) *caller {
-	return &caller{t: t, on: s, prefix: prefix, user: fmt.Sprintf("@u%d:example.org", users.Add(1))}
+	return &caller{t: t, on: s, prefix: prefix, user: newUser()}
 }
 
 // owner returns a new user with a rule set.
@@ -183,9 +180,6 @@ func (c *caller) rule(json string) string {
 	}
 	return `200 ` + json
 }
-
-func eventKey(user string) string   { return "account_data:{" + user + "}:m.push_rules" }
-func pushersKey(user string) string { return "pushers:{" + user + "}" }
 
 func onBothPrefixes(t *testing.T, test func(t *testing.T, prefix string)) {
 	t.Helper()

@@ -60,20 +60,6 @@ var mutations = func() []mutation {
 	}
 }()
 
-// ask sends "PUT /path body" as a user; the request calls the user alice.
-func (h *host) ask(t *testing.T, user, request string) answer {
-	t.Helper()
-	method, rest, _ := strings.Cut(strings.ReplaceAll(request, alice, user), " ")
-	path, body, _ := strings.Cut(rest, " ")
-	ctx, cancel := context.WithTimeout(t.Context(), never)
-	defer cancel()
-	a, err := h.try(ctx, user, method, v3+path, body)
-	if err != nil {
-		t.Errorf("%s: %v", request, err)
-	}
-	return a
-}
-
 func (m mutation) prepare(t *testing.T, h *host, client redis.UniversalClient, user string) {
 	t.Helper()
 	if m.planted != "" {
@@ -195,12 +181,6 @@ func (s setting) String() string {
 	}
 	return "client that retries"
 }
-
-// Timeouts of the tests: not reached by default, even on a busy machine, and short where a test needs them.
-const (
-	never = 5 * time.Minute
-	soon  = 400 * time.Millisecond
-)
 
 // eachClient returns settings in which the client or the store repeats commands.
 func eachClient(readTimeout, operationTimeout time.Duration) []setting {

@@ -2,11 +2,13 @@ package integration
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -79,6 +81,11 @@ func authenticate(next echo.HandlerFunc) echo.HandlerFunc {
 		return next(c)
 	}
 }
+
+const (
+	alice = "@alice:example.org"
+	bob   = "@bob:example.org"
+)
 
 const device = "DEV"
 
@@ -158,3 +165,32 @@ func setTimeouts(c *pushfx.Config, timeout time.Duration) {
 	timeout = min(timeout, 30*time.Second)
 	c.Handlers.RequestTimeout, c.Redis.OperationTimeout = timeout, timeout
 }
+
+// ask sends "PUT /path body" as a user; the request calls the user alice.
+func (h *host) ask(t *testing.T, user, request string) answer {
+	t.Helper()
+	method, rest, _ := strings.Cut(strings.ReplaceAll(request, alice, user), " ")
+	path, body, _ := strings.Cut(rest, " ")
+	ctx, cancel := context.WithTimeout(t.Context(), never)
+	defer cancel()
+	a, err := h.try(ctx, user, method, v3+path, body)
+	if err != nil {
+		t.Errorf("%s: %v", request, err)
+	}
+	return a
+}
+
+// Timeouts of the tests: not reached by default, even on a busy machine, and short where a test needs them.
+const (
+	never = 5 * time.Minute
+	soon  = 400 * time.Millisecond
+	slack = 5 * time.Second // how late an answer may come on a busy machine
+)
+
+// The keys of a user.
+func eventKey(user string) string   { return "account_data:{" + user + "}:m.push_rules" }
+func pushersKey(user string) string { return "pushers:{" + user + "}" }
+
+var users atomic.Int64
+
+func newUser() string { return fmt.Sprintf("@user%d:example.org", users.Add(1)) }

@@ -160,10 +160,7 @@ func (h *guardedHost) chores() []chore {
 	return append(chores, chore{"deactivation", h.forget})
 }
 
-const (
-	bob   = "@bob:example.org"
-	mover = "@mover:example.org"
-)
+const mover = "@mover:example.org"
 
 func (h *guardedHost) register(ctx context.Context) error {
 	return errors.Join(h.push.EnsureDefaults(ctx, alice), h.push.EnsureDefaults(ctx, bob))

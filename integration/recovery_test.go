@@ -110,9 +110,6 @@ const (
 	// calm is how long all requests must succeed before and after.
 	calm = 500 * time.Millisecond
 
-	// slack is how late an answer may come on a busy machine.
-	slack = 5 * time.Second
-
 	// An answer that takes longWait has waited for the failed server: load alone never takes as long.
 	longWait = slack
 

@@ -27,8 +27,6 @@ import (
 	"github.com/pushfx/pushfx/module/storetest"
 )
 
-const alice = "@alice:example.org"
-
 func TestTheModuleIsCompleteWithClientAndLogger(t *testing.T) {
 	t.Parallel()
 	_, client := embedded(t)

@@ -352,13 +352,13 @@ func (c *chaosClient) changeOwn() (r request, id string) {
 
 func (c *chaosClient) send(ctx context.Context, h *host, r request) porcupine.Operation {
 	o := porcupine.Operation{ClientId: c.id, Input: r, Call: c.in.now()}
-	o.Output = h.send(ctx, r)
+	o.Output = send(ctx, h, r)
 	o.Return = c.in.now()
 	return o
 }
 
-// send returns the answer to a request, or [unknown] without one.
-func (h *host) send(ctx context.Context, r request) string {
+// send returns a host's answer to a request, or [unknown] without one.
+func send(ctx context.Context, h *host, r request) string {
 	got, err := h.try(ctx, r.user, r.method, v3+r.path, r.body)
 	if err != nil || got.String() == unavailable {
 		return unknown

@@ -340,8 +340,6 @@ type place struct {
 
 func (p *place) slot() int { return redisclient.SlotOf(p.keys[0]) }
 
-func newUser() string { return fmt.Sprintf("@user%d:example.org", users.Add(1)) }
-
 // placesOfEach returns the places of new users, as many on each master, one master after the other. All keys of a user
 // are on one master.
 func (s *servers) placesOfEach(ctx context.Context, count int, keys func(user string) []string) (places []*place, err error) {
