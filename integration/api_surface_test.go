@@ -116,7 +116,7 @@ func newWholeService(t *testing.T, options ...fx.Option) (*apiService, routeTabl
 	var routes routeTable
 	return newService(t, append(options, pushfx.Delivery, pushfx.Unread, fx.Populate(&routes.Echo),
 		fx.Provide(func() module.NotifiedEvents { return roomEvents{} }),
-		fx.Decorate((&postOffice{address: "127.0.0.1:1"}).withMail))...), routes
+		fx.Decorate(func(c pushfx.Config) pushfx.Config { return withMail(c, "127.0.0.1:1") }))...), routes
 }
 
 // routeTable has the routes of a service.

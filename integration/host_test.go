@@ -23,6 +23,7 @@ import (
 
 	"github.com/pushfx/pushfx"
 	"github.com/pushfx/pushfx/handlers"
+	"github.com/pushfx/pushfx/module/mail"
 	"github.com/pushfx/pushfx/module/mxid"
 )
 
@@ -194,3 +195,14 @@ func pushersKey(user string) string { return "pushers:{" + user + "}" }
 var users atomic.Int64
 
 func newUser() string { return fmt.Sprintf("@user%d:example.org", users.Add(1)) }
+
+const aliceMail = "alice@example.com"
+
+// withMail configures a host that sends mail by a server, a second after an event.
+func withMail(c pushfx.Config, server string) pushfx.Config {
+	c.SMTP.URL, c.SMTP.From, c.SMTP.EnvelopeFrom = "smtp://"+server, "Example Chat <push@example.org>", "bounces@example.org"
+	c.Mail = mail.Config{AppName: "Example Chat", ClientURL: "https://app.example.org/#/room/", PublicURL: "http://public.example.org", Key: "hush-key of the links"}
+	c.Delivery.Mail.Delay, c.Delivery.Mail.Repeat = time.Second, 0
+	c.PusherPolicy.Email = func(_ context.Context, _ mxid.UserID, address string) (bool, error) { return address == aliceMail, nil }
+	return c
+}

@@ -22,16 +22,7 @@ import (
 	"github.com/pushfx/pushfx/module/pusher"
 )
 
-const aliceMail = "alice@example.com"
-
-// withMail configures a host that sends mail through p, a second after an event.
-func (p *postOffice) withMail(c pushfx.Config) pushfx.Config {
-	c.SMTP.URL, c.SMTP.From, c.SMTP.EnvelopeFrom = "smtp://"+p.address, "Example Chat <push@example.org>", "bounces@example.org"
-	c.Mail = mail.Config{AppName: "Example Chat", ClientURL: "https://app.example.org/#/room/", PublicURL: "http://public.example.org", Key: "hush-key of the links"}
-	c.Delivery.Mail.Delay, c.Delivery.Mail.Repeat = time.Second, 0
-	c.PusherPolicy.Email = func(_ context.Context, _ mxid.UserID, address string) (bool, error) { return address == aliceMail, nil }
-	return c
-}
+func (p *postOffice) withMail(c pushfx.Config) pushfx.Config { return withMail(c, p.address) }
 
 const setMail = `{"kind":"email","app_id":"m.email","pushkey":"` + aliceMail + `","app_display_name":"Mail","device_display_name":"` + aliceMail + `","lang":"en","data":{}}`
 
