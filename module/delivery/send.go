@@ -261,13 +261,13 @@ func (s *sending) endTurnAfter(a channel.Answer) {
 		result = turns.Unused
 	case a.IsAlive():
 		result = turns.Taken
-	case a.Outcome == module.Throttled:
-		result = turns.Throttled
 	case a.Class == channel.ClassBlocked:
 		result = turns.Blocked
+	case a.Outcome == module.Throttled, a.Outcome == module.Blocked:
+		result = turns.Throttled
 	case a.Outcome == module.Failed && (a.Class == channel.ClassDNS || a.Class == channel.ClassRefused) && channel.IsNamedByUsers(s.turn.Gate):
 		result = turns.Unreached // a server of the host's own is no sign that this host is cut off
-	case a.Outcome == module.Failed, a.Outcome == module.Blocked:
+	case a.Outcome == module.Failed:
 		result = turns.Failed
 	}
 	s.d.gates.end(s.turn, result, a.RetryAfter)
@@ -412,6 +412,9 @@ func (s *sending) notDelivered(life context.Context, p posted, number int64) boo
 	if step == stepWait && (!isWell || isCutOff) { // does not count as an attempt
 		trouble.Attempts = max(1, s.trouble.Attempts)
 	}
+	if isWell && trouble.Attempts > 1 && p.Outcome != module.Busy {
+		s.claim.Fails = true
+	}
 	s.trouble = trouble
 	switch step {
 	case stepAgain:
@@ -423,7 +426,7 @@ func (s *sending) notDelivered(life context.Context, p posted, number int64) boo
 		s.d.dropped(DropRefused, 1)
 		return s.remove(life, module.Done{Answered: true})
 	}
-	if isCutOff { // other hosts may reach the gateway
+	if isCutOff || p.Outcome == module.Blocked && p.Class != channel.ClassBlocked && trouble.Attempts == 1 { // other hosts may reach the gateway
 		s.postpone(retryQueue)
 		return false
 	}

@@ -13,13 +13,15 @@ const (
 // answers are the users with answers of a gate, in this window and the one before.
 type answers struct {
 	all, rejected recent
-	failing       recent // users without an answer since a request hung, here or at another host
+	failed        recent // users whose last request has failed, or hangs
+	failing       recent // users without an answer since a request hung, or failed beside others, here or at another host
 	began         time.Time
 	isStopped     bool
 }
 
 func (a *answers) add(user uint64) {
 	a.all.add(user)
+	a.failed.remove(user)
 	a.failing.remove(user)
 }
 
@@ -30,10 +32,11 @@ func (a *answers) at(now time.Time) *answers {
 		return a
 	}
 	if passed >= 2*rejectWindow {
-		a.all, a.rejected, a.failing = recent{}, recent{}, recent{}
+		*a = answers{isStopped: a.isStopped}
 	}
 	a.all.rotate()
 	a.rejected.rotate()
+	a.failed.rotate()
 	a.failing.rotate()
 	a.began = now
 	a.isStopped = a.isStopped && a.areTooMany()
