@@ -263,14 +263,12 @@ func (s *sending) endTurnAfter(a channel.Answer) {
 		result = turns.Taken
 	case a.Class == channel.ClassBlocked:
 		result = turns.Blocked
-	case a.Outcome == module.Throttled, a.Outcome == module.Blocked:
-		result = turns.Throttled
 	case a.Outcome == module.Failed && (a.Class == channel.ClassDNS || a.Class == channel.ClassRefused) && channel.IsNamedByUsers(s.turn.Gate):
 		result = turns.Unreached // a server of the host's own is no sign that this host is cut off
-	case a.Outcome == module.Failed:
+	case a.Outcome == module.Failed, a.Outcome == module.Throttled, a.Outcome == module.Blocked:
 		result = turns.Failed
 	}
-	s.d.gates.end(s.turn, result, a.RetryAfter)
+	s.d.gates.end(s.turn, result)
 	s.turn = nil
 }
 
@@ -412,9 +410,8 @@ func (s *sending) notDelivered(life context.Context, p posted, number int64) boo
 	if step == stepWait && (!isWell || isCutOff) { // does not count as an attempt
 		trouble.Attempts = max(1, s.trouble.Attempts)
 	}
-	if isWell && trouble.Attempts > 1 && p.Outcome != module.Busy {
-		s.claim.Fails = true
-	}
+	isAgain := isWell && trouble.Attempts > 1 && p.Outcome != module.Busy
+	s.claim.Fails = s.claim.Fails || isAgain || !channel.IsNamedByUsers(s.target.Gate()) && (p.Outcome == module.Failed || p.Outcome == module.Throttled)
 	s.trouble = trouble
 	switch step {
 	case stepAgain:
@@ -426,7 +423,7 @@ func (s *sending) notDelivered(life context.Context, p posted, number int64) boo
 		s.d.dropped(DropRefused, 1)
 		return s.remove(life, module.Done{Answered: true})
 	}
-	if isCutOff || p.Outcome == module.Blocked && p.Class != channel.ClassBlocked && trouble.Attempts == 1 { // other hosts may reach the gateway
+	if isCutOff { // other hosts may reach the gateway
 		s.postpone(retryQueue)
 		return false
 	}

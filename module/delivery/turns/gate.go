@@ -205,15 +205,6 @@ func (g *gate) closeIfSilent(now time.Time) {
 	}
 }
 
-// throttle closes a gate that fails for several users. The gate is probed after
-// maxProbeDelay at the latest: only the pusher waits as long as the gateway asks.
-func (g *gate) throttle(now time.Time, user uint64, wait time.Duration) {
-	g.fails(now, user)
-	if g.newlyFailed >= closeUsers && !g.isClosed() {
-		g.close(now, min(wait, maxProbeDelay))
-	}
-}
-
 // block closes a gate to which this host may not connect.
 func (g *gate) block(now time.Time) {
 	g.close(now, blockedLasts)
@@ -294,7 +285,7 @@ func (g *gate) endProbe(now time.Time, r Result) {
 	switch r {
 	case Unused: // the next request becomes the probe
 		g.tryAt, g.probeAt = now, now
-	case Failed, Unreached, Throttled:
+	case Failed, Unreached:
 		g.failures++
 		fallthrough
 	default:

@@ -235,7 +235,7 @@ func TestRefusedRequestsArePutOffForLonger(t *testing.T) {
 func makeGates(s *Scheduler, now time.Time, gates int) {
 	for n := range gates {
 		turn, _ := s.Admit(now, fmt.Sprint("user", n%100), fmt.Sprint("https://gw", n, " app"), FirstTry)
-		s.End(now, turn, []Result{Taken, Failed, Unreached}[n%3], 0)
+		s.End(now, turn, []Result{Taken, Failed, Unreached}[n%3])
 	}
 }
 

@@ -583,18 +583,17 @@ const (
 	Taken     Result = iota // the gateway works
 	Failed                  // the gateway may not work
 	Unreached               // it failed before anything was sent
-	Throttled               // the gateway asks for a wait
 	Blocked                 // this host may not connect to it
 	Neutral                 // unknown
 	Unused                  // nothing was sent
 )
 
-// End ends a turn. Wait is how long a gateway asks to wait, for Throttled.
-func (s *Scheduler) End(now time.Time, t *Turn, r Result, wait time.Duration) {
+// End ends a turn.
+func (s *Scheduler) End(now time.Time, t *Turn, r Result) {
 	s.age(now)
 	hung := t.state == hanging
 	if s.leave(t) {
-		s.note(now, t, r, wait, hung)
+		s.note(now, t, r, hung)
 	}
 	s.serveStarved(now)
 	s.advance(t.user, now)
@@ -633,7 +632,7 @@ func (s *Scheduler) leave(t *Turn) (hadPlace bool) {
 }
 
 // note learns from the result of a request. The failure of a request that hung counted then.
-func (s *Scheduler) note(now time.Time, t *Turn, r Result, wait time.Duration, hung bool) {
+func (s *Scheduler) note(now time.Time, t *Turn, r Result, hung bool) {
 	g, user := t.gate, s.hash(t.User)
 	if t.isProbe {
 		g.endProbe(now, r)
@@ -655,8 +654,6 @@ func (s *Scheduler) note(now time.Time, t *Turn, r Result, wait time.Duration, h
 			g.fails(now, user)
 		}
 		g.closeIfSilent(now)
-	case Throttled:
-		g.throttle(now, user, wait)
 	case Blocked:
 		g.block(now)
 	}
