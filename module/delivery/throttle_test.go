@@ -13,7 +13,7 @@ import (
 	"github.com/pushfx/pushfx/module/mxid"
 )
 
-var throttled = module.MailError{Outcome: module.Throttled, Status: 451}
+var throttled = module.MailError{Outcome: module.Throttled, RetryAfter: time.Minute, Status: 451}
 
 // withholding answers mails to addresses of "held" as told, and others after 50 ms.
 func (b *mailbox) withholding(answer func(context.Context) error) {
@@ -84,7 +84,7 @@ func TestAddressesThatAreRefusedDelayNoOther(t *testing.T) {
 		"400, a host that the server refuses": {400, throttled, 3, 1},
 		"400, as spam":                        {400, module.MailError{Outcome: module.Failed, Status: 554}, 1, 0},
 		"100, by policy":                      {100, module.MailError{Outcome: module.Blocked, Status: 550}, 3, 0},
-		"100, with a wait":                    {100, module.MailError{Outcome: module.Throttled, RetryAfter: time.Minute}, 3, 0},
+		"100, without a wait":                 {100, module.MailError{Outcome: module.Throttled}, 3, 0},
 	} {
 		t.Run(label, func(t *testing.T) {
 			withMail(t, func(w *world, _ *reader, b *mailbox) {
@@ -113,5 +113,44 @@ func (w *world) checkMailAges(ages []time.Duration, mean, most time.Duration) {
 		w.t.Errorf("mails come %v late in the mean, %v at most, %d tries", got, last, w.mailbox.tries)
 	} else {
 		w.t.Logf("mails come %v late in the mean, %v at most, %d tries", got, last, w.mailbox.tries)
+	}
+}
+
+// A gateway never takes notifications for some pushkeys. Others of the gateway and the app are seldom notified.
+func TestPushersThatAreRefusedDelayNoOther(t *testing.T) {
+	for label, test := range map[string]struct {
+		attackers, hosts int
+		answer           module.GatewayAnswer
+	}{
+		"control":                      {0, 1, module.GatewayAnswer{}},
+		"429 with a wait":              {400, 1, module.GatewayAnswer{Status: 429, RetryAfter: time.Minute}},
+		"429 with a wait, three hosts": {400, 3, module.GatewayAnswer{Status: 429, RetryAfter: time.Minute}},
+		"502":                          {400, 1, module.GatewayAnswer{Status: 502}},
+	} {
+		t.Run(label, func(t *testing.T) {
+			inBubble(t, func(w *world) {
+				w.attack(func(context.Context, sent) (module.GatewayAnswer, error) { return test.answer, nil })
+				attackers := w.attackers(test.attackers, 1, atGW)
+				w.innocents(60)
+				var hosts []*Delivery
+				for range test.hosts {
+					hosts = append(hosts, w.host())
+				}
+				w.notify(hosts[0], 1000, "!a:h", attackers...)
+				time.Sleep(7 * time.Second)
+				sentAt := map[string]time.Time{}
+				for e := range 60 {
+					sentAt[fmt.Sprintf("$%d", e)] = time.Now()
+					w.notify(hosts[e%test.hosts], e, "!r:h", name(e))
+					w.notify(hosts[e%test.hosts], 1001+e, "!a:h", attackers...)
+					time.Sleep(11 * time.Second)
+				}
+				time.Sleep(time.Minute)
+				w.checkAges(sentAt, 60, 10*time.Second)
+				if ages := w.ages(sentAt); ages[len(ages)*3/4] > time.Second {
+					t.Errorf("a quarter came later than %v", ages[len(ages)*3/4])
+				}
+			})
+		})
 	}
 }
