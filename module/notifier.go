@@ -260,10 +260,6 @@ type DeliveryQueue interface {
 	// Forget removes the log of a user.
 	Forget(ctx context.Context, user mxid.UserID) error
 
-	// HeldGateways returns the names of the gateways that operators hold. Hosts send
-	// them no notifications.
-	HeldGateways(ctx context.Context) ([]string, error)
-
 	// Summary describes what waits, claimed or not, for metrics. Of several hosts that call it
 	// every 15 s, it may do so for one; see [QueueSummary.Elsewhere]. Its cost is bounded: with
 	// more than 1,000 users, or hundreds of gates, it is an estimate. It leaves out a part of

@@ -3,6 +3,7 @@ package faults
 import (
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -125,6 +126,10 @@ func TestALostMasterAffectsItsOwnUsersOnly(t *testing.T) {
 					t.Fatal(a)
 				}
 			}
+			far := l.newUser(false)
+			if a := l.host.Ask(t, far, "POST /pushers/set "+hosttest.HTTPPusher("app", l.newPushkey(true))); a.Status != http.StatusOK {
+				t.Fatal(a)
+			}
 			replicas, err := l.cluster.ReplicasOf(t.Context(), l.lost)
 			if err != nil || len(replicas) != 1 {
 				t.Fatal(replicas, err)
@@ -133,6 +138,17 @@ func TestALostMasterAffectsItsOwnUsersOnly(t *testing.T) {
 				lose(server)
 			}
 			l.wantServed(l.host, taken[0]...)
+			var took []time.Duration
+			for range 20 { // the entry of the pushkey is on the lost master
+				began := time.Now()
+				if a := l.host.Ask(t, far, "GET /pushers"); a.Status != http.StatusOK || !strings.Contains(a.Body, "pushkey") {
+					t.Errorf("got %s", a)
+				}
+				took = append(took, time.Since(began))
+			}
+			if slices.Sort(took); took[17] > 500*time.Millisecond || took[19] > hosttest.Slack {
+				t.Errorf("pushers with a pushkey there are read after %v", took)
+			}
 			later := l.startHost(fx.Decorate(func(c pushfx.Config) pushfx.Config {
 				c.Redis.Durability.Replicas = 1
 				return c

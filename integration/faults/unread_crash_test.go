@@ -27,7 +27,7 @@ type unreadCrash struct {
 
 func newUnreadCrash(t *testing.T, server *redistest.Server, name string) *unreadCrash {
 	t.Helper()
-	c := &unreadCrash{server: server, model: unread.New(storetest.NewMemory().Unread(), unread.Config{}, 24*time.Hour, 0, nil, nil)}
+	c := &unreadCrash{server: server, model: unread.New(storetest.NewMemory().Unread(), unread.Config{}, 24*time.Hour, nil, nil)}
 	for i, operations := range []int{0, 1, unread.MaxOps} {
 		user := mxid.UserID(fmt.Sprintf("@%s-%d:x", name, i))
 		c.users = append(c.users, user)
@@ -43,7 +43,7 @@ func newUnreadCrash(t *testing.T, server *redistest.Server, name string) *unread
 func (c *unreadCrash) appendOnly(t *testing.T, position int64, user mxid.UserID) {
 	t.Helper()
 	memory := storetest.NewMemory()
-	c.add(t, unread.New(memory.Unread(), unread.Config{}, 24*time.Hour, 0, nil, nil), position, user)
+	c.add(t, unread.New(memory.Unread(), unread.Config{}, 24*time.Hour, nil, nil), position, user)
 	if err := c.server.Client(t).RPush(t.Context(), stored.Keys{}.Unread(user), memory.Texts[user]).Err(); err != nil {
 		t.Fatal(err)
 	}

@@ -87,7 +87,7 @@ func newUnread(t testing.TB, client redis.UniversalClient) *unread.Service {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return unread.New(store, unread.Config{}, 24*time.Hour, 0, nil, nil)
+	return unread.New(store, unread.Config{}, 24*time.Hour, nil, nil)
 }
 
 // notifying returns a decision that notifies a user.

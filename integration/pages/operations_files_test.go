@@ -85,7 +85,7 @@ func exposed(t *testing.T) map[string][]string {
 	for _, c := range slices.Concat(
 		counts.Collectors(), []prometheus.Collector{counts.Unread()}, counts.Delivery(func() delivery.Stats { return delivery.Stats{} }),
 		metrics.Feed(func() feed.Stats { return feed.Stats{} }),
-		[]prometheus.Collector{metrics.NewEvicting(func() int { return 0 }), metrics.NewClockOffset(func() time.Duration { return 0 })},
+		[]prometheus.Collector{metrics.NewEvicting(func() int { return 0 }), metrics.NewSilent(nil), metrics.NewClockOffset(func() time.Duration { return 0 })},
 	) {
 		c.Describe(descs)
 	}

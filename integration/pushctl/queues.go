@@ -65,7 +65,7 @@ func shardsOf(n int) (shards []int) {
 type shownQueues struct {
 	Users   int     `json:"users"` // with waiting notifications, at each gateway and app
 	Due     int     `json:"due"`
-	Closed  int     `json:"behind_closed_gateways"` // due users of gateways that fail or are held
+	Closed  int     `json:"behind_closed_gateways"` // due users of gateways that fail
 	Hanging int     `json:"hanging_users"`
 	Oldest  float64 `json:"oldest_seconds"` // for how long the oldest notification has waited
 	Late    float64 `json:"late_seconds"`   // lateness of the user that has been due the longest at other gateways
@@ -81,12 +81,12 @@ func (c *call) showQueues(ctx context.Context) error {
 	if err := c.openQueue(ctx); err != nil {
 		return err
 	}
-	gates, _, unread := c.readGates(ctx)
+	gates, unread := c.readGates(ctx)
 	var q shownQueues
 	for _, g := range gates {
 		q.Users, q.Due, q.Hanging = q.Users+g.users, q.Due+g.due, q.Hanging+g.hanging
 		q.Oldest = max(q.Oldest, g.oldest.Seconds())
-		if g.isClosed() {
+		if g.isClosed {
 			q.Closed += g.due
 		} else {
 			q.Late = max(q.Late, g.late.Seconds())
@@ -109,7 +109,7 @@ func unlessProblems(err error) error {
 }
 
 func (q shownQueues) write(w io.Writer) error {
-	err := writeTable(w, []string{"USERS", "DUE", "BEHIND CLOSED OR HELD GATEWAYS", "LONGEST DUE FOR", "WAITING FOR", "HANGING"}, [][]string{{
+	err := writeTable(w, []string{"USERS", "DUE", "BEHIND CLOSED GATEWAYS", "LONGEST DUE FOR", "WAITING FOR", "HANGING"}, [][]string{{
 		strconv.Itoa(q.Users), strconv.Itoa(q.Due), strconv.Itoa(q.Closed), duration(q.Late, time.Millisecond),
 		duration(q.Oldest, time.Second), strconv.Itoa(q.Hanging),
 	}})
@@ -182,8 +182,7 @@ const (
 	stateOff      = "not sent to" // disabled, or not of the kind http
 	stateWaits    = "waits"
 	stateUnderWay = "under way"
-	stateLate     = "late" // due, but no host sends
-	stateHeld     = "gateway held"
+	stateLate     = "late"           // due, but no host sends
 	stateClosed   = "gateway closed" // waits until a failing gateway works again
 	stateGone     = "gone"           // deleted; a host will drop its backlog
 )
@@ -227,7 +226,7 @@ func (c *call) queuesOf(ctx context.Context, user mxid.UserID) ([]shownQueue, er
 	var gates map[string]*gate
 	if len(backlogs) > 0 {
 		var unread error
-		if gates, _, unread = c.readGates(ctx); unread != nil {
+		if gates, unread = c.readGates(ctx); unread != nil {
 			fmt.Fprintf(c.notes, "pushctl: %v\n", unread)
 		}
 	}
@@ -276,9 +275,7 @@ func (q *shownQueue) fill(b backlog, gates map[string]*gate) {
 	}
 	switch {
 	case q.State != stateWell:
-	case !g.heldSince.IsZero():
-		q.State = stateHeld
-	case !due.After(b.Now) && g.isClosed():
+	case !due.After(b.Now) && g.isClosed:
 		q.State, q.Last = stateClosed, cmp.Or(q.Last, g.last)
 	case b.Now.Sub(due) > maxLate:
 		q.State = stateLate
@@ -474,23 +471,7 @@ func (c *call) retryQueues(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := c.noteHeld(ctx, s.backlogs); err != nil {
-		return err
-	}
 	return c.report("retry %d of %d pushers%s", all, len(s.backlogs), s.at)
-}
-
-// noteHeld writes a note if some of the backlogs are at a held gateway, to which hosts send nothing.
-func (c *call) noteHeld(ctx context.Context, all []backlog) error {
-	held, err := c.queue.Held(ctx)
-	if err != nil {
-		return err
-	}
-	isHeld := func(b backlog) bool { return !held[b.gateway].IsZero() }
-	if i := slices.IndexFunc(all, isHeld); i >= 0 {
-		fmt.Fprintf(c.notes, "pushctl: hosts send nothing to %s, which is held (gateways open ends it)\n", printable(all[i].gateway))
-	}
-	return nil
 }
 
 func queuesFlushCommand() command {

@@ -105,7 +105,7 @@ func (o *Outbox) handOver(stop context.Context, r Row) error {
 	}
 	until := o.Now() // another host takes it at once
 	if stop.Err() == nil {
-		until = until.Add(min(time.Second<<min(r.Tries, 6), time.Minute))
+		until = until.Add(time.Second << min(r.Tries, 3))
 	}
 	return errors.Join(err, o.write(ctx, `UPDATE push_outbox SET rest = $2, tries = $3, until = $4, held = FALSE WHERE id = $1 AND until = $5`,
 		r.ID, rest, r.Tries+1, until.UnixMilli(), r.until))

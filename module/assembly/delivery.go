@@ -84,7 +84,7 @@ func (b *Builder) Delivery(
 	d, err := delivery.New(delivery.Seams{
 		Queue: queue, Gateway: gateway, Host: host, Feed: feed, Unread: counts, Attention: attention,
 		Mailer: mailer, MailComposer: composer, ConfirmAddress: confirm, Channels: b.channels,
-		Slow: b.host.Config.Redis.Durability.MaxWait(), Now: b.servers.Clock().Now, Observer: b.observer,
+		Now: b.servers.Clock().Now, Observer: b.observer,
 	}, b.host.Config.Delivery)
 	if err != nil {
 		return nil, err

@@ -141,12 +141,6 @@ func (g *gates) mayClaim(gate string) bool {
 	return g.turns.IsOpen(gate) && g.turns.MayReach(time.Now(), gate)
 }
 
-func (g *gates) hold(gateways []string) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.turns.Hold(gateways)
-}
-
 // capacity returns how many users to claim for.
 func (g *gates) capacity() int {
 	g.mu.Lock()

@@ -17,6 +17,7 @@ import (
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/observe"
 	"github.com/pushfx/pushfx/module/pusher"
+	"github.com/pushfx/pushfx/module/retry"
 )
 
 // A call adds to the logs of chunkUsers users at once, and has chunksAtOnce such chunks in
@@ -144,14 +145,11 @@ func (d *Delivery) add(ctx context.Context, users []mxid.UserID, additionFor fun
 		return nil
 	}
 	a := &adding{d: d, additionFor: additionFor}
-	a.left.Add(module.Unavailable(errSilent), d.parts.Do(ctx, users, parts.Size{Chunk: chunkUsers, AtOnce: chunksAtOnce}, a.chunk)...)
+	a.left.Add(module.Unavailable(retry.ErrSilent), parts.Do(ctx, d.queue.Parts, users, parts.Size{Chunk: chunkUsers, AtOnce: chunksAtOnce}, a.chunk)...)
 	return a.left.Err()
 }
 
-var (
-	errNoResult = errors.New("delivery: no result")
-	errSilent   = errors.New("delivery: a part of the storage does not answer")
-)
+var errNoResult = errors.New("delivery: no result")
 
 // chunk adds for some users of a part. It reports whether the part has answered for any of
 // them.

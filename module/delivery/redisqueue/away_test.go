@@ -182,21 +182,6 @@ func TestTools(t *testing.T) {
 		t.Errorf("%d waited, %v", n, err)
 	}
 	h.wantSent("after a retry", "p")
-	const gateway = "https://push.example.org:443"
-	if err := h.Hold(ctx, gateway); err != nil {
-		t.Fatal(err)
-	}
-	if names, err := h.HeldGateways(ctx); !slices.Equal(names, []string{gateway}) || err != nil {
-		t.Errorf("got %v, %v", names, err)
-	}
-	if held, err := h.Held(ctx); time.Since(held[gateway]).Abs() > time.Minute || err != nil {
-		t.Errorf("got %v, %v", held, err)
-	}
-	for _, want := range []bool{true, false} {
-		if wasHeld, err := h.OpenGateway(ctx, gateway); wasHeld != want || err != nil {
-			t.Errorf("got %t, %v", wasHeld, err)
-		}
-	}
 }
 
 func TestSummaryOfAQueueThatIsRefused(t *testing.T) {

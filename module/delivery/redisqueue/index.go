@@ -78,18 +78,6 @@ func findShard(masters []*redis.Client, user mxid.UserID, isGood func(*redis.Cli
 	return start, false
 }
 
-// byMaster returns the masters of the index, and their shards.
-func (x *Index) byMaster(ctx context.Context) (masters []*redis.Client, shards map[*redis.Client][]int) {
-	shards = map[*redis.Client][]int{}
-	for shard, master := range x.masters(ctx) {
-		if shards[master] == nil {
-			masters = append(masters, master)
-		}
-		shards[master] = append(shards[master], shard)
-	}
-	return masters, shards
-}
-
 // checkFormat compares the format, unless it could not be read, and stores a missing one.
 func (x *Index) checkFormat(ctx context.Context, found *string) error {
 	want := stored.DeliveryFormatText(x.Shards)

@@ -16,6 +16,7 @@ import (
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/redisclient"
+	"github.com/pushfx/pushfx/module/retry"
 	"github.com/pushfx/pushfx/module/stored"
 )
 
@@ -36,6 +37,7 @@ const (
 // Summary implements [module.DeliveryQueue]. Names of gates are free, so its cost does not
 // grow with them.
 func (q *Queue) Summary(ctx context.Context, isAlone func(gate string, t module.Trouble) bool) (s module.QueueSummary, err error) {
+	ctx = retry.LeaveSilent(ctx)
 	if !q.leads(ctx) {
 		return module.QueueSummary{Elsewhere: true, Refused: q.Index.tryWrites(ctx)}, nil
 	}

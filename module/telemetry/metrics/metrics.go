@@ -291,6 +291,26 @@ func NewEvicting(masters func() int) prometheus.Collector {
 	}, func() float64 { return float64(masters()) })
 }
 
+// NewSilent returns a collector of which Redis nodes are silent, by address.
+func NewSilent(nodes func() map[string]bool) prometheus.Collector { return silent(nodes) }
+
+type silent func() map[string]bool
+
+var silentNodes = prometheus.NewDesc("pushfx_redis_silent",
+	"1 while a master of the cluster does not reply, so that calls for many users leave out its users.", []string{"node"}, nil)
+
+func (c silent) Describe(to chan<- *prometheus.Desc) { to <- silentNodes }
+
+func (c silent) Collect(to chan<- prometheus.Metric) {
+	for node, isSilent := range c() {
+		value := 0.0
+		if isSilent {
+			value = 1
+		}
+		to <- prometheus.MustNewConstMetric(silentNodes, prometheus.GaugeValue, value, node)
+	}
+}
+
 // NewClockOffset returns a collector of how far the clock of Redis is ahead of the
 // host's.
 func NewClockOffset(offset func() time.Duration) prometheus.Collector {
