@@ -168,7 +168,7 @@ func TestAnOutboxBesideAMasterThatIsAway(t *testing.T) {
 			}
 			slices.Sort(took)
 			t.Logf("the calls of an event take p50 %v, p99 %v, at most %v", took[events/2], took[events*99/100], took[events-1])
-			if took[events*9/10] > 100*time.Millisecond || took[events-1] > 2*time.Second { // the first ones find out in 1.1 s
+			if took[events*9/10] > 500*time.Millisecond || took[events-1] > hosttest.Slack { // the first ones find out in 1.1 s; a busy machine takes longer
 				t.Errorf("the calls of an event take p90 %v, at most %v", took[events*9/10], took[events-1])
 			}
 			isLeft := func(r leftRow) bool { // on a busy machine, also of a living master
