@@ -77,8 +77,13 @@ const (
 	logEvery = 30 * time.Second
 )
 
+// Transaction is what Outbox needs of an [sql.Tx].
+type Transaction interface {
+	ExecContext(ctx context.Context, statement string, args ...any) (sql.Result, error)
+}
+
 // Add adds the row of an event in the transaction that stores the event. After the commit, this host calls HandOver.
-func (o *Outbox) Add(ctx context.Context, tx *sql.Tx, id int64, room string) (Row, error) {
+func (o *Outbox) Add(ctx context.Context, tx Transaction, id int64, room string) (Row, error) {
 	r := Row{ID: id, Room: room, taken: time.Now(), until: o.Now().Add(lease).UnixMilli()}
 	_, err := tx.ExecContext(ctx, `INSERT INTO push_outbox (id, room_id, until) VALUES ($1, $2, $3)`, id, room, r.until)
 	return r, err

@@ -56,10 +56,10 @@ func (g *gates) tick() {
 const lowLine = 64
 
 // end ends a turn, and starts a look if more users are due, or the gate is open again.
-func (g *gates) end(t *turns.Turn, r turns.Result, wait time.Duration) {
+func (g *gates) end(t *turns.Turn, r turns.Result) {
 	g.mu.Lock()
 	wasOpen := g.turns.IsOpen(t.Gate)
-	g.turns.End(time.Now(), t, r, wait)
+	g.turns.End(time.Now(), t, r)
 	hasMore := g.hasMore && g.turns.WaitingAt(t.Gate) < lowLine || !wasOpen && g.turns.IsOpen(t.Gate)
 	g.mu.Unlock()
 	if hasMore {

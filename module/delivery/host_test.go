@@ -41,7 +41,8 @@ type world struct {
 	overlaps   int
 	unread     module.Unread
 	attention  module.Attention
-	mailbox    *mailbox // nil without mail
+	mailbox    *mailbox      // nil without mail
+	mailer     module.Mailer // of the next host, nil for the mailbox
 	dropped    map[DropReason]int
 	counts     map[string]int // by event and label
 	reports    []observe.Problem
@@ -93,6 +94,9 @@ func (w *world) stopped(queue module.DeliveryQueue, gateway module.Gateway) *Del
 	}
 	if w.mailbox != nil {
 		seams.Mailer, seams.MailComposer, seams.ConfirmAddress = w.mailbox, w.mailbox, w.mailbox.confirm
+		if w.mailer != nil {
+			seams.Mailer = w.mailer
+		}
 	}
 	d, err := New(seams, w.cfg)
 	if err != nil {

@@ -786,6 +786,24 @@ func TestAHostWithoutAMailerLeavesMailsToOthers(t *testing.T) {
 	})
 }
 
+// Hosts without a mailer have the default delay, whatever the delay of the hosts that send.
+func TestTheDelayOfAMailIsTheSendersOwn(t *testing.T) {
+	for _, delay := range []time.Duration{20 * time.Second, time.Hour} {
+		t.Run(fmt.Sprint(delay), func(t *testing.T) {
+			withMail(t, func(w *world, _ *reader, b *mailbox) {
+				w.setMail(name1, address)
+				w.mailbox = nil
+				plain := w.host()
+				w.mailbox, w.cfg.Mail.Delay = b, delay
+				w.host()
+				w.notify(plain, 1, "!r:h", name1)
+				time.Sleep(delay + 2*time.Second)
+				w.wantMails(delay)
+			})
+		})
+	}
+}
+
 // A host of another version sets pushers of a kind that this host does not know, and sends for them.
 func TestAHostLeavesKindsThatItDoesNotKnow(t *testing.T) {
 	inBubble(t, func(w *world) {

@@ -62,7 +62,7 @@ func (s *simulation) send(user, gate string, fails bool, took time.Duration, r R
 	begin := func() {
 		begun()
 		s.after(took, func() {
-			s.End(s.now, turn, r, 0)
+			s.End(s.now, turn, r)
 			done(true, 0)
 		})
 	}
@@ -73,7 +73,7 @@ func (s *simulation) send(user, gate string, fails bool, took time.Duration, r R
 	s.waiting = append(s.waiting, waitingTurn{turn, begin})
 	s.after(15*time.Second, func() {
 		if !hasPlace(turn) && turn.state != ended {
-			s.End(s.now, turn, Unused, 0)
+			s.End(s.now, turn, Unused)
 			done(false, s.PutOff(turn))
 		}
 	})

@@ -69,9 +69,9 @@ type gate struct {
 	settledAt   time.Time
 	cutAt       time.Time // when the limit was halved last
 
-	answered time.Time // the last success
-	failedAt time.Time // the first failure after the last success
-	failed   recent    //  users with failures since the last success
+	answered    time.Time // the last success
+	failedAt    time.Time // the first failure after the last success
+	newlyFailed int       // users who have begun to fail since the last success
 
 	closures    []closure
 	closedAt    time.Time // zero if it is open
@@ -161,7 +161,7 @@ func (g *gate) takes(now time.Time, took time.Duration, most int) {
 		g.mean = took
 	}
 	g.mean += (took - g.mean) / 8
-	g.answered, g.failed, g.failedAt = now, recent{}, time.Time{}
+	g.answered, g.newlyFailed, g.failedAt = now, 0, time.Time{}
 	g.busy += took
 	g.limit++
 	if passed := now.Sub(g.settledAt); passed >= settle {
@@ -173,13 +173,17 @@ func (g *gate) takes(now time.Time, took time.Duration, most int) {
 }
 
 // fails notes that a user's request has failed, or hangs. One user may invent many pushers
-// that fail, so only several users lower the limit.
+// that fail, so only several users lower the limit. A user who has failed since before the last
+// success does so for a reason of its own, which is not the gate's.
 func (g *gate) fails(now time.Time, user uint64) {
-	if g.failedAt.IsZero() {
+	a := g.answers.at(now)
+	if !a.failed.has(user) && !a.failing.has(user) {
+		g.newlyFailed++
+	}
+	if a.failed.add(user); g.newlyFailed > 0 && g.failedAt.IsZero() {
 		g.failedAt = now
 	}
-	g.failed.add(user)
-	if g.failed.len() < closeUsers || now.Sub(g.cutAt) < settle {
+	if g.newlyFailed < closeUsers || now.Sub(g.cutAt) < settle {
 		return
 	}
 	least := minGate
@@ -196,17 +200,8 @@ func (g *gate) closeIfSilent(now time.Time) {
 	if g.answered.After(idleSince) {
 		idleSince = g.answered
 	}
-	if !g.isClosed() && g.failed.len() >= closeUsers && now.Sub(idleSince) > closeAfter {
+	if !g.isClosed() && g.newlyFailed >= closeUsers && now.Sub(idleSince) > closeAfter {
 		g.close(now, time.Second)
-	}
-}
-
-// throttle closes a gate that fails for several users. The gate is probed after
-// maxProbeDelay at the latest: only the pusher waits as long as the gateway asks.
-func (g *gate) throttle(now time.Time, user uint64, wait time.Duration) {
-	g.fails(now, user)
-	if g.failed.len() >= closeUsers && !g.isClosed() {
-		g.close(now, min(wait, maxProbeDelay))
 	}
 }
 
@@ -290,7 +285,7 @@ func (g *gate) endProbe(now time.Time, r Result) {
 	switch r {
 	case Unused: // the next request becomes the probe
 		g.tryAt, g.probeAt = now, now
-	case Failed, Unreached, Throttled:
+	case Failed, Unreached:
 		g.failures++
 		fallthrough
 	default:

@@ -419,14 +419,12 @@ func (s *Scheduler) MayProbe(now time.Time, userName, gateName string, fails boo
 func (s *Scheduler) classOf(t *Turn) class {
 	user, answers := s.hash(t.User), &t.gate.answers
 	switch {
-	case isAt(t.user.hanging, t.gate), isLateAt(t.user.young, t.gate), answers.failing.has(user):
+	case isAt(t.user.hanging, t.gate), isLateAt(t.user.young, t.gate), answers.failing.has(user), t.gate.isClosed() && answers.failed.has(user):
 		return classFailing
 	case answers.all.has(user) && isAt(t.user.young, t.gate):
 		return classFurther
 	case answers.all.has(user):
 		return classKnown
-	case t.gate.isClosed() && t.gate.failed.has(user):
-		return classFailing
 	}
 	return classUnknown
 }
@@ -507,11 +505,9 @@ func (s *Scheduler) age(now time.Time) {
 		isAnswering, failing := !g.answered.Before(t.began), &g.answers.at(now).failing
 		if !isAnswering {
 			if s.setSlow(g, true); g.isClosed() { // it failed for all: another user is the next probe
-				g.failed = recent{}
+				g.answers.failed, g.newlyFailed = recent{}, 0
 			}
-			if !failing.has(user) {
-				g.fails(now, user)
-			}
+			g.fails(now, user)
 		}
 		if t.hangs = isAnswering || !g.isClosed(); t.hangs {
 			failing.add(user)
@@ -571,18 +567,17 @@ const (
 	Taken     Result = iota // the gateway works
 	Failed                  // the gateway may not work
 	Unreached               // it failed before anything was sent
-	Throttled               // the gateway asks for a wait
 	Blocked                 // this host may not connect to it
 	Neutral                 // unknown
 	Unused                  // nothing was sent
 )
 
-// End ends a turn. Wait is how long a gateway asks to wait, for Throttled.
-func (s *Scheduler) End(now time.Time, t *Turn, r Result, wait time.Duration) {
+// End ends a turn.
+func (s *Scheduler) End(now time.Time, t *Turn, r Result) {
 	s.age(now)
 	hung := t.state == hanging
 	if s.leave(t) {
-		s.note(now, t, r, wait, hung)
+		s.note(now, t, r, hung)
 	}
 	s.serveStarved(now)
 	s.advance(t.user, now)
@@ -621,7 +616,7 @@ func (s *Scheduler) leave(t *Turn) (hadPlace bool) {
 }
 
 // note learns from the result of a request. The failure of a request that hung counted then.
-func (s *Scheduler) note(now time.Time, t *Turn, r Result, wait time.Duration, hung bool) {
+func (s *Scheduler) note(now time.Time, t *Turn, r Result, hung bool) {
 	g, user := t.gate, s.hash(t.User)
 	if t.isProbe {
 		g.endProbe(now, r)
@@ -643,8 +638,6 @@ func (s *Scheduler) note(now time.Time, t *Turn, r Result, wait time.Duration, h
 			g.fails(now, user)
 		}
 		g.closeIfSilent(now)
-	case Throttled:
-		g.throttle(now, user, wait)
 	case Blocked:
 		g.block(now)
 	}
@@ -663,12 +656,12 @@ func (s *Scheduler) IsOpen(gate string) bool {
 	return g == nil || !g.isClosed()
 }
 
-// IsWell reports whether a failure at a gate is the pusher's: the gate is open, and has not failed
-// for several users since its last success, or has accepted something since the pusher failed
-// before. Last is the time since then, 0 for none.
+// IsWell reports whether a failure at a gate is the pusher's: the gate has accepted something since
+// the pusher failed before, or is open and has not failed for several users since its last success.
+// Last is the time since the pusher failed, 0 for none.
 func (s *Scheduler) IsWell(now time.Time, gate string, last time.Duration) bool {
 	g := s.gates[gate]
-	return s.IsOpen(gate) && (g == nil || g.failed.len() < closeUsers || g.answered.After(now.Add(-last)))
+	return g == nil || g.answered.After(now.Add(-last)) || s.IsOpen(gate) && g.newlyFailed < closeUsers
 }
 
 // ClosedFor returns for how long a gate was closed since a time.

@@ -26,7 +26,7 @@ func (w *world) pass(d time.Duration) { w.now = w.now.Add(d) }
 func (w *world) admit(user, gate string) (*Turn, time.Duration) {
 	turn, delay := w.Admit(w.now, user, gate, FirstTry)
 	if turn != nil && !hasPlace(turn) {
-		w.End(w.now, turn, Unused, 0)
+		w.End(w.now, turn, Unused)
 		return nil, w.PutOff(turn)
 	}
 	return turn, delay
@@ -55,7 +55,7 @@ func (w *world) claimable(gate string) int {
 	return most
 }
 
-func (w *world) end(turn *Turn, r Result) { w.End(w.now, turn, r, time.Minute) }
+func (w *world) end(turn *Turn, r Result) { w.End(w.now, turn, r) }
 
 // admitted fills a gate with requests of different users.
 func (w *world) admitted(gate string) (turns []*Turn) {
@@ -99,7 +99,7 @@ func TestAUserHasFourRequests(t *testing.T) {
 				for ; hasPlace(turn); turn, _ = w.Admit(w.now, "a", fmt.Sprint("gate", n), test.try) {
 					n++
 				}
-				w.End(w.now, turn, Unused, 0)
+				w.End(w.now, turn, Unused)
 				return w.PutOff(turn)
 			}
 			if delay := fill(); n != test.atOnce || delay <= 0 || delay > 300*time.Millisecond {
@@ -340,17 +340,13 @@ func (w *world) close(gate string) {
 }
 
 func TestTwoUsersCloseNoGate(t *testing.T) {
-	for name, r := range map[string]Result{"failures": Failed, "Retry-After": Throttled} {
-		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
-			for n := range 100 {
-				w.end(w.must(fmt.Sprint("u", n%2), "g"), r)
-				w.pass(time.Second)
-			}
-			if !w.IsOpen("g") {
-				t.Error("the gate is closed")
-			}
-		})
+	w := newWorld(t)
+	for n := range 100 {
+		w.end(w.must(fmt.Sprint("u", n%2), "g"), Failed)
+		w.pass(time.Second)
+	}
+	if !w.IsOpen("g") {
+		t.Error("the gate is closed")
 	}
 }
 
@@ -401,7 +397,12 @@ func TestTheTimeOfAClosureIsKnown(t *testing.T) {
 	w.pass(39 * time.Second)
 	want(time.Hour, 40*time.Second)
 	want(30*time.Second, 30*time.Second)
-	w.end(w.must("p", "gate"), Taken)
+	open := func() {
+		for _, user := range []string{"p", "u0", "u1", "u2"} {
+			w.end(w.must(user, "gate"), Taken)
+		}
+	}
+	open()
 	w.pass(20 * time.Second)
 	want(time.Hour, 40*time.Second)
 	want(30*time.Second, 10*time.Second)
@@ -409,7 +410,7 @@ func TestTheTimeOfAClosureIsKnown(t *testing.T) {
 	w.close("gate")
 	want(time.Hour, 41*time.Second)
 	for range 2 * maxClosures { // the oldest are joined
-		w.end(w.must("p", "gate"), Taken)
+		open()
 		w.pass(time.Second)
 		w.close("gate")
 	}
@@ -469,28 +470,6 @@ func TestAnUnusedProbePassesToTheNextRequest(t *testing.T) {
 	}
 }
 
-func TestRetryAfterOfThreeUsersClosesTheGateForAWhile(t *testing.T) {
-	w := newWorld(t)
-	for n := range 3 {
-		if !w.IsOpen("g") {
-			t.Errorf("closed by %d", n)
-		}
-		w.end(w.must(fmt.Sprint("u", n), "g"), Throttled)
-	}
-	if w.IsOpen("g") {
-		t.Fatal("the gate is open")
-	}
-	w.pass(4 * time.Second)
-	if turn, _ := w.admit("u0", "g"); turn != nil {
-		t.Error("too early")
-	}
-	w.pass(time.Second)
-	w.end(w.must("u0", "g"), Taken)
-	if !w.IsOpen("g") {
-		t.Error("the gate is closed")
-	}
-}
-
 func TestAHostThatReachesNoGatewayIsCutOff(t *testing.T) {
 	w := newWorld(t)
 	w.end(w.must("a", "g0"), Taken)
@@ -542,7 +521,7 @@ func TestCountsMatchTheTurns(t *testing.T) {
 			now = now.Add(time.Duration(random.Int64N(int64(700 * time.Millisecond))))
 			if len(all) > 0 && random.IntN(2) == 0 {
 				n := random.IntN(len(all))
-				s.End(now, all[n], Result(random.IntN(int(Neutral)+1)), time.Second)
+				s.End(now, all[n], Result(random.IntN(int(Neutral)+1)))
 				all = append(all[:n], all[n+1:]...)
 			} else if turn, delay := s.Admit(now, fmt.Sprint(random.IntN(4)), fmt.Sprint(random.IntN(5)), tryOf(random.IntN(8) == 0)); turn != nil {
 				all = append(all, turn)

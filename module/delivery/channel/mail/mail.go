@@ -142,16 +142,22 @@ func (c *collector) Compose(id string, all []channel.Collected, short bool) (sen
 func (c *collector) Delayed() observe.Problem { return observe.MailsDelayed }
 
 // patience is how many times longer a mail waits for its next try than a notification: nobody
-// waits for it.
+// waits for it. If the server refuses this host, another one may send it at once.
 const patience = 20
 
 // answerOf returns what an error of a [module.Mailer] says. Without a code of a server and without
 // an outcome, the network or a setting of this host has failed.
-func answerOf(err error) channel.Answer {
-	failed, a := new(module.MailError), channel.Answer{Outcome: module.Delivered, Class: channel.ClassStatus, Err: err, Patience: patience}
+func answerOf(err error) (a channel.Answer) {
+	a = channel.Answer{Outcome: module.Delivered, Class: channel.ClassStatus, Err: err}
 	if err == nil {
 		return a
 	}
+	defer func() {
+		if a.Outcome != module.Blocked {
+			a.Patience = patience
+		}
+	}()
+	failed := new(module.MailError)
 	errors.As(err, &failed)
 	if a.Status, a.RetryAfter, a.Outcome = failed.Status, failed.RetryAfter, failed.Outcome; a.Outcome != "" || a.Status > 0 {
 		a.Outcome = cmp.Or(a.Outcome, module.Failed)
