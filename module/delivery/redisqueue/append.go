@@ -27,14 +27,29 @@ func (q *Queue) Append(ctx context.Context, additions []module.Addition) []modul
 	}
 	q.Index.sendListed(ctx, q.writer.DoDurably, calls)
 	for i, one := range calls {
-		if results[i].Err = cmp.Or(one.err, one.unconfirmed); one.err != nil {
-			results[i].Value = module.Appended{}
-			if redisclient.IsWrongType(one.err) {
-				results[i].Err = unreadable(one.err)
-			}
+		if results[i].Err = cmp.Or(one.err, one.unconfirmed); one.err == nil {
+			q.hold(one.entries, results[i].Value.Claims, additions[i].Pushers)
+			continue
+		}
+		results[i].Value = module.Appended{}
+		if redisclient.IsWrongType(one.err) {
+			results[i].Err = unreadable(one.err)
 		}
 	}
 	return results
+}
+
+// hold keeps what the host has claimed of a user.
+func (q *Queue) hold(entries []*entry, claims []*module.Claim, pushers []module.Recipient) {
+	names := make([]string, len(pushers))
+	for i, r := range pushers {
+		names[i] = r.Pusher
+	}
+	for _, c := range claims {
+		if c != nil {
+			q.held.add(c, hold{c.Gate, entryAt(entries, c.Gate).place, names})
+		}
+	}
 }
 
 func (q *Queue) appendCall(a module.Addition, nonce string, done *module.Appended) *listedCall {
@@ -45,9 +60,7 @@ func (q *Queue) appendCall(a module.Addition, nonce string, done *module.Appende
 		urgent = "1"
 	}
 	one, args := &listedCall{}, []any{head, n.Meta, n.Text, nonce, microseconds(a.Lease), a.MaxUserBytes, urgent, a.MaxClaims}
-	names := make([]string, len(a.Pushers))
-	for i, r := range a.Pushers {
-		names[i] = r.Pusher
+	for _, r := range a.Pushers {
 		delay, wait := microseconds(r.Delay), r.Delay
 		if r.Claim {
 			delay, wait = -1, a.Lease
@@ -55,21 +68,22 @@ func (q *Queue) appendCall(a module.Addition, nonce string, done *module.Appende
 		args = append(args, r.Pusher, stored.GateDigest(r.Gate), delay, r.Generation)
 		e := entryAt(one.entries, r.Gate)
 		if e == nil {
-			e = newEntry(a.User, r.Gate, wait, names)
+			e = &entry{user: a.User, gate: r.Gate, delay: wait}
 			one.entries = append(one.entries, e)
 		}
 		// A host does not claim at a gate that fails. Most pushers there wait for their next
 		// try, so a listing that is due now would make a look claim in vain.
-		e.afterReply = e.afterReply || wait == 0 || q.behind.has(e.listing)
+		e.afterReply = e.afterReply || wait == 0 || q.behind.has(a.User, r.Gate)
 		e.delay = min(e.delay, wait)
 	}
 	one.call = appendTo.Call([]string{q.keys.UserLog(a.User)}, args...)
+	one.command = one.call.Command()
 	one.replied = func(reply []any) error {
 		if err := readAppended(a, nonce, one, reply, done); err != nil {
 			return err
 		}
 		for _, e := range one.entries {
-			q.behind.set(e.listing, e.isBehind)
+			q.behind.set(a.User, e.gate, e.isBehind)
 		}
 		return nil
 	}
@@ -98,17 +112,17 @@ type userAt struct {
 
 const maxBehind = 10_000
 
-func (b *behind) has(l *listing) bool {
+func (b *behind) has(user mxid.UserID, gate string) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	_, found := b.users[userAt{l.user, l.gate}]
+	_, found := b.users[userAt{user, gate}]
 	return found
 }
 
-func (b *behind) set(l *listing, isBehind bool) {
+func (b *behind) set(user mxid.UserID, gate string, isBehind bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	at := userAt{l.user, l.gate}
+	at := userAt{user, gate}
 	switch {
 	case !isBehind:
 		delete(b.users, at)
@@ -139,8 +153,7 @@ func readAppended(a module.Addition, nonce string, one *listedCall, reply []any,
 		case 0:
 			continue
 		case 1:
-			e.addOpen(1)
-			done.Claims[i] = &module.Claim{User: a.User, Pusher: r.Pusher, Gate: r.Gate, Number: place, Nonce: nonce, Fails: e.fails, Listed: e.listing}
+			done.Claims[i] = &module.Claim{User: a.User, Pusher: r.Pusher, Gate: r.Gate, Number: place, Nonce: nonce, Fails: e.fails}
 		case 3:
 			done.Hastened = true
 		}

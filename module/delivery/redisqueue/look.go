@@ -239,9 +239,7 @@ func addTaken(t *module.Looked, g dueGate, now int64, lease time.Duration, reply
 	pairs, _ := reply.([]any)
 	for i := 0; i+1 < len(pairs); i += 2 {
 		user := mxid.UserID(text(pairs[i]))
-		l := &listing{user: user, gate: g.gate}
-		l.set(g.shard, now+microseconds(lease))
-		t.Users = append(t.Users, module.DueUser{User: user, Gate: g.gate, Fails: fails, Listed: l})
+		t.Users = append(t.Users, module.DueUser{User: user, Gate: g.gate, Fails: fails, Listed: place{g.shard, now + microseconds(lease)}})
 		if !g.isClosed {
 			t.Late = max(t.Late, time.Duration(now-micros(pairs[i+1]))*time.Microsecond)
 		}
