@@ -83,7 +83,7 @@ func exposed(t *testing.T) map[string][]string {
 	descs := make(chan *prometheus.Desc, 100)
 	counts := metrics.New(metrics.DeliveryConfig{NamedGateways: []string{"https://push.example.org"}})
 	for _, c := range slices.Concat(
-		counts.Collectors(), []prometheus.Collector{counts.Unread()}, counts.Delivery(func() delivery.Stats { return delivery.Stats{} }),
+		counts.Collectors(), counts.Unread(), counts.Delivery(func() delivery.Stats { return delivery.Stats{} }),
 		metrics.Feed(func() feed.Stats { return feed.Stats{} }),
 		[]prometheus.Collector{metrics.NewEvicting(func() int { return 0 }), metrics.NewSilent(nil), metrics.NewClockOffset(func() time.Duration { return 0 })},
 	) {

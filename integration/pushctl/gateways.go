@@ -28,7 +28,7 @@ func gatewaysCommand() command {
 		summary: "shows push gateways with waiting notifications",
 		about: "Shows, for each push gateway and app with waiting notifications: the users, the due\n" +
 			"ones, for how long the oldest notification has waited, the users whose last request hangs while others\n" +
-			"are answered, since when requests fail, and the last answer. Times are of a sample of the users. A gateway that fails is closed: its\n" +
+			"are answered, since when requests fail, and the last answer. Of 1,000 users or more, they are of a sample. A gateway that fails is closed: its\n" +
 			"users stay due, and hosts try one of them every 5 s. Exit status 2: a part cannot be read; the rest\n" +
 			"is shown.",
 		flags: (*flags).addJSON,
@@ -67,60 +67,28 @@ const (
 // readGates returns the gates of the index by name. After an error, it lacks what cannot be read.
 func (c *call) readGates(ctx context.Context) (gates map[string]*gate, err error) {
 	gates = map[string]*gate{}
-	users, digests := map[mxid.UserID]bool{}, map[string]*gate{}
-	listings, failed := c.readIndex(ctx)
-	for _, l := range listings {
-		g := gates[l.Gate]
-		if g == nil {
-			g = &gate{}
-			gates[l.Gate], digests[stored.GateDigest(l.Gate)] = g, g
+	found, err := c.queue.Gates(ctx)
+	for name, of := range found {
+		g := &gate{users: of.Users, hanging: of.Failing}
+		gates[name] = g
+		users, due := map[mxid.UserID]bool{}, map[mxid.UserID]bool{}
+		for _, p := range of.Sample {
+			if users[p.User] = true; g.add(p) {
+				due[p.User] = true
+			}
 		}
-		g.users, g.due, g.hanging = g.users+l.Users, g.due+l.Due, g.hanging+l.Failing
-		for _, user := range l.Sample {
-			users[user] = true
-		}
+		g.due = len(due) * g.users / max(1, len(users))
 	}
-	places, unread := c.queue.Places(ctx, slices.Collect(maps.Keys(users)))
-	for _, p := range places {
-		if g := digests[p.Gate]; g != nil {
-			g.add(p)
-		}
-	}
-	return gates, errors.Join(failed, notRead("what waits for some users", unread))
-}
-
-func notRead(what string, err error) error {
-	if err == nil {
-		return nil
-	}
-	return fmt.Errorf("cannot read %s: %w", what, err)
-}
-
-// readIndex returns the listings of all shards. After an error, it returns the listings of the other shards.
-func (c *call) readIndex(ctx context.Context) (all []redisqueue.Listing, err error) {
-	var mu sync.Mutex
-	var failed []int
-	var last error
-	_ = parallel(ctx, shardsOf(c.queue.Index.Shards), func(ctx context.Context, shard int) error {
-		listings, err := c.queue.Index.Listings(ctx, shard)
-		mu.Lock()
-		defer mu.Unlock()
-		if all = append(all, listings...); err != nil {
-			failed, last = append(failed, shard), err
-		}
-		return nil
-	})
-	slices.Sort(failed)
-	return all, notRead(fmt.Sprintf("shards %v of %d", failed, c.queue.Index.Shards), last)
+	return gates, err
 }
 
 // readGateNames reads the names of the gates in the index. An index with a key of another type has no names; the scan
 // reports the key.
 func (s *scanner) readGateNames(ctx context.Context) error {
-	listings, err := s.readIndex(ctx)
+	byShard, err := s.queue.Index.GateNames(ctx)
 	s.gateNames = map[string]string{}
-	for _, l := range listings {
-		s.gateNames[stored.GateDigest(l.Gate)] = l.Gate
+	for _, name := range slices.Concat(byShard...) {
+		s.gateNames[stored.GateDigest(name)] = name
 	}
 	if redisclient.IsWrongType(err) {
 		return nil
@@ -129,14 +97,15 @@ func (s *scanner) readGateNames(ctx context.Context) error {
 }
 
 // add adds what waits for a pusher.
-func (g *gate) add(p redisqueue.Place) {
-	g.late = max(g.late, p.Now.Sub(time.UnixMicro(p.Until)))
+func (g *gate) add(p redisqueue.Place) (isDue bool) {
+	late := p.Now.Sub(time.UnixMicro(p.Until))
+	g.late, isDue = max(g.late, late), late >= 0
 	if !p.Oldest.IsZero() {
 		g.oldest = max(g.oldest, p.Now.Sub(p.Oldest))
 	}
 	w := delivery.ReadTrouble(module.Trouble{Generation: p.Generation, Text: p.Trouble})
 	if w.Since.IsZero() {
-		return
+		return isDue
 	}
 	g.last = lastOf(w)
 	if g.since.IsZero() || w.Since.Before(g.since) {
@@ -147,6 +116,7 @@ func (g *gate) add(p redisqueue.Place) {
 		most = blockedFor
 	}
 	g.isClosed = g.isClosed || p.Now.Sub(w.Last) <= most
+	return isDue
 }
 
 func (c *call) showGateways(ctx context.Context) error {

@@ -55,13 +55,6 @@ func (b *backend) openQueue(ctx context.Context) error {
 	return other
 }
 
-func shardsOf(n int) (shards []int) {
-	for shard := range n {
-		shards = append(shards, shard)
-	}
-	return shards
-}
-
 type shownQueues struct {
 	Users   int     `json:"users"` // with waiting notifications, at each gateway and app
 	Due     int     `json:"due"`
@@ -133,7 +126,7 @@ func (b *backlog) pusherID() string { return b.Place.Pusher }
 func (c *call) readBacklogs(ctx context.Context, users ...mxid.UserID) (all []backlog, err error) {
 	places, err := c.queue.Places(ctx, users)
 	if err != nil {
-		return nil, notRead("the queue", err)
+		return nil, fmt.Errorf("cannot read the queue: %w", err)
 	}
 	lists := c.pushers.LoadMany(ctx, users)
 	for _, p := range places {
@@ -325,17 +318,17 @@ func (c *call) selectBacklogs(ctx context.Context, user mxid.UserID) (all []back
 	if user != "" {
 		return c.readBacklogs(ctx, user)
 	}
-	listings, err := c.readIndex(ctx)
+	byShard, err := c.queue.Index.GateNames(ctx)
 	if err != nil {
 		return nil, err
 	}
 	users := map[mxid.UserID]bool{}
-	for _, l := range listings {
-		if gateway, _ := delivery.SplitGate(l.Gate); !c.gateway.matches(gateway) {
-			continue
-		}
-		for shard := range c.queue.Index.Shards {
-			found, err := c.queue.Index.UsersAt(ctx, shard, l.Gate)
+	for shard, gates := range byShard {
+		for _, gate := range gates {
+			if gateway, _ := delivery.SplitGate(gate); !c.gateway.matches(gateway) {
+				continue
+			}
+			found, err := c.queue.Index.UsersAt(ctx, shard, gate)
 			if err != nil {
 				return nil, err
 			}

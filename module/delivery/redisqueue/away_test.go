@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/commit/rediscommit"
 	"github.com/pushfx/pushfx/module/fault"
@@ -78,7 +80,10 @@ func TestAMasterThatIsAway(t *testing.T) {
 		}
 	}
 
-	opened := newQueue(t, cluster.Client(t), bounded)
+	// A new client may ask the master that hangs for the others.
+	client := redis.NewClusterClient(&redis.ClusterOptions{Addrs: cluster.Addrs(), ContextTimeoutEnabled: true, ReadTimeout: 500 * time.Millisecond})
+	t.Cleanup(func() { client.Close() })
+	opened := newQueue(t, client, bounded)
 	if err := opened.Open(t.Context()); err != nil {
 		t.Errorf("a host does not start: %v", fault.Details(err))
 	}
