@@ -53,9 +53,9 @@ func (q *Queue) appendCall(a module.Addition, nonce string, done *module.Appende
 			delay, wait = -1, a.Lease
 		}
 		args = append(args, r.Pusher, stored.GateDigest(r.Gate), delay, r.Generation)
-		e := entryAt(one.entries, r.Gate)
+		e := requestAt(one.entries, r.Gate)
 		if e == nil {
-			e = newEntry(a.User, r.Gate, wait, names)
+			e = newListRequest(a.User, r.Gate, wait, names)
 			one.entries = append(one.entries, e)
 		}
 		// A host does not claim at a gate that fails. Most pushers there wait for their next
@@ -76,8 +76,8 @@ func (q *Queue) appendCall(a module.Addition, nonce string, done *module.Appende
 	return one
 }
 
-func entryAt(entries []*entry, gate string) *entry {
-	if i := slices.IndexFunc(entries, func(e *entry) bool { return e.gate == gate }); i >= 0 {
+func requestAt(entries []*listRequest, gate string) *listRequest {
+	if i := slices.IndexFunc(entries, func(e *listRequest) bool { return e.gate == gate }); i >= 0 {
 		return entries[i]
 	}
 	return nil
@@ -134,7 +134,7 @@ func readAppended(a module.Addition, nonce string, one *listedCall, reply []any,
 	}
 	for i, r := range a.Pushers {
 		kind, place, wait := number(reply[4+3*i]), number(reply[5+3*i]), time.Duration(number(reply[6+3*i]))*time.Microsecond
-		e := entryAt(one.entries, r.Gate)
+		e := requestAt(one.entries, r.Gate)
 		switch kind {
 		case 0:
 			continue
@@ -149,7 +149,7 @@ func readAppended(a module.Addition, nonce string, one *listedCall, reply []any,
 		}
 		e.waits, e.isBehind = true, e.isBehind || kind != 1
 	}
-	one.entries = slices.DeleteFunc(one.entries, func(e *entry) bool { return e.afterReply && !e.waits })
+	one.entries = slices.DeleteFunc(one.entries, func(e *listRequest) bool { return e.afterReply && !e.waits })
 	return nil
 }
 

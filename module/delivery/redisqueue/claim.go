@@ -281,11 +281,11 @@ func (q *Queue) Sent(ctx context.Context, user mxid.UserID, pusher string) (stri
 // is later than the delay, so Postpone lists the user again.
 func (q *Queue) Postpone(ctx context.Context, c *module.Claim, delay time.Duration, trouble module.Trouble, fails bool) error {
 	digest, marked, l := stored.GateDigest(c.Gate), "", q.listingOf(c)
-	e := newEntry(c.User, c.Gate, delay, nil)
+	e := newListRequest(c.User, c.Gate, delay, nil)
 	if e.fails = fails; fails {
 		marked = digest
 	}
-	one := &listedCall{replied: fencedUnlessOne, entries: []*entry{e}}
+	one := &listedCall{replied: fencedUnlessOne, entries: []*listRequest{e}}
 	one.call = postpone.Call([]string{q.keys.UserLog(c.User)}, c.Pusher, c.Nonce, c.Number, microseconds(delay), digest,
 		stored.TroubleText(trouble.Generation, trouble.Text), marked)
 	err := q.end(ctx, one)

@@ -78,8 +78,8 @@ func (l *listing) addOpen(n int) int {
 	return l.open
 }
 
-// entry asks for a listing.
-type entry struct {
+// listRequest asks for a listing.
+type listRequest struct {
 	*listing
 	delay time.Duration
 	fails bool // whether the user is listed as [module.DueUser.Fails]
@@ -94,8 +94,8 @@ type entry struct {
 	unconfirmed error
 }
 
-func newEntry(user mxid.UserID, gate string, delay time.Duration, names []string) *entry {
-	return &entry{listing: &listing{user: user, gate: gate, names: names}, delay: delay}
+func newListRequest(user mxid.UserID, gate string, delay time.Duration, names []string) *listRequest {
+	return &listRequest{listing: &listing{user: user, gate: gate, names: names}, delay: delay}
 }
 
 type sender func(context.Context, ...*redisclient.Command) []error
@@ -104,7 +104,7 @@ type sender func(context.Context, ...*redisclient.Command) []error
 type listedCall struct {
 	before  *redisclient.Command // in the slot of the user, nil for none
 	call    *redisclient.Call
-	entries []*entry
+	entries []*listRequest
 	replied func(reply []any) error // may change entries
 
 	err         error
@@ -117,7 +117,7 @@ type listedCall struct {
 // then repeated.
 func (x *Index) sendListed(ctx context.Context, do sender, all []*listedCall) {
 	commands, times := make([]*redisclient.Command, len(all)), make([]*atomic.Int32, len(all))
-	near := map[int][]*entry{}
+	near := map[int][]*listRequest{}
 	var before []*redisclient.Command
 	for i, one := range all {
 		commands[i], times[i] = counted(one.call)
@@ -143,7 +143,7 @@ func (x *Index) sendListed(ctx context.Context, do sender, all []*listedCall) {
 	for i, l := range lists {
 		_ = l.finish(errs[len(all)+i]) // repeated below
 	}
-	var again []*entry
+	var again []*listRequest
 	for i, one := range all {
 		one.err, one.unconfirmed = apart(errs[i])
 		if one.before != nil {
@@ -197,13 +197,13 @@ func counted(call *redisclient.Call) (*redisclient.Command, *atomic.Int32) {
 // listCall lists users in a shard.
 type listCall struct {
 	shard   int
-	entries []*entry
+	entries []*listRequest
 	call    *redisclient.Call
 	command *redisclient.Command
 	times   *atomic.Int32
 }
 
-func (x *Index) listCall(shard int, entries []*entry) *listCall {
+func (x *Index) listCall(shard int, entries []*listRequest) *listCall {
 	l := &listCall{shard: shard, entries: entries}
 	args := newIndexArgs(x, shard)
 	for _, e := range entries {
@@ -241,10 +241,10 @@ func apart(err error) (failed, unconfirmed error) {
 }
 
 // list lists users. Where a master does not answer, it tries another one.
-func (x *Index) list(ctx context.Context, do sender, entries []*entry) {
+func (x *Index) list(ctx context.Context, do sender, entries []*listRequest) {
 	masters, bad := x.masters(ctx), map[*redis.Client]bool{}
 	for len(entries) > 0 {
-		shards := map[int][]*entry{}
+		shards := map[int][]*listRequest{}
 		for _, e := range entries {
 			shard, isNear := x.shardOf(ctx, e.user, x.pipelines.Master(ctx, x.keys.UserLog(e.user)))
 			if !isNear || bad[masters[shard]] {

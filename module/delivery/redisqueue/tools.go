@@ -125,8 +125,8 @@ func (q *Queue) Retry(ctx context.Context, user mxid.UserID, pushers []module.Pu
 		return nil
 	}}
 	for _, p := range pushers {
-		if entryAt(one.entries, p.Gate) == nil {
-			one.entries = append(one.entries, newEntry(user, p.Gate, 0, nil))
+		if requestAt(one.entries, p.Gate) == nil {
+			one.entries = append(one.entries, newListRequest(user, p.Gate, 0, nil))
 		}
 	}
 	q.Index.sendListed(ctx, q.writer.Do, []*listedCall{one})
