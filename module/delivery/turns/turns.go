@@ -680,12 +680,10 @@ func (s *Scheduler) IsWell(now time.Time, gate string, last time.Duration) bool 
 	return g == nil || g.answered.After(now.Add(-last)) || s.IsOpen(gate) && g.newlyFailed < closeUsers
 }
 
-// ClosedFor returns for how long a gate was closed since a time.
-func (s *Scheduler) ClosedFor(now, since time.Time, gate string) time.Duration {
-	if g := s.gates[gate]; g != nil {
-		return g.closedFor(now, since)
-	}
-	return 0
+// WasClosed reports whether a gate was closed since a time.
+func (s *Scheduler) WasClosed(since time.Time, gate string) bool {
+	g := s.gates[gate]
+	return g != nil && (g.isClosed() || g.openedAt.After(since))
 }
 
 const maxClaims = 256 // at once

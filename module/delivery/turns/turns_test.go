@@ -384,43 +384,6 @@ func TestAClosedGateIsProbed(t *testing.T) {
 	w.prove("g")
 }
 
-func TestTheTimeOfAClosureIsKnown(t *testing.T) {
-	w := newWorld(t)
-	want := func(last, closed time.Duration) {
-		t.Helper()
-		if got := w.ClosedFor(w.now, w.now.Add(-last), "gate"); got != closed {
-			t.Errorf("closed for %v of %v, want %v", got, last, closed)
-		}
-	}
-	want(time.Hour, 0)
-	w.close("gate") // a second ago
-	w.pass(39 * time.Second)
-	want(time.Hour, 40*time.Second)
-	want(30*time.Second, 30*time.Second)
-	open := func() {
-		for _, user := range []string{"p", "u0", "u1", "u2"} {
-			w.end(w.must(user, "gate"), Taken)
-		}
-	}
-	open()
-	w.pass(20 * time.Second)
-	want(time.Hour, 40*time.Second)
-	want(30*time.Second, 10*time.Second)
-	want(10*time.Second, 0)
-	w.close("gate")
-	want(time.Hour, 41*time.Second)
-	for range 2 * maxClosures { // the oldest are joined
-		open()
-		w.pass(time.Second)
-		w.close("gate")
-	}
-	want(time.Hour, 41*time.Second+2*maxClosures*time.Second)
-	want(1500*time.Millisecond, time.Second)
-	if got := len(w.gates["gate"].closures); got != maxClosures {
-		t.Errorf("%d closures are kept", got)
-	}
-}
-
 // A user whose requests did not fail probes a closed gate at once, one in a second.
 func TestAUserWithoutFailuresProbesAClosedGate(t *testing.T) {
 	w := newWorld(t)
