@@ -377,8 +377,8 @@ func (x *Index) takeFrom(ctx context.Context, shards []int, byShard map[int][]du
 		now := micros(reply[0])
 		for n, g := range byShard[shards[i]] {
 			before := len(all.Users)
-			all.add(g, now, lease, reply[1+2*n], true)
-			all.add(g, now, lease, reply[2+2*n], false)
+			all.add(x, g, now, lease, reply[1+2*n], true)
+			all.add(x, g, now, lease, reply[2+2*n], false)
 			all.More = all.More || !g.isClosed && len(all.Users)-before == g.most
 		}
 	}
@@ -386,13 +386,12 @@ func (x *Index) takeFrom(ctx context.Context, shards []int, byShard map[int][]du
 }
 
 // add adds the taken users of a gate.
-func (t *taken) add(g dueGate, now int64, lease time.Duration, reply any, fails bool) {
+func (t *taken) add(x *Index, g dueGate, now int64, lease time.Duration, reply any, fails bool) {
 	pairs, _ := reply.([]any)
 	for i := 0; i+1 < len(pairs); i += 2 {
 		user := mxid.UserID(text(pairs[i]))
-		l := &listing{user: user, gate: g.gate}
-		l.set(g.shard, now+microseconds(lease))
-		t.Users = append(t.Users, module.DueUser{User: user, Gate: g.gate, Fails: fails, Listed: l})
+		x.listings.at(user, g.gate).found(g.shard, now+microseconds(lease))
+		t.Users = append(t.Users, module.DueUser{User: user, Gate: g.gate, Fails: fails})
 		if !g.isClosed {
 			t.Late = max(t.Late, time.Duration(now-micros(pairs[i+1]))*time.Microsecond)
 		}

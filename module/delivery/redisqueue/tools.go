@@ -126,7 +126,7 @@ func (q *Queue) Retry(ctx context.Context, user mxid.UserID, pushers []module.Pu
 	}}
 	for _, p := range pushers {
 		if requestAt(one.entries, p.Gate) == nil {
-			one.entries = append(one.entries, newListRequest(user, p.Gate, 0, nil))
+			one.entries = append(one.entries, q.Index.listRequest(user, p.Gate, 0))
 		}
 	}
 	q.Index.sendListed(ctx, q.writer.Do, []*listedCall{one})
