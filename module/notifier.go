@@ -357,7 +357,6 @@ type Claim struct {
 	Number int64  // the pusher's place: at or before the notification that it sends next
 	Nonce  string // identifies the claim
 	Fails  bool   // see [DueUser.Fails]; the caller changes it
-	Listed any    // where the queue lists the user; for the queue alone
 }
 
 // Trouble describes the last attempts to send. The zero value is none.
@@ -404,8 +403,6 @@ type DueUser struct {
 	// answered there. A user who was just marked may still be returned without Fails; the
 	// [Claim] knows.
 	Fails bool
-
-	Listed any // for the queue alone
 }
 
 // ClaimRequest asks for the due pushers of a user.

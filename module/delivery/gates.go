@@ -117,13 +117,11 @@ func (g *gates) state(gate string, last time.Duration) (isWell, isCutOff bool) {
 	return g.turns.IsWell(now, gate, last), g.turns.IsCutOff(now)
 }
 
-// closedFor returns how long a gate was closed at this host in a period that ends now. Last
-// is the length of the period.
-func (g *gates) closedFor(gate string, last time.Duration) time.Duration {
+// wasClosed is [turns.Scheduler.WasClosed], for the last time until now.
+func (g *gates) wasClosed(gate string, last time.Duration) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	now := time.Now()
-	return g.turns.ClosedFor(now, now.Add(-last), gate)
+	return g.turns.WasClosed(time.Now().Add(-last), gate)
 }
 
 // room is [turns.Scheduler.Room].

@@ -49,7 +49,6 @@ type Queue struct {
 	Index Index
 
 	ends   batch[end]
-	behind behind
 	summed summed
 	nonce  string // of this host, as the one that summarizes
 }

@@ -85,8 +85,8 @@ func (q *Queue) Retry(ctx context.Context, user mxid.UserID, pushers []module.Pu
 		return nil
 	}}
 	for _, p := range pushers {
-		if entryAt(one.entries, p.Gate) == nil {
-			one.entries = append(one.entries, newEntry(user, p.Gate, 0, nil))
+		if requestAt(one.entries, p.Gate) == nil {
+			one.entries = append(one.entries, q.Index.listRequest(user, p.Gate, 0))
 		}
 	}
 	q.Index.sendListed(ctx, q.writer.Do, []*listedCall{one})
