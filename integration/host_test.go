@@ -67,6 +67,7 @@ func mount(e *echo.Echo, groups []handlers.RouteGroup) {
 		group.Register(e.Group(v3), handlers.V3, authenticate)
 		group.Register(e.Group(r0), handlers.R0, authenticate)
 	}
+	handlers.RegisterUnstable(e.Group("/_matrix/client/unstable"), groups, authenticate)
 }
 
 func authenticate(next echo.HandlerFunc) echo.HandlerFunc {

@@ -83,7 +83,7 @@ func newMeta(added time.Time, lifetime time.Duration) content.Meta {
 func (h *handover) additionFor(user mxid.UserID, list pusher.List) *addition {
 	a, isIDOnly := h.d.newAddition(user, h.meta), true
 	for _, p := range list.All() {
-		if target, ok := h.d.channels.Read(user, p); ok {
+		if target, ok := h.d.channels.Read(user, p); ok && !target.Inactive {
 			isIDOnly = isIDOnly && target.IsIDOnly
 			a.addTarget(target, h.d.channels.Delay(target.Kind))
 		}
@@ -120,8 +120,23 @@ func (d *Delivery) UpdateBadges(ctx context.Context, users ...mxid.UserID) error
 		a := d.newAddition(user, m)
 		a.Notification = content.Counts(id, m)
 		for _, p := range list.All() {
-			if target, ok := d.channels.Read(user, p); ok && !target.NoCounts {
+			if target, ok := d.channels.Read(user, p); ok && !target.NoCounts && !target.Inactive {
 				a.addTarget(target, max(d.cfg.BadgeDelay, time.Millisecond))
+			}
+		}
+		return a
+	})
+}
+
+// Invite sends an inactive pusher what activates it: whatever waits for it is sent as its activation.
+func (d *Delivery) Invite(ctx context.Context, user mxid.UserID, key pusher.Key) error {
+	m, id := newMeta(d.clock(), d.cfg.MaxAge), rand.Text()[:8]
+	return d.add(ctx, []mxid.UserID{user}, func(user mxid.UserID, list pusher.List) *addition {
+		a := d.newAddition(user, m)
+		a.Notification = content.Counts(id, m)
+		if p, found := list.Pusher(key); found {
+			if target, ok := d.channels.Read(user, p); ok && target.Inactive {
+				a.addTarget(target, 0)
 			}
 		}
 		return a

@@ -113,6 +113,9 @@ func (s *sending) readMore(life context.Context) bool {
 func (s *sending) sendFirst(life context.Context) bool {
 	n := s.known[0]
 	m, err := s.readMeta(n)
+	if s.target != nil && (s.target.Inactive || n.Priority == module.CountsOnly && s.target.Kind.NeedsAck()) {
+		s.readAt = time.Time{} // since then, it may have been activated, or set again and invited
+	}
 	switch {
 	case err != nil:
 		return s.drop(life, DropUnreadable)
@@ -128,8 +131,12 @@ func (s *sending) sendFirst(life context.Context) bool {
 	switch {
 	case s.target.Poster == nil:
 		return true
+	case s.target.Inactive && n.Priority != module.CountsOnly: // of a subscription that is replaced
+		return s.drop(life, DropGone)
 	case !s.takeTurn(life):
 		return false
+	case s.target.Inactive:
+		return s.sendNow(life, n, m, nil)
 	case n.Priority == module.CountsOnly:
 		return s.sendCounts(life, n, m)
 	}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"net/url"
 	"time"
 
 	"github.com/pushfx/pushfx/module"
@@ -103,6 +104,15 @@ func ClassOf(err error) Class {
 		return ClassTLS
 	}
 	return ClassRefused
+}
+
+// WithoutURL removes the URL from an error, since it may be secret.
+func WithoutURL(err error) error {
+	var failed *url.Error
+	if errors.As(err, &failed) {
+		return failed.Err
+	}
+	return err
 }
 
 // IsNetwork reports whether the network has failed, and not a setting.

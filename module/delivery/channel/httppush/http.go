@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/url"
 	"strconv"
 	"strings"
 	"time"
@@ -98,12 +97,3 @@ func readRetryAfter(header http.Header, now time.Time) time.Duration {
 }
 
 var header = map[string]string{"Content-Type": "application/json"}
-
-// withoutURL removes the URL from an error, since it may be secret.
-func withoutURL(err error) error {
-	var failed *url.Error
-	if errors.As(err, &failed) {
-		return failed.Err
-	}
-	return err
-}
