@@ -166,11 +166,16 @@ func IsNamedByUsers(gate string) bool {
 	return kind == pusher.HTTP || kind == pusher.WebPush
 }
 
+// Labels are the labels of the module's kinds; see [LabelOf].
+func Labels() []string { return []string{otherLabel, mailScheme, string(pusher.WebPush)} }
+
+const otherLabel = "other"
+
 // LabelOf returns the label of a gateway in metrics: "other" for kind http, otherwise its scheme,
 // such as "mail".
 func LabelOf(gateway string) string {
 	if KindOf(gateway) == pusher.HTTP {
-		return "other"
+		return otherLabel
 	}
 	scheme, _, _ := strings.Cut(gateway, "://")
 	return scheme

@@ -16,9 +16,8 @@ import (
 // DeliveryConfig configures the metrics of delivery.
 type DeliveryConfig struct {
 	// NamedGateways are the push gateways with their own label, each as scheme, host and
-	// port, for example "https://push.example.org". All others have the label "other", since users
-	// choose them. Mail has the label "mail". At most 100;
-	// default none.
+	// port, for example "https://push.example.org" or "webpush://fcm.googleapis.com". Others have the
+	// label "webpush", "mail", or "other": users choose them. At most 100; default none.
 	NamedGateways []string
 }
 
@@ -35,12 +34,6 @@ func (c DeliveryConfig) Validate() error {
 	}
 	return nil
 }
-
-// The labels of gateways without a name.
-const (
-	mailGateways  = "mail"
-	otherGateways = "other"
-)
 
 // The outcomes of Notify.
 const (
@@ -129,8 +122,9 @@ func newForDelivery(cfg DeliveryConfig) *forDelivery {
 	for _, label := range m.named {
 		m.begin(label)
 	}
-	m.begin(mailGateways)
-	m.begin(otherGateways)
+	for _, label := range delivery.Labels() {
+		m.begin(label)
+	}
 	return m
 }
 
