@@ -49,13 +49,18 @@ type push struct {
 	text   string // opened
 }
 
-func newBrowser(t testing.TB, app string) *browser {
+func newSubscription(t testing.TB, app string) *browser {
 	t.Helper()
 	key, err := ecdh.P256().GenerateKey(rand.Reader)
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := &browser{app: app, key: key, auth: []byte(rand.Text()[:16]), pushes: make(chan push, 1000)}
+	return &browser{app: app, key: key, auth: []byte(rand.Text()[:16]), pushes: make(chan push, 1000)}
+}
+
+func newBrowser(t testing.TB, app string) *browser {
+	t.Helper()
+	b := newSubscription(t, app)
 	service := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		sealed, _ := io.ReadAll(r.Body)
 		text, err := b.open(sealed)

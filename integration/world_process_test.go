@@ -41,7 +41,7 @@ func runDeliveryHost(redisAddress string) error {
 	defer stop()
 	client := connectDelivery(strings.Split(redisAddress, ","))
 	defer client.Close()
-	cfg := allowLoopback(pushfx.DefaultConfig())
+	cfg := withWebPush(pushfx.DefaultConfig())
 	var err error
 	if cfg.Redis.Durability, err = rediscommit.ParseDurability(os.Getenv(durabilityVariable)); err != nil {
 		return err

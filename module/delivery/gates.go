@@ -117,6 +117,13 @@ func (g *gates) state(gate string, last time.Duration) (isWell, isCutOff bool) {
 	return g.turns.IsWell(now, gate, last), g.turns.IsCutOff(now)
 }
 
+// hasTaken is [turns.Scheduler.HasTaken].
+func (g *gates) hasTaken(gate string, last time.Duration) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.turns.HasTaken(time.Now(), gate, last)
+}
+
 // closedFor returns how long a gate was closed at this host in a period that ends now. Last
 // is the length of the period.
 func (g *gates) closedFor(gate string, last time.Duration) time.Duration {

@@ -376,7 +376,8 @@ func (s *sending) sendNow(life context.Context, n module.Notification, m content
 	p := s.request(life, m.Trace, func(ctx context.Context) channel.Answer {
 		return s.target.Poster.Post(ctx, channel.Notification{Notification: n, Meta: m, Counts: counts})
 	})
-	if p.Outcome == module.Gone {
+	if p.Outcome == module.Gone || s.isGoneAfter(p) {
+		p.Outcome = module.Gone
 		return s.reject(life, p, n.Number)
 	}
 	s.endTurnAfter(p.Answer)

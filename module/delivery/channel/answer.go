@@ -25,6 +25,10 @@ type Answer struct {
 	// IsOwn says that the reason may concern this pusher alone, so that it waits for longer.
 	IsOwn bool
 
+	// GoneAfter is for an answer that may mean [module.Gone]: it does if the pusher has got it for so
+	// long, while the gateway took others. 0: it does not.
+	GoneAfter time.Duration
+
 	// Patience is how many times longer than usual the pusher waits, 0 for 1.
 	Patience float64
 

@@ -687,6 +687,12 @@ func (s *Scheduler) IsWell(now time.Time, gate string, last time.Duration) bool 
 	return s.IsOpen(gate) && (g == nil || g.failed.len() < closeUsers || g.answered.After(now.Add(-last)))
 }
 
+// HasTaken reports whether a gate has accepted something in the last time.
+func (s *Scheduler) HasTaken(now time.Time, gate string, last time.Duration) bool {
+	g := s.gates[gate]
+	return g != nil && g.answered.After(now.Add(-last))
+}
+
 // ClosedFor returns for how long a gate was closed since a time.
 func (s *Scheduler) ClosedFor(now, since time.Time, gate string) time.Duration {
 	if g := s.gates[gate]; g != nil {

@@ -111,7 +111,7 @@ func (s *subscriber) Post(ctx context.Context, n channel.Notification) channel.A
 }
 
 // answerOf returns what an answer of a push service says (RFC 8030, 5 and 7.3). Apple answers 403 for a
-// wrong Subject and for a dead subscription alike: it does not say that the subscription is gone.
+// wrong Subject and for a dead subscription alike.
 func answerOf(answer module.GatewayAnswer, class channel.Class) channel.Answer {
 	status := answer.Status
 	a := channel.Answer{Outcome: module.Failed, Class: class, Status: status, RetryAfter: answer.RetryAfter}
@@ -125,6 +125,8 @@ func answerOf(answer module.GatewayAnswer, class channel.Class) channel.Answer {
 		a.Outcome = module.Delivered
 	case status == 404, status == 410:
 		a.Outcome = module.Gone
+	case status == 403:
+		a.GoneAfter = time.Hour
 	case status == 413:
 		a.Outcome = module.Unfit
 	case (status == 429 || status == 503) && answer.RetryAfter > 0:

@@ -366,7 +366,7 @@ func TestAnswersOfPushServices(t *testing.T) {
 		if test.class == "" {
 			test.class = channel.ClassStatus
 		}
-		if a := answerOf(test.answer, test.class); a.Outcome != test.want || a.IsOwn != test.isOwn || a.RetryAfter != test.answer.RetryAfter {
+		if a := answerOf(test.answer, test.class); a.Outcome != test.want || a.IsOwn != test.isOwn || (a.GoneAfter > 0) != (a.Status == 403) || a.RetryAfter != test.answer.RetryAfter {
 			t.Errorf("%s: got %+v", name, a)
 		}
 	}
