@@ -24,6 +24,7 @@ import (
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/delivery/channel/webpush"
 	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/pusher"
 	"github.com/pushfx/pushfx/module/redistest"
 )
 
@@ -155,7 +156,9 @@ func ackOf(app, token string) string { return fmt.Sprintf(`{"app_id":%q,"ack_tok
 
 func withWebPush(c pushfx.Config) pushfx.Config {
 	c = allowLoopback(c)
-	c.WebPush = webpush.Config{Key: "yfWPiYE-n46HLnH0KqZOF1fJJU3MYrct3AELtAQ-oRw", Subject: "mailto:admin@example.org"}
+	c.WebPush = webpush.Config{
+		Key: "yfWPiYE-n46HLnH0KqZOF1fJJU3MYrct3AELtAQ-oRw", Subject: "mailto:admin@example.org", AllowedPrefixes: c.PusherPolicy.AllowedPrefixes,
+	}
 	return c
 }
 
@@ -286,7 +289,7 @@ func TestSubscriptionsAreRefusedAndGuarded(t *testing.T) {
 	t.Parallel()
 	h := startHost(t, redistest.Single(t).Client(t), pushfx.Delivery, fx.Decorate(func(c pushfx.Config) pushfx.Config {
 		c = withWebPush(c)
-		c.PusherPolicy = pushfx.DefaultConfig().PusherPolicy // only public addresses, and https
+		c.PusherPolicy.AllowHTTP, c.WebPush.AllowedPrefixes = false, nil // the prefixes of push gateways are not for web push
 		return c
 	}))
 	b := newBrowser(t, "org.example.web")
@@ -314,6 +317,50 @@ func TestSubscriptionsAreRefusedAndGuarded(t *testing.T) {
 	without := startHost(t, redistest.Single(t).Client(t), pushfx.Delivery)
 	if got := without.do(alice, http.MethodPost, v3+"/pushers/set", good); got.status != 400 || !strings.Contains(got.body, "kind must be 'http' or null.") {
 		t.Errorf("without web push: got %s", got)
+	}
+}
+
+// A name may resolve to an address that push gateways may have: web push does not connect to it, and follows no redirect.
+func TestWebPushConnectsToPublicAddressesAlone(t *testing.T) {
+	t.Parallel()
+	gateway := newTestGateway(t)
+	b := newBrowser(t, "org.example.web")
+	redirecting := httptest.NewServer(http.RedirectHandler(b.url, http.StatusTemporaryRedirect))
+	t.Cleanup(redirecting.Close)
+	for name, test := range map[string]struct {
+		allowed bool
+		url     string
+	}{
+		"a private address": {url: b.url}, "a redirect": {allowed: true, url: redirecting.URL},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var push *pushfx.Push
+			var queue module.DeliveryQueue
+			startHost(t, redistest.Single(t).Client(t), pushfx.Delivery, fx.Populate(&push, &queue), fx.Decorate(func(c pushfx.Config) pushfx.Config {
+				if c = withWebPush(c); !test.allowed {
+					c.WebPush.AllowedPrefixes = nil
+				}
+				return c
+			}))
+			p := pusherAt(gateway.url, "phone")
+			web := pusher.Pusher{Key: pusher.Key{AppID: "app", Pushkey: encode64(b.key.PublicKey().Bytes())}, Kind: pusher.WebPush, Activated: true,
+				Data: fmt.Sprintf(`{"url":%q,"auth":%q}`, test.url, encode64(b.auth))} // as if its name resolved to the address
+			if err := push.Stores.Pushers.Update(t.Context(), alice, func(list *pusher.List) error {
+				list.Set(p)
+				list.Set(web)
+				return nil
+			}); err != nil {
+				t.Fatal(err)
+			}
+			if err := sendEvent(t.Context(), push.Notifier, message(1), alice); err != nil {
+				t.Fatal(err)
+			}
+			gateway.wait(t, atLeast(1))
+			b.wantNothing(t)
+			if log, err := queue.Log(t.Context(), alice); err != nil || len(log.Pushers) != 1 {
+				t.Errorf("got %+v, %v", log, err)
+			}
+		})
 	}
 }
 

@@ -18,6 +18,7 @@ func (v flagValues) configureWebPush(c *pushfx.Config) {
 	if v.webPush {
 		key := sha256.Sum256([]byte("pushfx demo, web push " + v.serverName)) // no secret: everyone can act as any user of the demo
 		c.WebPush.Key, c.WebPush.Subject = base64.RawURLEncoding.EncodeToString(key[:]), "mailto:push@"+mailDomain
+		c.WebPush.AllowedPrefixes = c.PusherPolicy.AllowedPrefixes
 	}
 }
 

@@ -85,7 +85,8 @@ func (c *call) sendTest(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	t := tester{gateway: httppush.NewGateway(dialguard.New(prefixes...).Client(workers)), webPush: c.webPush}
+	client := dialguard.New(prefixes...).Client(workers)
+	t := tester{gateway: httppush.NewGateway(client, client), webPush: c.webPush}
 	if t.webPush.IsOn() {
 		t.webPush.Key = os.Getenv(vapidKey)
 		if err := t.webPush.Validate(); err != nil {

@@ -3,6 +3,8 @@ package assembly
 import (
 	"context"
 	"errors"
+	"net/http"
+	"net/netip"
 
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/delivery"
@@ -33,11 +35,16 @@ func (b *Builder) DeliveryQueue() (module.DeliveryQueue, error) {
 // Gateway returns the gateway of hosts without their own. It connects to allowed
 // addresses only.
 func (b *Builder) Gateway() module.Gateway {
-	guard := dialguard.New(b.host.Config.PusherPolicy.AllowedPrefixes...)
-	client, transport := guard.Client(b.host.Config.Delivery.MaxPerGateway), guard.Transport(b.host.Config.Delivery.MaxPerGateway)
+	cfg := b.host.Config
+	return httppush.NewGateway(newClient(cfg, cfg.PusherPolicy.AllowedPrefixes), newClient(cfg, cfg.WebPush.AllowedPrefixes))
+}
+
+func newClient(cfg Config, allowed []netip.Prefix) *http.Client {
+	guard := dialguard.New(allowed...)
+	client, transport := guard.Client(cfg.Delivery.MaxPerGateway), guard.Transport(cfg.Delivery.MaxPerGateway)
 	transport.ResponseHeaderTimeout = 0
 	client.Transport, client.Timeout = transport, 0 // the context of each request has Delivery.RequestTimeout
-	return httppush.NewGateway(client)
+	return client
 }
 
 var (

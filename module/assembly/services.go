@@ -113,7 +113,9 @@ func (b *Builder) Service(
 	kinds := pusher.Kinds{}
 	maps.Copy(kinds, cfg.PusherPolicy.Kinds)
 	if cfg.WebPush.IsOn() {
-		kinds[pusher.WebPush], kinds[pusher.UnstableWebPush] = cfg.PusherPolicy.CheckWebPush, cfg.PusherPolicy.CheckWebPush
+		policy := cfg.PusherPolicy
+		policy.AllowedPrefixes = cfg.WebPush.AllowedPrefixes
+		kinds[pusher.WebPush], kinds[pusher.UnstableWebPush] = policy.CheckWebPush, policy.CheckWebPush
 	}
 	cfg.PusherPolicy.Kinds = kinds
 	for _, channel := range channels {

@@ -12,12 +12,14 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"net/netip"
 	"regexp"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/pushfx/pushfx/module/internal/bounded"
+	"github.com/pushfx/pushfx/module/pusher"
 )
 
 // Config enables web push. All hosts have the same one.
@@ -30,10 +32,14 @@ type Config struct {
 	// Subject is how push services reach the operators: "mailto:" or "https:" with a domain. Required
 	// with a Key.
 	Subject string
+
+	// AllowedPrefixes are non-public addresses that endpoints may have, for example of a push service
+	// in the host's network. Any user can post to any path there. Default none.
+	AllowedPrefixes []netip.Prefix
 }
 
 // IsOn reports whether web push is configured.
-func (c Config) IsOn() bool { return c != Config{} }
+func (c Config) IsOn() bool { return c.Key != "" || c.Subject != "" }
 
 // Validate joins the errors of the fields. Each says what to do.
 func (c Config) Validate() error {
@@ -42,7 +48,9 @@ func (c Config) Validate() error {
 		err = errors.Join(err, fmt.Errorf(`Subject is %q, want "mailto:" or "https:" with a domain of the Internet, such as `+
 			`"mailto:admin@example.org": push services reject others`, c.Subject))
 	}
-	return err
+	policy := pusher.DefaultPolicy()
+	policy.AllowedPrefixes = c.AllowedPrefixes
+	return errors.Join(err, policy.Validate())
 }
 
 // PublicKey is the key for clients, in base64url; empty without a valid Key.

@@ -104,7 +104,7 @@ func (s *subscriber) Post(ctx context.Context, n channel.Notification) channel.A
 	if len(sealed) > maxSealed { // of ids that no server has
 		return channel.Answer{Outcome: module.Unfit, Class: channel.ClassStatus}
 	}
-	answer, err := s.c.gateway.Post(ctx, module.GatewayRequest{URL: s.to.URL, Header: header, Body: sealed})
+	answer, err := s.c.gateway.Post(ctx, module.GatewayRequest{URL: s.to.URL, Header: header, Body: sealed, AnyPath: true})
 	a := answerOf(answer, channel.ClassOf(err))
 	a.Err = channel.WithoutURL(err)
 	return a

@@ -174,12 +174,12 @@ func TestConfigsAreRefusedWithRemedies(t *testing.T) {
 	pkcs8, pkcs8Err := x509.MarshalPKCS8PrivateKey(key)
 	wrong, wrongErr := x509.MarshalECPrivateKey(p384)
 	for _, text := range []string{rfcOwn, rfcOwn + "=\n", asPEM("EC PRIVATE KEY", ec, ecErr), asPEM("PRIVATE KEY", pkcs8, pkcs8Err)} {
-		if cfg := (Config{text, "mailto:push@example.org"}); cfg.Validate() != nil || cfg.PublicKey() != encode(decode(t, rfcSealed)[21:86]) {
+		if cfg := (Config{Key: text, Subject: "mailto:push@example.org"}); cfg.Validate() != nil || cfg.PublicKey() != encode(decode(t, rfcSealed)[21:86]) {
 			t.Errorf("got %v, %s", cfg.Validate(), cfg.PublicKey())
 		}
 	}
 	for _, text := range []string{"", "x", rfcPoint, rfcAuth, encode(make([]byte, 32)), asPEM("EC PRIVATE KEY", wrong, wrongErr), asPEM("X", []byte("x"), nil)} {
-		err := Config{text, "https://example.org"}.Validate()
+		err := Config{Key: text, Subject: "https://example.org"}.Validate()
 		if err == nil || !strings.Contains(err.Error(), `make one with "pushctl vapid-key"`) || len(text) > 1 && strings.Contains(err.Error(), text) {
 			t.Errorf("%s: got %v", text, err)
 		}
@@ -189,7 +189,7 @@ func TestConfigsAreRefusedWithRemedies(t *testing.T) {
 		"": false, "a@example.org": false, "mailto:a": false, "mailto:a@": false, "mailto:a@localhost": false, "mailto:a@x.localhost": false, "mailto: a@example.org": false,
 		"mailto:@example.org": false, "mailto:A <a@example.org>": false, "https://localhost": false, "https://": false, "http://example.org": false, "mailto:a@example.": false, "https://.org": false,
 	} {
-		if err := (Config{good, subject}).Validate(); (err == nil) != want || err != nil && !strings.Contains(err.Error(), "mailto:admin@example.org") {
+		if err := (Config{Key: good, Subject: subject}).Validate(); (err == nil) != want || err != nil && !strings.Contains(err.Error(), "mailto:admin@example.org") {
 			t.Errorf("%q: got %v", subject, err)
 		}
 	}
