@@ -167,6 +167,10 @@ type GatewayRequest struct {
 	URL    string
 	Header map[string]string // with Content-Type; not to be changed
 	Body   []byte
+
+	// AnyPath is set for web push: the user chose the path, too, which could be any of a service in
+	// the host's network. So pusher.Policy.AllowedPrefixes are not for it.
+	AnyPath bool
 }
 
 // GatewayAnswer is the answer of a push gateway.

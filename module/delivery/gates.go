@@ -117,6 +117,13 @@ func (g *gates) state(gate string, last time.Duration) (isWell, isCutOff bool) {
 	return g.turns.IsWell(now, gate, last), g.turns.IsCutOff(now)
 }
 
+// hasTaken is [turns.Scheduler.HasTaken].
+func (g *gates) hasTaken(gate string, last time.Duration) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.turns.HasTaken(time.Now(), gate, last)
+}
+
 // wasClosed is [turns.Scheduler.WasClosed], for the last time until now.
 func (g *gates) wasClosed(gate string, last time.Duration) bool {
 	g.mu.Lock()

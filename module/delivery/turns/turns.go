@@ -648,6 +648,12 @@ func (s *Scheduler) IsWell(now time.Time, gate string, last time.Duration) bool 
 	return g == nil || g.answered.After(now.Add(-last)) || s.IsOpen(gate) && g.newlyFailed < closeUsers
 }
 
+// HasTaken reports whether a gate has accepted something in the last time.
+func (s *Scheduler) HasTaken(now time.Time, gate string, last time.Duration) bool {
+	g := s.gates[gate]
+	return g != nil && g.answered.After(now.Add(-last))
+}
+
 // WasClosed reports whether a gate was closed since a time.
 func (s *Scheduler) WasClosed(since time.Time, gate string) bool {
 	g := s.gates[gate]
