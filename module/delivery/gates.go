@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/delivery/channel"
 	"github.com/pushfx/pushfx/module/delivery/turns"
 	"github.com/pushfx/pushfx/module/mxid"
 )
@@ -117,11 +118,16 @@ func (g *gates) state(gate string, last time.Duration) (isWell, isCutOff bool) {
 	return g.turns.IsWell(now, gate, last), g.turns.IsCutOff(now)
 }
 
-// hasTaken is [turns.Scheduler.HasTaken].
-func (g *gates) hasTaken(gate string, last time.Duration) bool {
+// isGone reports whether an answer removes its pusher: at once, or because all answers for
+// [channel.Answer.GoneAfter] were the same, while the gate took what others got.
+func (g *gates) isGone(gate string, a channel.Answer, before trouble, now time.Time) bool {
+	if a.GoneAfter == 0 || before.Status != a.Status {
+		return a.Outcome == module.Gone
+	}
+	failing := now.Sub(time.UnixMilli(before.Since))
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.turns.HasTaken(time.Now(), gate, last)
+	return a.Outcome == module.Gone || failing >= a.GoneAfter && g.turns.HasTaken(time.Now(), gate, failing)
 }
 
 // wasClosed is [turns.Scheduler.WasClosed], for the last time until now.

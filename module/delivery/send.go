@@ -374,7 +374,7 @@ func (s *sending) sendNow(life context.Context, n module.Notification, m content
 	p := s.request(life, m.Trace, func(ctx context.Context) channel.Answer {
 		return s.target.Poster.Post(ctx, channel.Notification{Notification: n, Meta: m, Counts: counts})
 	})
-	if p.Outcome == module.Gone || s.isGoneAfter(p) {
+	if s.d.gates.isGone(s.target.Gate(), p.Answer, s.trouble, s.d.clock()) {
 		p.Outcome = module.Gone
 		return s.reject(life, p, n.Number)
 	}
