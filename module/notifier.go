@@ -167,6 +167,10 @@ type GatewayRequest struct {
 	URL    string
 	Header map[string]string // with Content-Type; not to be changed
 	Body   []byte
+
+	// AnyPath is set for web push: the user chose the path, too, which could be any of a service in
+	// the host's network. So pusher.Policy.AllowedPrefixes are not for it.
+	AnyPath bool
 }
 
 // GatewayAnswer is the answer of a push gateway.
@@ -403,8 +407,6 @@ type DueUser struct {
 	// answered there. A user who was just marked may still be returned without Fails; the
 	// [Claim] knows.
 	Fails bool
-
-	Listed any // where the queue lists the user; for the queue alone
 }
 
 // ClaimRequest asks for the due pushers of a user.

@@ -2,12 +2,10 @@ package api
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"testing"
 
 	"github.com/redis/go-redis/v9"
@@ -201,72 +199,4 @@ func cutRound(t *testing.T, hosts [2]pushkeyHost, round int) {
 	if owners := stable.owners(t, p.Key, append(users, newcomer)); owners != nil {
 		t.Errorf("round %d: owned by %v after the owner has deleted it", round, owners)
 	}
-}
-
-// killed fails each operation after a number of them, as if the host had died before it.
-type killed struct{ left *atomic.Int64 }
-
-func (k killed) died() error {
-	if k.left.Add(-1) < 0 {
-		return module.Unavailable(errors.New("the host has died"))
-	}
-	return nil
-}
-
-type killedPushers struct {
-	module.PusherStore
-	killed
-}
-
-func (s killedPushers) Update(ctx context.Context, user mxid.UserID, edit func(*pusher.List) error) error {
-	if err := s.died(); err != nil {
-		return err
-	}
-	return s.PusherStore.Update(ctx, user, edit)
-}
-
-type killedIndex struct {
-	module.PushkeyIndex
-	killed
-}
-
-func (s killedIndex) Update(ctx context.Context, key pusher.Digest, edit func(*pusher.Entry) error) (pusher.Entry, error) {
-	if err := s.died(); err != nil {
-		return pusher.Entry{}, err
-	}
-	return s.PushkeyIndex.Update(ctx, key, edit)
-}
-
-// A host dies before each write of a request that takes a pushkey. At once, another host shows and notifies one user at
-// most.
-func TestAPushkeyNeverHasTwoUsersAfterADeath(t *testing.T) {
-	t.Parallel()
-	eachRealRedis(t, func(t *testing.T, newClient func() redis.UniversalClient) {
-		first, second := newPushkeyHost(t, newClient()), newPushkeyHost(t, newClient())
-		pushers, index := first.store, first.index
-		shown := map[int]int{} // how often so many users were shown
-		for n := range 600 {
-			users, p, left := manyUsers(2), hosttest.SharedPusher(fmt.Sprintf("key %d", n)), new(atomic.Int64)
-			if err := second.service.Set(t.Context(), users[0], p, pusher.RemoveOthers); err != nil {
-				t.Fatal(err)
-			}
-			left.Store(int64(n % 3))
-			dying := service.New(module.Stores{Pushers: killedPushers{pushers, killed{left}}, Pushkeys: killedIndex{index, killed{left}}}, nil,
-				service.Options{Policy: pusher.DefaultPolicy()}).Pushers()
-			if err := dying.Set(t.Context(), users[1], p, pusher.RemoveOthers); (err == nil) != (n%3 == 2) {
-				t.Fatalf("death before write %d: %v", n%3, err)
-			}
-			owners := second.owners(t, p.Key, users)
-			shown[len(owners)]++
-			if len(owners) > 1 || n%3 == 2 && !slices.Equal(owners, users[1:]) || n%3 == 0 && !slices.Equal(owners, users[:1]) {
-				t.Errorf("death before write %d: owned by %v", n%3, owners)
-			}
-			for _, user := range users {
-				if err := second.service.Delete(t.Context(), user, p.Key); err != nil {
-					t.Fatal(err)
-				}
-			}
-		}
-		t.Logf("of 600 pushkeys, %v have so many users", shown)
-	})
 }

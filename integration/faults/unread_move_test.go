@@ -5,9 +5,7 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
-	"time"
 
 	"github.com/pushfx/pushfx/integration/hosttest"
 	"github.com/pushfx/pushfx/module"
@@ -168,38 +166,6 @@ func TestAnInterruptedMoveLosesNoUnreadCounts(t *testing.T) {
 	m.wantCount(t, m.stayed, 1)
 }
 
-// While a slot moves, lists go on and new ones begin.
-func TestUnreadListsBeginWhileTheirSlotMoves(t *testing.T) {
-	t.Parallel()
-	m := newUnreadMove(t)
-	m.add(t, 0, 1, m.moved)
-	move := m.begin(t, m.moved)
-	m.add(t, 0, 2, m.moved, m.stayed)
-	m.add(t, 1, 3, m.moved, m.stayed)
-	m.wantCount(t, m.moved, 3)
-	m.wantCount(t, m.stayed, 2)
-	if err := move.Finish(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	m.add(t, 1, 4, m.moved, m.stayed)
-	m.wantCount(t, m.moved, 4)
-	m.wantCount(t, m.stayed, 3)
-}
-
-// While a slot moves, hosts look for a list on all masters before they begin it. Another host may begin it meanwhile.
-func TestHostsBeginOneListWhileItsSlotMoves(t *testing.T) {
-	t.Parallel()
-	m := newUnreadMove(t)
-	m.begin(t)
-	const events = 32
-	var adding sync.WaitGroup
-	for position := range int64(events) {
-		adding.Go(func() { m.add(t, int(position%2), position+1, m.stayed) })
-	}
-	adding.Wait()
-	m.wantCount(t, m.stayed, events)
-}
-
 // A compaction must not remove the whole list before it stores the record: Redis would refuse to create the key again
 // while its slot moves.
 func TestUnreadListsAreCompactedWhileTheirSlotMoves(t *testing.T) {
@@ -219,45 +185,4 @@ func TestUnreadListsAreCompactedWhileTheirSlotMoves(t *testing.T) {
 	}
 	m.wantCount(t, m.moved, 164)
 	m.wantCount(t, m.stayed, 164)
-}
-
-// A master that does not answer delays the notifications of its own users only.
-func TestAFrozenMasterDelaysNoOtherUsersBeforeSending(t *testing.T) {
-	t.Parallel()
-	m := newUnreadMove(t)
-	other := mxid.UserID("")
-	for i := 0; other == ""; i++ {
-		user := mxid.UserID(fmt.Sprintf("@other%d:x", i))
-		switch master, err := m.cluster.MasterOf(t.Context(), redisclient.SlotOf(stored.Keys{}.Unread(user))); {
-		case err != nil:
-			t.Fatal(err)
-		case master != m.owner:
-			other = user
-		}
-	}
-	m.add(t, 0, 1, m.moved, other)
-	event := module.UserEvent{RoomID: movedRoom, EventID: "$1", Position: 1, Thread: module.MainThread}
-	ofFrozen, ofOther := event, event
-	ofFrozen.User, ofOther.User = m.moved, other
-	m.owner.Pause()
-	answered := 0
-	for range 5 {
-		began := time.Now()
-		states := m.hosts[0].States(t.Context(), []module.UserEvent{ofFrozen, ofOther})
-		if took := time.Since(began); took > 2*time.Second {
-			t.Errorf("took %v", took)
-		}
-		if fault.KindOf(states[0].Err) != fault.Unavailable {
-			t.Errorf("the user of the frozen master: got %+v", states[0])
-		}
-		switch {
-		case states[1].Err == nil && states[1].Value.Counts.Unread == 1:
-			answered++
-		case fault.KindOf(states[1].Err) != fault.Unavailable: // which a busy machine may cause
-			t.Errorf("the other user: got %+v", states[1])
-		}
-	}
-	if answered == 0 {
-		t.Error("the other user was never answered")
-	}
 }

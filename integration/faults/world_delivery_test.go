@@ -2,10 +2,13 @@ package faults
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"slices"
 	"strings"
 	"sync"
@@ -16,6 +19,7 @@ import (
 	"github.com/pushfx/pushfx"
 	"github.com/pushfx/pushfx/integration/gateway/receiver"
 	"github.com/pushfx/pushfx/integration/hosttest"
+	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/commit/rediscommit"
 	"github.com/pushfx/pushfx/module/delivery/redisqueue"
 	"github.com/pushfx/pushfx/module/mxid"
@@ -24,7 +28,7 @@ import (
 	"github.com/pushfx/pushfx/module/stored"
 )
 
-// Three hosts send notifications, one of them through a proxy that loses answers of Redis. The gateway loses answers,
+// Three hosts send notifications, to browsers and by a push gateway, one of them through a proxy that loses answers of Redis. The gateway loses answers,
 // too. No notification may be lost.
 func TestChaosLosesNoNotification(t *testing.T) {
 	t.Parallel()
@@ -74,13 +78,19 @@ func (n notifications) start(w *world) func(context.Context, *strike) (history, 
 	gateway := newChaosGateway(w.t, n.within > 0)
 	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 16}}
 	w.t.Cleanup(client.CloseIdleConnections)
-	push, err := pushfx.New(w.admin, hosttest.AllowLoopback(pushfx.DefaultConfig()), pushfx.Options{})
+	push, err := pushfx.New(w.admin, hosttest.WithWebPush(pushfx.DefaultConfig()), pushfx.Options{Delivery: &pushfx.DeliveryOptions{}})
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	for user := range chaosPushers + chaosHosts {
+	for n := range chaosPushers + chaosHosts {
+		user := chaosMember(n)
+		p := hosttest.PusherAt(gateway.url, string(user))
+		if n%2 == 1 {
+			p = gateway.subscribe(w.t, user)
+		}
 		if err := hosttest.Persist(func() error {
-			return push.Pushers.Set(w.t.Context(), chaosMember(user), hosttest.PusherAt(gateway.url, string(chaosMember(user))), pusher.KeepOthers)
+			result, err := push.Host.Import(w.t.Context(), user, module.Import{Pushers: []pusher.Pusher{p}}, module.StoreImport)
+			return errors.Join(err, refusedIn(result))
 		}); err != nil {
 			w.t.Fatal(err)
 		}
@@ -137,11 +147,47 @@ type chaosGateway struct {
 	*receiver.Receiver
 	url         string
 	count, lost atomic.Int64
-	slow        bool // and reliable
+	slow        bool                         // and reliable
+	browsers    map[string]*hosttest.Browser // by the path of their subscription
+}
+
+// subscribe returns an active pusher of a browser. The gateway is also its push service.
+func (g *chaosGateway) subscribe(t *testing.T, user mxid.UserID) pusher.Pusher {
+	b, path := hosttest.NewSubscription(t, "app"), "/"+url.PathEscape(string(user))
+	g.browsers[path] = b
+	return pusher.Pusher{
+		Key: pusher.Key{AppID: "app", Pushkey: hosttest.Encode64(b.Key.PublicKey().Bytes())}, Kind: pusher.WebPush, Activated: true, Lang: "en",
+		Data: fmt.Sprintf(`{"url":%q,"auth":%q}`, strings.TrimSuffix(g.url, receiver.Path)+path, hosttest.Encode64(b.Auth)),
+	}
+}
+
+// opened returns what a browser gets as a request to a push gateway, with the user as its pushkey.
+func (g *chaosGateway) opened(r *http.Request) *http.Request {
+	b := g.browsers[r.URL.EscapedPath()]
+	if b == nil {
+		return r
+	}
+	sealed, _ := io.ReadAll(r.Body)
+	text, err := b.Open(sealed)
+	if err != nil {
+		text = "{" // is refused
+	}
+	user, _ := url.PathUnescape(r.URL.EscapedPath()[1:])
+	body := fmt.Sprintf(`{"notification":%s,"devices":[{"app_id":"app","pushkey":%q}]}}`, strings.TrimSuffix(text, "}"), user)
+	r = r.Clone(r.Context())
+	r.URL.Path, r.Body = receiver.Path, io.NopCloser(strings.NewReader(body))
+	return r
+}
+
+func refusedIn(result module.ImportResult) (err error) {
+	for _, refused := range result.Pushers.Refused {
+		err = errors.Join(err, refused.Err)
+	}
+	return err
 }
 
 func newChaosGateway(t *testing.T, slow bool) *chaosGateway {
-	g := &chaosGateway{slow: slow}
+	g := &chaosGateway{slow: slow, browsers: map[string]*hosttest.Browser{}}
 	g.Receiver = receiver.New(g.Add)
 	g.Make(receiver.Trouble{Delay: 3 * time.Millisecond})
 	if slow {
@@ -154,7 +200,7 @@ func newChaosGateway(t *testing.T, slow bool) *chaosGateway {
 }
 
 func (g *chaosGateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	g.Receiver.ServeHTTP(w, r)
+	g.Receiver.ServeHTTP(w, g.opened(r))
 	if !g.slow && g.count.Add(1)%20 == 0 {
 		g.lost.Add(1)
 		panic(http.ErrAbortHandler)

@@ -42,7 +42,7 @@ func runDeliveryHost(redisAddress string) error {
 	defer stop()
 	client := connectDelivery(strings.Split(redisAddress, ","))
 	defer client.Close()
-	cfg := hosttest.AllowLoopback(pushfx.DefaultConfig())
+	cfg := hosttest.WithWebPush(pushfx.DefaultConfig())
 	var err error
 	if cfg.Redis.Durability, err = rediscommit.ParseDurability(os.Getenv(durabilityVariable)); err != nil {
 		return err

@@ -18,7 +18,6 @@ import (
 	"github.com/pushfx/pushfx/module/match"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pushrule"
-	"github.com/pushfx/pushfx/module/redistest"
 	"github.com/pushfx/pushfx/module/stored"
 	"github.com/pushfx/pushfx/module/unread"
 	"github.com/pushfx/pushfx/module/unread/redisunread"
@@ -228,46 +227,5 @@ func TestTheUnreadModelFindsOldCounts(t *testing.T) {
 	}
 	if result := porcupine.CheckOperationsTimeout(unreadModel, history, time.Minute); result != porcupine.Illegal {
 		t.Errorf("got %s", result)
-	}
-}
-
-// A receipt at one host is in the counts of the other host at once, as is an event.
-func TestTheOtherHostNeverShowsAnOldCount(t *testing.T) {
-	t.Parallel()
-	redistest.Require(t)
-	server := redistest.Single(t)
-	one, other := newUnread(t, server.Client(t)), newUnread(t, server.Client(t))
-	tries := 2000
-	if *chaosTime > 0 {
-		tries = 100_000
-	}
-	var users sync.WaitGroup
-	for user := range 8 {
-		users.Go(func() { alternate(t, one, other, notifying(t, mxid.UserID(fmt.Sprintf("@user%d:x", user))), tries/8) })
-	}
-	users.Wait()
-}
-
-func alternate(t *testing.T, one, other *unread.Service, decision module.Decision, tries int) {
-	const room = "!room:x"
-	for i := range int64(tries) {
-		next := module.Place{Room: room, Position: i + 2, Thread: module.MainThread}
-		for want, call := range []func(context.Context) error{
-			func(ctx context.Context) error { return one.Read(ctx, decision.User, room, module.AllThreads, i+1) },
-			func(ctx context.Context) error {
-				return one.Add(ctx, next, module.Decisions{decision})
-			},
-		} {
-			if err := call(t.Context()); err != nil {
-				t.Error(err)
-				return
-			}
-			counts, err := other.Rooms(t.Context(), decision.User, room)
-			if got := counts[room].Main.Notifications; err != nil || got != want {
-				t.Errorf("try %d: got %d, want %d, error %v", i, got, want, err)
-				return
-			}
-		}
-		one, other = other, one
 	}
 }

@@ -80,6 +80,7 @@ func Mount(e *echo.Echo, groups []handlers.RouteGroup) {
 		group.Register(e.Group(V3), handlers.V3, authenticate)
 		group.Register(e.Group(R0), handlers.R0, authenticate)
 	}
+	handlers.RegisterUnstable(e.Group("/_matrix/client/unstable"), groups, authenticate)
 }
 
 func authenticate(next echo.HandlerFunc) echo.HandlerFunc {

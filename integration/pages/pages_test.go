@@ -110,7 +110,7 @@ func TestEveryGoBlockOfThePagesIsCompiled(t *testing.T) {
 func goFilesOfThePages(t *testing.T) (files []string) {
 	t.Helper()
 	for _, pattern := range []string{
-		"../example_test.go", "../handlers/example*_test.go", "../module/example*_test.go", "../module/*/example*_test.go",
+		"../example_test.go", "../handlers/example*_test.go", "../module/example*_test.go", "../module/*/example*_test.go", "../module/delivery/channel/*/example*_test.go",
 		"minimal/*.go", "sqlstore/*.go", "redisurl/tls.go",
 	} {
 		paths, err := filepath.Glob(pattern)

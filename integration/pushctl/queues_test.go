@@ -16,6 +16,7 @@ import (
 	"github.com/pushfx/pushfx/integration/homeserver/inbox"
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/delivery"
+	"github.com/pushfx/pushfx/module/delivery/channel/webpush"
 	"github.com/pushfx/pushfx/module/match"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pusher"
@@ -361,6 +362,54 @@ func TestSendTestMail(t *testing.T) {
 	}
 	if r := b.want(exitOK, "show", string(alice)); !strings.Contains(r.stdout, "email 1  m.email") {
 		t.Errorf("got %s", r.stdout)
+	}
+}
+
+// Without a line of their own, all commands know pushers of web push.
+func TestWebPush(t *testing.T) {
+	b := onOne(t)
+	b.deliver(8).stop()
+	newKey := func() string { return strings.TrimSpace(runIn(t.Context(), noEnvironment, "vapid-key").stdout) }
+	key := newKey()
+	if key == newKey() || (webpush.Config{Key: key, Subject: "mailto:a@example.org"}).Validate() != nil {
+		t.Errorf("got %s", key)
+	}
+	sealed := make(chan string, 9)
+	service := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		sealed <- r.Header.Get("Content-Encoding") + r.Header.Get("Authorization")
+		w.WriteHeader(http.StatusCreated)
+	}))
+	defer service.Close()
+	p := aPusher("")
+	p.Kind, p.Data = pusher.UnstableWebPush, fmt.Sprintf(`{"url":%q,"auth":"BTBZMqHH6r4Tts7J_aSIgg"}`, service.URL+"/"+secret)
+	p.Pushkey = "BCVxsr7N_eNgVRqvHtD0zTZsEc6-VV-JvLexhqUzORcxaOzi6-AYWXvTBHm4bjyPjs7Vd8pZGH6SRpkNtoIAiw4"
+	if err := b.pushers.Update(t.Context(), alice, func(list *pusher.List) error {
+		list.Set(p)
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if r := b.want(exitOK, "show", string(alice)); !strings.Contains(r.stdout, "org.matrix.msc4174.webpush 1  app") || !strings.Contains(r.stdout, "inactive ") {
+		t.Errorf("got %s", r.stdout)
+	}
+	gateway := "webpush://" + strings.TrimPrefix(service.URL, "http://")
+	if r := b.want(exitOK, "gateways", "hold", "-yes", gateway); !strings.Contains(r.stdout+r.stderr, gateway) {
+		t.Errorf("got %s", r.stdout)
+	}
+	args := []string{"send-test", string(alice), "-allowed-prefixes", "127.0.0.0/8"}
+	if r := b.want(exitProblems, args...); !strings.Contains(r.stdout, "-vapid-subject is not given") {
+		t.Errorf("got %s", r.stdout)
+	}
+	args = append(args, "-vapid-subject", "mailto:a@example.org")
+	if r := b.want(exitFailure, args...); !strings.Contains(r.stderr, `make one with "pushctl vapid-key"`) {
+		t.Errorf("got %s", r.stderr)
+	}
+	t.Setenv(vapidKey, key)
+	if r := b.want(exitOK, args...); !strings.Contains(r.stdout, "201") || !strings.Contains(r.stdout, gateway) || strings.Contains(r.stdout, secret) {
+		t.Errorf("got %s", r.stdout)
+	}
+	if got := <-sealed; !strings.HasPrefix(got, "aes128gcmvapid t=") {
+		t.Errorf("got %s", got)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 
 	"github.com/pushfx/pushfx/handlers"
 	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/delivery/channel/webpush"
 	"github.com/pushfx/pushfx/module/feed"
 	"github.com/pushfx/pushfx/module/mail"
 	"github.com/pushfx/pushfx/module/pusher"
@@ -109,22 +110,26 @@ func (b *Builder) Service(
 	b.note("Accounts", accounts, nil)
 	b.note("ImportSource", source, nil)
 	cfg := b.host.Config
-	cfg.PusherPolicy.Kinds = maps.Clone(cfg.PusherPolicy.Kinds)
+	kinds := pusher.Kinds{}
+	maps.Copy(kinds, cfg.PusherPolicy.Kinds)
+	if cfg.WebPush.IsOn() {
+		policy := cfg.PusherPolicy
+		policy.AllowedPrefixes = cfg.WebPush.AllowedPrefixes
+		kinds[pusher.WebPush], kinds[pusher.UnstableWebPush] = policy.CheckWebPush, policy.CheckWebPush
+	}
+	cfg.PusherPolicy.Kinds = kinds
 	for _, channel := range channels {
 		b.note("Channel", channel, nil)
 		if channel == nil || isNil(channel) {
 			b.nils = append(b.nils, fmt.Errorf("pushfx: a Channel is nil: %s", noNil))
 			continue
 		}
-		if cfg.PusherPolicy.Kinds == nil {
-			cfg.PusherPolicy.Kinds = pusher.Kinds{}
-		}
-		cfg.PusherPolicy.Kinds[channel.Kind()] = channel.CheckPusher
+		kinds[channel.Kind()] = channel.CheckPusher
 		b.channels = append(b.channels, channel)
 	}
 	return service.New(stores, changes, service.Options{
 		Defaults: b.defaults, Limits: cfg.RuleLimits, Policy: cfg.PusherPolicy, Accounts: accounts, ImportSource: source,
-		Observer: b.observer, Mail: b.mailTokens(),
+		Observer: b.observer, Mail: b.mailTokens(), Activation: activation{webpush.New(cfg.WebPush, nil, nil), b},
 	})
 }
 

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/delivery/channel"
 	"github.com/pushfx/pushfx/module/delivery/turns"
 	"github.com/pushfx/pushfx/module/mxid"
 )
@@ -117,13 +118,23 @@ func (g *gates) state(gate string, last time.Duration) (isWell, isCutOff bool) {
 	return g.turns.IsWell(now, gate, last), g.turns.IsCutOff(now)
 }
 
-// closedFor returns how long a gate was closed at this host in a period that ends now. Last
-// is the length of the period.
-func (g *gates) closedFor(gate string, last time.Duration) time.Duration {
+// isGone reports whether an answer removes its pusher: at once, or because all answers for
+// [channel.Answer.GoneAfter] were the same, while the gate took what others got.
+func (g *gates) isGone(gate string, a channel.Answer, before trouble, now time.Time) bool {
+	if a.GoneAfter == 0 || before.Status != a.Status {
+		return a.Outcome == module.Gone
+	}
+	failing := now.Sub(time.UnixMilli(before.Since))
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	now := time.Now()
-	return g.turns.ClosedFor(now, now.Add(-last), gate)
+	return a.Outcome == module.Gone || failing >= a.GoneAfter && g.turns.HasTaken(time.Now(), gate, failing)
+}
+
+// wasClosed is [turns.Scheduler.WasClosed], for the last time until now.
+func (g *gates) wasClosed(gate string, last time.Duration) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.turns.WasClosed(time.Now().Add(-last), gate)
 }
 
 // room is [turns.Scheduler.Room].

@@ -94,7 +94,7 @@ func (d *Delivery) claimAll(ctx context.Context, due []module.DueUser) {
 	if len(due) == 0 {
 		return
 	}
-	parts := inParts(ctx, d.queue, due, func(u module.DueUser) mxid.UserID { return u.User })
+	parts := byPart(ctx, d.queue, due, func(u module.DueUser) mxid.UserID { return u.User })
 	ended := make(chan struct{}, len(parts))
 	for _, part := range parts {
 		started := d.start(func(life context.Context) {

@@ -643,7 +643,7 @@ func TestAHostIsOnABlockListForTenMinutes(t *testing.T) {
 			t.Errorf("%d reports", w.reported(observe.MailsDelayed))
 		}
 		time.Sleep(10 * time.Minute)
-		if len(w.removed) > 0 || w.queue.Waiting() != users || len(w.dropped) > 0 || b.tries > 300 {
+		if len(w.removed) > 0 || w.queue.Waiting() != users || len(w.dropped) > 0 || b.tries > 400 {
 			t.Errorf("%d of %d wait, removed %v, dropped %v, %d tries", w.queue.Waiting(), users, w.removed, w.dropped, b.tries)
 		}
 		b.set(func() { b.answer = nil })

@@ -146,7 +146,7 @@ func TestPushersThatAreRefusedDelayNoOther(t *testing.T) {
 					time.Sleep(11 * time.Second)
 				}
 				time.Sleep(time.Minute)
-				w.checkAges(sentAt, 60, 10*time.Second)
+				w.checkAges(sentAt, 60, 15*time.Second)
 				if ages := w.ages(sentAt); ages[len(ages)*3/4] > time.Second {
 					t.Errorf("a quarter came later than %v", ages[len(ages)*3/4])
 				}

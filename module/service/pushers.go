@@ -23,6 +23,8 @@ type pusherService struct {
 	pushkeys pushkeys
 	policy   pusher.Policy
 	accounts module.Accounts
+
+	activation Activation // may be nil
 }
 
 // List reads the pushers again if some are hidden: if they have not changed, the result is
@@ -56,7 +58,10 @@ func (s *pusherService) Set(ctx context.Context, user mxid.UserID, p pusher.Push
 	}
 	set := setting{s, user, p, others, noClaim}
 	last, done, err := set.begin(ctx)
-	if done || err != nil {
+	if done && err == nil {
+		return set.invite(ctx)
+	}
+	if err != nil {
 		return err
 	}
 	number, entry, lost, err := s.pushkeys.claim(ctx, user, p, others, last)
@@ -67,7 +72,10 @@ func (s *pusherService) Set(ctx context.Context, user mxid.UserID, p pusher.Push
 		return err
 	}
 	s.pushkeys.removeHidden(ctx, lost, p.Key, entry)
-	return set.checkLoggedIn(ctx)
+	if err := set.checkLoggedIn(ctx); err != nil {
+		return err
+	}
+	return set.invite(ctx)
 }
 
 // confirmAddress asks the host whether the address of a pusher of kind email is the
@@ -214,9 +222,10 @@ func (s *setting) replace(list *pusher.List, p pusher.Pusher) {
 }
 
 // renewed returns p, set at the given time, as the successor of the stored pusher held,
-// if any. A set that only switches a pusher on or off keeps its device.
+// if any. A set that only switches a pusher on or off keeps its device. A pusher of the same push
+// subscription stays active.
 func renewed(held, p pusher.Pusher, at int64) pusher.Pusher {
-	p.SetAt = max(at, held.SetAt+1)
+	p.SetAt, p.Activated = max(at, held.SetAt+1), held.Activated && p.IsSameSubscription(held)
 	if p.DiffersOnlyInEnabled(held) {
 		p.Device = held.Device
 	}

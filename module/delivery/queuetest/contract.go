@@ -554,7 +554,7 @@ func (c *contract) movesGates() {
 	a.Pushers[0].Gate = away
 	c.append(c.q, a)
 	c.begin(note(5), long, "c")
-	r.Gate, r.Listed, r.Pushers = home, nil, []module.PusherGate{{Pusher: "b", Gate: home}}
+	r.Gate, r.Pushers = home, []module.PusherGate{{Pusher: "b", Gate: home}}
 	if claimed := c.claimAll(c.q, r); len(claimed.Pushers) != 1 || claimed.Pushers[0].Claim.Gate != home {
 		c.Errorf("claimed %+v", claimed)
 	}

@@ -7,11 +7,9 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/pushfx/pushfx/module"
-	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/redisclient"
 	"github.com/pushfx/pushfx/module/stored"
 )
@@ -28,7 +26,13 @@ func (q *Queue) Append(ctx context.Context, additions []module.Addition) []modul
 	q.Index.sendListed(ctx, q.writer.DoDurably, calls)
 	for i, one := range calls {
 		if results[i].Err = cmp.Or(one.err, one.unconfirmed); one.err == nil {
-			q.hold(one.entries, results[i].Value.Claims, additions[i].Pushers)
+			names := make([]string, len(additions[i].Pushers))
+			for n, r := range additions[i].Pushers {
+				names[n] = r.Pusher
+			}
+			for _, e := range one.entries {
+				q.Index.listings.set(e.user, e.gate, listing{e.place, names, e.isBehind})
+			}
 			continue
 		}
 		results[i].Value = module.Appended{}
@@ -37,19 +41,6 @@ func (q *Queue) Append(ctx context.Context, additions []module.Addition) []modul
 		}
 	}
 	return results
-}
-
-// hold keeps what the host has claimed of a user.
-func (q *Queue) hold(entries []*entry, claims []*module.Claim, pushers []module.Recipient) {
-	names := make([]string, len(pushers))
-	for i, r := range pushers {
-		names[i] = r.Pusher
-	}
-	for _, c := range claims {
-		if c != nil {
-			q.held.add(c, hold{c.Gate, entryAt(entries, c.Gate).place, names})
-		}
-	}
 }
 
 func (q *Queue) appendCall(a module.Addition, nonce string, done *module.Appended) *listedCall {
@@ -66,71 +57,27 @@ func (q *Queue) appendCall(a module.Addition, nonce string, done *module.Appende
 			delay, wait = -1, a.Lease
 		}
 		args = append(args, r.Pusher, stored.GateDigest(r.Gate), delay, r.Generation)
-		e := entryAt(one.entries, r.Gate)
+		e := requestAt(one.entries, r.Gate)
 		if e == nil {
-			e = &entry{user: a.User, gate: r.Gate, delay: wait}
+			e = &listRequest{user: a.User, gate: r.Gate, delay: wait}
 			one.entries = append(one.entries, e)
 		}
 		// A host does not claim at a gate that fails. Most pushers there wait for their next
 		// try, so a listing that is due now would make a look claim in vain.
-		e.afterReply = e.afterReply || wait == 0 || q.behind.has(a.User, r.Gate)
+		e.afterReply = e.afterReply || wait == 0 || q.Index.listings.at(a.User, r.Gate).isBehind
 		e.delay = min(e.delay, wait)
 	}
 	one.call = appendTo.Call([]string{q.keys.UserLog(a.User)}, args...)
 	one.command = one.call.Command()
-	one.replied = func(reply []any) error {
-		if err := readAppended(a, nonce, one, reply, done); err != nil {
-			return err
-		}
-		for _, e := range one.entries {
-			q.behind.set(a.User, e.gate, e.isBehind)
-		}
-		return nil
-	}
+	one.replied = func(reply []any) error { return readAppended(a, nonce, one, reply, done) }
 	return one
 }
 
-func entryAt(entries []*entry, gate string) *entry {
-	if i := slices.IndexFunc(entries, func(e *entry) bool { return e.gate == gate }); i >= 0 {
+func requestAt(entries []*listRequest, gate string) *listRequest {
+	if i := slices.IndexFunc(entries, func(e *listRequest) bool { return e.gate == gate }); i >= 0 {
 		return entries[i]
 	}
 	return nil
-}
-
-// behind has users with a pusher at a gate that has something to send already: it waits, or
-// is claimed. The next append finds it so again, and lists the user once, as its reply says.
-// Otherwise it would list the user for its claim, too.
-type behind struct {
-	mu    sync.Mutex
-	users map[userAt]struct{} // at most maxBehind
-}
-
-type userAt struct {
-	user mxid.UserID
-	gate string
-}
-
-const maxBehind = 10_000
-
-func (b *behind) has(user mxid.UserID, gate string) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	_, found := b.users[userAt{user, gate}]
-	return found
-}
-
-func (b *behind) set(user mxid.UserID, gate string, isBehind bool) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	at := userAt{user, gate}
-	switch {
-	case !isBehind:
-		delete(b.users, at)
-		return
-	case b.users == nil || len(b.users) >= maxBehind:
-		b.users = map[userAt]struct{}{}
-	}
-	b.users[at] = struct{}{}
 }
 
 // readAppended reads the reply of appendScript, and what it means for the listings.
@@ -148,7 +95,7 @@ func readAppended(a module.Addition, nonce string, one *listedCall, reply []any,
 	}
 	for i, r := range a.Pushers {
 		kind, place, wait := number(reply[4+3*i]), number(reply[5+3*i]), time.Duration(number(reply[6+3*i]))*time.Microsecond
-		e := entryAt(one.entries, r.Gate)
+		e := requestAt(one.entries, r.Gate)
 		switch kind {
 		case 0:
 			continue
@@ -162,7 +109,7 @@ func readAppended(a module.Addition, nonce string, one *listedCall, reply []any,
 		}
 		e.waits, e.isBehind = true, e.isBehind || kind != 1
 	}
-	one.entries = slices.DeleteFunc(one.entries, func(e *entry) bool { return e.afterReply && !e.waits })
+	one.entries = slices.DeleteFunc(one.entries, func(e *listRequest) bool { return e.afterReply && !e.waits })
 	return nil
 }
 

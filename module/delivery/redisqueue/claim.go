@@ -3,7 +3,6 @@ package redisqueue
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -29,12 +28,12 @@ const sentLasts = 24 * time.Hour
 func (q *Queue) Claim(ctx context.Context, requests []module.ClaimRequest) []module.Result[module.Claimed] {
 	results, nonces := make([]module.Result[module.Claimed], len(requests)), make([]string, len(requests))
 	calls, numbers, commands := []*redisclient.Call{}, []int{}, []*redisclient.Command{}
-	holds := make([]*hold, len(requests))
+	known := make([]*listing, len(requests))
 	var settlements []settlement
 	for i, r := range requests {
-		holds[i] = newHold(r)
+		known[i] = q.known(r)
 		if r.Limit == 0 {
-			settlements = append(settlements, holds[i].settlement(r, 0, r.Fails)...)
+			settlements = append(settlements, known[i].settlement(r, 0, r.Fails)...)
 			continue
 		}
 		nonces[i] = newNonce()
@@ -49,38 +48,36 @@ func (q *Queue) Claim(ctx context.Context, requests []module.ClaimRequest) []mod
 		}
 		var s []settlement
 		if err == nil {
-			results[i].Value, s, err = q.readClaimed(ctx, requests[i], holds[i], nonces[i], reply)
+			results[i].Value, s, err = q.readClaimed(ctx, requests[i], known[i], nonces[i], reply)
 		}
 		if results[i].Err = err; redisclient.IsWrongType(err) {
-			results[i].Err, s = unreadable(err), holds[i].settlement(requests[i], remove, requests[i].Fails)
+			results[i].Err, s = unreadable(err), known[i].settlement(requests[i], remove, requests[i].Fails)
 		}
 		settlements = append(settlements, s...)
 	}
 	q.Index.settle(ctx, settlements)
-	for i, result := range results {
-		for _, p := range result.Value.Pushers {
-			q.held.add(p.Claim, *holds[i])
-		}
+	for i, r := range requests {
+		q.Index.listings.set(r.User, r.Gate, *known[i])
 	}
 	return results
 }
 
-// newHold returns what a request may hold.
-func newHold(r module.ClaimRequest) *hold {
-	h := &hold{gate: r.Gate}
-	h.place, _ = r.Listed.(place)
+// known returns what the host knows of the user of a request.
+func (q *Queue) known(r module.ClaimRequest) *listing {
+	l := q.Index.listings.at(r.User, r.Gate)
+	l.names = nil
 	for _, p := range r.Pushers {
-		h.names = append(h.names, p.Pusher)
+		l.names = append(l.names, p.Pusher)
 	}
-	return h
+	return &l
 }
 
-// settlement settles the listing that a look took, if the request has one.
-func (h *hold) settlement(r module.ClaimRequest, delay time.Duration, fails bool) []settlement {
-	if h.place.score == 0 {
+// settlement settles the listing that a look took, if it is known.
+func (l *listing) settlement(r module.ClaimRequest, delay time.Duration, fails bool) []settlement {
+	if l.place.score == 0 {
 		return nil
 	}
-	return []settlement{{user: r.User, gate: r.Gate, place: &h.place, delay: delay, fails: fails}}
+	return []settlement{{user: r.User, gate: r.Gate, place: &l.place, delay: delay, fails: fails}}
 }
 
 // unreadable is the error for a log whose key has another type.
@@ -103,7 +100,7 @@ func (q *Queue) claimCall(r module.ClaimRequest, nonce string) *redisclient.Call
 // readClaimed reads the reply of claimScript, and says how to settle the listing that the
 // look took, if it is too early or too late.
 func (q *Queue) readClaimed(
-	ctx context.Context, r module.ClaimRequest, h *hold, nonce string, reply []any,
+	ctx context.Context, r module.ClaimRequest, l *listing, nonce string, reply []any,
 ) (claimed module.Claimed, s []settlement, err error) {
 	if len(reply) < 4 {
 		return claimed, nil, unavailable("claim", fmt.Errorf("%d replies", len(reply)))
@@ -133,13 +130,13 @@ func (q *Queue) readClaimed(
 	}
 	switch isListed, claims := number(reply[2]) >= 0, len(claimed.Pushers) > 0; {
 	case isListed && !claims:
-		s = h.settlement(r, left, fails)
+		s = l.settlement(r, left, fails)
 	case isListed && left < r.Lease:
-		s = h.settlement(r, max(left, r.Rest), fails)
+		s = l.settlement(r, max(left, r.Rest), fails)
 	case claims && fails != r.Fails:
-		s = h.settlement(r, max(r.Rest, r.Lease/2), fails)
+		s = l.settlement(r, max(r.Rest, r.Lease/2), fails)
 	case !claims && !claimed.Unknown: // nothing is left
-		s = h.settlement(r, remove, fails)
+		s = l.settlement(r, remove, fails)
 	}
 	return claimed, s, nil
 }
@@ -225,12 +222,10 @@ func (q *Queue) Complete(ctx context.Context, c *module.Claim, d module.Done) (l
 	if d.Answered {
 		answered = stored.GateDigest(c.Gate)
 	}
-	h := q.held.of(c)
-	args := []any{
-		c.Pusher, c.Nonce, c.Number, d.To, stored.TroubleText(d.Trouble.Generation, d.Trouble.Text), answered, stored.GateDigest(h.gate),
-	}
-	if len(h.names) <= maxOthers && h.place.score > 0 {
-		for _, name := range h.names {
+	l := q.Index.listings.at(c.User, c.Gate)
+	args := []any{c.Pusher, c.Nonce, c.Number, d.To, stored.TroubleText(d.Trouble.Generation, d.Trouble.Text), answered, stored.GateDigest(c.Gate)}
+	if len(l.names) <= maxOthers && l.place.score > 0 {
+		for _, name := range l.names {
 			if name != c.Pusher {
 				args = append(args, name)
 			}
@@ -247,15 +242,11 @@ func (q *Queue) Complete(ctx context.Context, c *module.Claim, d module.Done) (l
 	if err != nil || len(reply) != 2 {
 		return 0, unavailable("complete", fmt.Errorf("%d replies: %w", len(reply), err))
 	}
-	left = int(number(reply[0]))
-	if left <= 0 {
-		q.held.end(c)
-	}
-	if left < 0 {
+	if left = int(number(reply[0])); left < 0 {
 		return 0, module.ErrFenced
 	}
-	if number(reply[1]) == 1 && h.place.score > 0 {
-		q.Index.removals.add(nil, settlement{user: c.User, gate: h.gate, place: &h.place, delay: remove}, removeAfter, q.Index.settle)
+	if number(reply[1]) == 1 && l.place.score > 0 {
+		q.Index.removals.add(nil, settlement{user: c.User, gate: c.Gate, place: &l.place, delay: remove}, removeAfter, q.Index.settle)
 	}
 	c.Number = d.To
 	return left, nil
@@ -289,18 +280,13 @@ func (q *Queue) Sent(ctx context.Context, user mxid.UserID, pusher string) (stri
 // is later than the delay, so Postpone lists the user again.
 func (q *Queue) Postpone(ctx context.Context, c *module.Claim, delay time.Duration, trouble module.Trouble, fails bool) error {
 	digest, marked := stored.GateDigest(c.Gate), ""
-	e := &entry{user: c.User, gate: c.Gate, delay: delay, fails: fails}
+	e := &listRequest{user: c.User, gate: c.Gate, delay: delay, fails: fails}
 	if fails {
 		marked = digest
 	}
 	one := newListedCall(postpone.Call([]string{q.keys.UserLog(c.User)}, c.Pusher, c.Nonce, c.Number, microseconds(delay), digest,
 		stored.TroubleText(trouble.Generation, trouble.Text), marked), fencedUnlessOne, e)
-	err := q.end(ctx, one)
-	if err != nil && !errors.Is(err, module.ErrFenced) {
-		return err
-	}
-	q.held.end(c)
-	return err
+	return q.end(ctx, one)
 }
 
 // Renew implements [module.DeliveryQueue].

@@ -29,6 +29,7 @@ type Index struct {
 
 	places   places
 	looks    looks
+	listings listings
 	removals batch[settlement]
 }
 

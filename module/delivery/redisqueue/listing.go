@@ -10,8 +10,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/fault"
+	"github.com/pushfx/pushfx/module/internal/bounded"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/redisclient"
 )
@@ -22,60 +22,48 @@ type place struct {
 	score int64
 }
 
-// held has what this host holds: its claims, until they end. It is safe for concurrent use.
-type held struct {
-	mu  sync.Mutex
-	all map[claimName]hold // at most maxHeld
-}
-
-// claimName is the name of a claim: the users of a call share a nonce.
-type claimName struct {
-	nonce  string
-	user   mxid.UserID
-	pusher string
-}
-
-// hold is what a call has found out about a user at a gate.
-type hold struct {
-	gate  string
+// listing is what this host knows of a user at a gate.
+type listing struct {
 	place place
-	names []string // the user's pushers
+	names []string // the user's pushers, of the last call
+
+	// isBehind says that a pusher there has something to send already: it waits, or is claimed. The
+	// next append finds it so again, and lists the user once, as its reply says. Otherwise it would
+	// list the user for its claim, too.
+	isBehind bool
 }
 
-// maxHeld bounds the claims, since nobody ends a claim that lapses. Without its hold, a completed
-// claim leaves the user listed, and the next look finds nothing to send.
-const maxHeld = 100_000
-
-func nameOf(c *module.Claim) claimName { return claimName{c.Nonce, c.User, c.Pusher} }
-
-func (h *held) add(c *module.Claim, one hold) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.all == nil || len(h.all) >= maxHeld {
-		h.all = map[claimName]hold{}
-	}
-	h.all[nameOf(c)] = one
+// listings has the listings of this host's last calls. It is safe for concurrent use.
+type listings struct {
+	mu  sync.Mutex
+	all bounded.Map[userAt, listing]
 }
 
-// of returns what the host holds by a claim. An append later changes the score, so that a removal
-// by the earlier one fails.
-func (h *held) of(c *module.Claim) hold {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if one, found := h.all[nameOf(c)]; found {
-		return one
-	}
-	return hold{gate: c.Gate}
+type userAt struct {
+	user mxid.UserID
+	gate string
 }
 
-func (h *held) end(c *module.Claim) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	delete(h.all, nameOf(c))
+// maxListings bounds the listings. An unknown one stays in the index until a look finds nothing to
+// send.
+const maxListings = 50_000
+
+func (l *listings) at(user mxid.UserID, gate string) listing {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	one, _ := l.all.Get(userAt{user, gate})
+	return one
 }
 
-// entry asks for a listing of a user at a gate.
-type entry struct {
+func (l *listings) set(user mxid.UserID, gate string, now listing) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.all.Limit = maxListings
+	l.all.Put(userAt{user, gate}, now, 1)
+}
+
+// listRequest asks for a listing of a user at a gate.
+type listRequest struct {
 	user  mxid.UserID
 	gate  string
 	delay time.Duration
@@ -98,14 +86,14 @@ type sender func(context.Context, ...*redisclient.Command) []error
 type listedCall struct {
 	call    *redisclient.Call
 	command *redisclient.Command // of the call
-	entries []*entry
+	entries []*listRequest
 	replied func(reply []any) error // may change entries
 
 	err         error
 	unconfirmed error // the call or its listing is done, but wraps [fault.ErrNotConfirmed]
 }
 
-func newListedCall(call *redisclient.Call, replied func(reply []any) error, entries ...*entry) *listedCall {
+func newListedCall(call *redisclient.Call, replied func(reply []any) error, entries ...*listRequest) *listedCall {
 	return &listedCall{call: call, command: call.Command(), entries: entries, replied: replied}
 }
 
@@ -129,7 +117,7 @@ func (x *Index) sendListed(ctx context.Context, do sender, all []*listedCall) {
 // plan returns the listings that are on the masters of their users' logs: a master executes a
 // pipeline in order, with a script for all users of a shard.
 func (x *Index) plan(ctx context.Context, all []*listedCall) []*listCall {
-	near := map[int][]*entry{}
+	near := map[int][]*listRequest{}
 	for _, one := range all {
 		for _, e := range one.entries {
 			if shard, isNear := x.shardOf(ctx, e.user); isNear && !e.afterReply {
@@ -165,7 +153,7 @@ func send(ctx context.Context, do sender, all []*listedCall, lists []*listCall) 
 
 // relist returns the entries to list after the calls. A call that was sent again may have come
 // after its listing.
-func relist(all []*listedCall) (again []*entry) {
+func relist(all []*listedCall) (again []*listRequest) {
 	for _, one := range all {
 		for _, e := range one.entries {
 			e.isListed = e.isListed && e.by != nil && one.command.Sent <= e.by.command.Sent
@@ -180,12 +168,12 @@ func relist(all []*listedCall) (again []*entry) {
 // listCall lists users in a shard.
 type listCall struct {
 	shard   int
-	entries []*entry
+	entries []*listRequest
 	call    *redisclient.Call
 	command *redisclient.Command
 }
 
-func (x *Index) listCalls(byShard map[int][]*entry) (calls []*listCall) {
+func (x *Index) listCalls(byShard map[int][]*listRequest) (calls []*listCall) {
 	for shard, entries := range byShard {
 		args, l := newIndexArgs(x, shard), &listCall{shard: shard, entries: entries}
 		for _, e := range entries {
@@ -225,10 +213,10 @@ func apart(err error) (failed, unconfirmed error) {
 }
 
 // list lists users. Where a master does not answer, it tries another one.
-func (x *Index) list(ctx context.Context, do sender, entries []*entry) {
+func (x *Index) list(ctx context.Context, do sender, entries []*listRequest) {
 	masters, bad := x.masters(ctx), map[*redis.Client]bool{}
 	for len(entries) > 0 && ctx.Err() == nil {
-		byShard := map[int][]*entry{}
+		byShard := map[int][]*listRequest{}
 		for _, e := range entries {
 			shard, isNear := x.shardOf(ctx, e.user)
 			if !isNear || bad[masters[shard]] {

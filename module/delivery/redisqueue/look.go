@@ -227,19 +227,22 @@ func (x *Index) takeAll(ctx context.Context, looked *module.Looked, gates []dueG
 		now := micros(reply[0])
 		for n, g := range of {
 			before := len(looked.Users)
-			addTaken(looked, g, now, lease, reply[1+2*n], true)
-			addTaken(looked, g, now, lease, reply[2+2*n], false)
+			x.addTaken(looked, g, now, lease, reply[1+2*n], true)
+			x.addTaken(looked, g, now, lease, reply[2+2*n], false)
 			looked.More = looked.More || !g.isClosed && len(looked.Users)-before == g.most
 		}
 	}
 }
 
 // addTaken adds the taken users of a gate.
-func addTaken(t *module.Looked, g dueGate, now int64, lease time.Duration, reply any, fails bool) {
+func (x *Index) addTaken(t *module.Looked, g dueGate, now int64, lease time.Duration, reply any, fails bool) {
 	pairs, _ := reply.([]any)
 	for i := 0; i+1 < len(pairs); i += 2 {
 		user := mxid.UserID(text(pairs[i]))
-		t.Users = append(t.Users, module.DueUser{User: user, Gate: g.gate, Fails: fails, Listed: place{g.shard, now + microseconds(lease)}})
+		l := x.listings.at(user, g.gate)
+		l.place = place{g.shard, now + microseconds(lease)}
+		x.listings.set(user, g.gate, l)
+		t.Users = append(t.Users, module.DueUser{User: user, Gate: g.gate, Fails: fails})
 		if !g.isClosed {
 			t.Late = max(t.Late, time.Duration(now-micros(pairs[i+1]))*time.Microsecond)
 		}

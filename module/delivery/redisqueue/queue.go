@@ -49,8 +49,6 @@ type Queue struct {
 	Index Index
 
 	ends   batch[end]
-	held   held
-	behind behind
 	summed summed
 	nonce  string // of this host, as the one that summarizes
 }

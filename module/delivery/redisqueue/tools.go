@@ -81,8 +81,8 @@ func (q *Queue) Retry(ctx context.Context, user mxid.UserID, pushers []module.Pu
 		return nil
 	})
 	for _, p := range pushers {
-		if entryAt(one.entries, p.Gate) == nil {
-			one.entries = append(one.entries, &entry{user: user, gate: p.Gate})
+		if requestAt(one.entries, p.Gate) == nil {
+			one.entries = append(one.entries, &listRequest{user: user, gate: p.Gate})
 		}
 	}
 	q.Index.sendListed(ctx, q.writer.Do, []*listedCall{one})

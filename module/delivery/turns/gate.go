@@ -36,7 +36,6 @@ const (
 	rampFirst     = 64          // requests in the first second after an outage; doubles each second
 	rampSeconds   = 6
 	blockedLasts  = time.Hour
-	maxClosures   = 64 // that a gate remembers one by one
 )
 
 // class is the class of a request at a gate. The classes go in this order, and the later
@@ -73,8 +72,8 @@ type gate struct {
 	failedAt    time.Time // the first failure after the last success
 	newlyFailed int       // users who have begun to fail since the last success
 
-	closures    []closure
 	closedAt    time.Time // zero if it is open
+	openedAt    time.Time // after the last closure, zero for none
 	isBlocked   bool
 	failures    int                // of probes
 	tryAt       time.Time          // the next probe, by a user without failures
@@ -84,9 +83,6 @@ type gate struct {
 	ramp        int                // requests in the second that began at rampAt
 	rampAt      time.Time
 }
-
-// closure is a time for which a gate was closed.
-type closure struct{ from, to time.Time }
 
 func (g *gate) isClosed() bool { return !g.closedAt.IsZero() }
 
@@ -131,10 +127,7 @@ func (g *gate) failingPlaces() int { return max(1, min(g.limit/4+g.failingMore, 
 
 // rampLimit returns how many requests may begin in this second.
 func (g *gate) rampLimit(now time.Time) int {
-	if len(g.closures) == 0 {
-		return math.MaxInt32
-	}
-	seconds := int(now.Sub(g.closures[len(g.closures)-1].to) / time.Second)
+	seconds := now.Sub(g.openedAt) / time.Second
 	if seconds >= rampSeconds {
 		return math.MaxInt32
 	}
@@ -222,31 +215,7 @@ func (g *gate) open(now time.Time) {
 	if !g.isClosed() {
 		return
 	}
-	g.closures = append(g.closures, closure{g.closedAt, now})
-	if len(g.closures) > maxClosures { // join the oldest two
-		oldest := g.closures[0]
-		g.closures = g.closures[1:]
-		g.closures[0].from = g.closures[0].from.Add(oldest.from.Sub(oldest.to))
-	}
-	g.closedAt, g.isBlocked = time.Time{}, false
-}
-
-// closedFor returns for how long a gate has been closed since a time.
-func (g *gate) closedFor(now, since time.Time) (sum time.Duration) {
-	for _, c := range g.closures {
-		sum += max(0, c.to.Sub(later(c.from, since)))
-	}
-	if g.isClosed() {
-		sum += max(0, now.Sub(later(g.closedAt, since)))
-	}
-	return sum
-}
-
-func later(a, b time.Time) time.Time {
-	if a.After(b) {
-		return a
-	}
-	return b
+	g.closedAt, g.openedAt, g.isBlocked = time.Time{}, now, false
 }
 
 // downAfter is the time without a success after which a closed gate is down.

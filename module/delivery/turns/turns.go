@@ -66,7 +66,6 @@ type Scheduler struct {
 	young    *list.List         // requests in flight that do not hang, oldest first
 	slow     int                // number of young requests at slow gates, and of late ones
 	hanging  int                // requests in flight that hang
-	hangers  int                // users with hanging requests
 	waiting  int                // requests
 	admitted int                // requests so far
 	lined    map[*gate]struct{} // gates with requests in line
@@ -437,20 +436,11 @@ func isLateAt(turns []*Turn, g *gate) bool {
 	return slices.ContainsFunc(turns, func(t *Turn) bool { return t.gate == g && t.isLate })
 }
 
-// mayBegin reports whether a user may have one more request in flight. Users with requests
-// that hang share half of the host's places. A user above this share may only begin
-// requests to quick gates, where the user's last request did not hang.
+// mayBegin reports whether a user may have one more request in flight: to a gate that has not
+// answered the user, only after this request was answered, or hangs.
 func (s *Scheduler) mayBegin(t *Turn, c class) bool {
 	u, share := t.user, s.shareOf(t, c)
-	switch {
-	case len(u.young) >= maxUser*share/shares, u.inFlight() >= maxUserAll*share/shares:
-		return false
-	case c != classFurther && isAt(u.young, t.gate): // until this request is answered, or hangs
-		return false
-	case len(u.hanging) < max(1, s.cfg.MaxInFlight/2/max(1, s.hangers)):
-		return true
-	}
-	return !t.gate.isSlow && c != classFailing
+	return len(u.young) < maxUser*share/shares && u.inFlight() < maxUserAll*share/shares && (c == classFurther || !isAt(u.young, t.gate))
 }
 
 // hasPlace reports whether the host has a place for a request. Half of MaxInFlight is for
@@ -494,9 +484,6 @@ func (s *Scheduler) age(now time.Time) {
 		g, user := t.gate, s.hash(t.User)
 		s.leaveYoung(t)
 		t.state = hanging
-		if len(t.user.hanging) == 0 {
-			s.hangers++
-		}
 		t.user.hanging = append(t.user.hanging, t)
 		s.hanging++
 		if t.class == classFailing {
@@ -602,9 +589,6 @@ func (s *Scheduler) leave(t *Turn) (hadPlace bool) {
 	case hanging:
 		u.hanging = without(u.hanging, t)
 		s.hanging--
-		if len(u.hanging) == 0 {
-			s.hangers--
-		}
 	case ended:
 		return false
 	}
@@ -664,12 +648,16 @@ func (s *Scheduler) IsWell(now time.Time, gate string, last time.Duration) bool 
 	return g == nil || g.answered.After(now.Add(-last)) || s.IsOpen(gate) && g.newlyFailed < closeUsers
 }
 
-// ClosedFor returns for how long a gate was closed since a time.
-func (s *Scheduler) ClosedFor(now, since time.Time, gate string) time.Duration {
-	if g := s.gates[gate]; g != nil {
-		return g.closedFor(now, since)
-	}
-	return 0
+// HasTaken reports whether a gate has accepted something in the last time.
+func (s *Scheduler) HasTaken(now time.Time, gate string, last time.Duration) bool {
+	g := s.gates[gate]
+	return g != nil && g.answered.After(now.Add(-last))
+}
+
+// WasClosed reports whether a gate was closed since a time.
+func (s *Scheduler) WasClosed(since time.Time, gate string) bool {
+	g := s.gates[gate]
+	return g != nil && (g.isClosed() || g.openedAt.After(since))
 }
 
 const maxClaims = 256 // at once

@@ -209,28 +209,6 @@ func TestUsersShareThePlacesOfRequestsThatHang(t *testing.T) {
 	w.must("hangs1", "well")
 }
 
-// Of 200 users with requests that hang, one has more than its share of the host's places.
-func TestAUserAboveItsShareBeginsNothingThatMayHang(t *testing.T) {
-	w := newWorld(t)
-	for n := range 12 {
-		if w.admit("many", fmt.Sprint("gate", n)); n%3 == 2 { // at once
-			w.pass(hangAfter)
-		}
-	}
-	for user := range 199 {
-		w.admit(fmt.Sprint("one", user), fmt.Sprint("other gate", user))
-	}
-	w.pass(hangAfter)
-	w.Tick(w.now)
-	if got := w.Stats().Hanging; got != 12+199 {
-		t.Fatalf("%d requests hang", got)
-	}
-	if turn, _ := w.admit("many", "new gate"); turn != nil {
-		t.Error("the user has begun one more")
-	}
-	w.must("one0", "new gate")
-}
-
 // newPlaces are the places of users without answers at a new gate.
 const newPlaces = newGate * 3 / 4
 
@@ -384,43 +362,6 @@ func TestAClosedGateIsProbed(t *testing.T) {
 	w.prove("g")
 }
 
-func TestTheTimeOfAClosureIsKnown(t *testing.T) {
-	w := newWorld(t)
-	want := func(last, closed time.Duration) {
-		t.Helper()
-		if got := w.ClosedFor(w.now, w.now.Add(-last), "gate"); got != closed {
-			t.Errorf("closed for %v of %v, want %v", got, last, closed)
-		}
-	}
-	want(time.Hour, 0)
-	w.close("gate") // a second ago
-	w.pass(39 * time.Second)
-	want(time.Hour, 40*time.Second)
-	want(30*time.Second, 30*time.Second)
-	open := func() {
-		for _, user := range []string{"p", "u0", "u1", "u2"} {
-			w.end(w.must(user, "gate"), Taken)
-		}
-	}
-	open()
-	w.pass(20 * time.Second)
-	want(time.Hour, 40*time.Second)
-	want(30*time.Second, 10*time.Second)
-	want(10*time.Second, 0)
-	w.close("gate")
-	want(time.Hour, 41*time.Second)
-	for range 2 * maxClosures { // the oldest are joined
-		open()
-		w.pass(time.Second)
-		w.close("gate")
-	}
-	want(time.Hour, 41*time.Second+2*maxClosures*time.Second)
-	want(1500*time.Millisecond, time.Second)
-	if got := len(w.gates["gate"].closures); got != maxClosures {
-		t.Errorf("%d closures are kept", got)
-	}
-}
-
 // A user whose requests did not fail probes a closed gate at once, one in a second.
 func TestAUserWithoutFailuresProbesAClosedGate(t *testing.T) {
 	w := newWorld(t)
@@ -565,5 +506,31 @@ func TestCountsMatchTheTurns(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// Users fill the lines of slow gates. A user of an idle gate has a place at once, and a look returns as many users as ever.
+func TestUsersWithManyRequestsInLineAreRefusedFirst(t *testing.T) {
+	w := newWorld(t)
+	w.prove("well")
+	for n := range 24 {
+		for user := range 300 {
+			w.Admit(w.now, fmt.Sprint("busy", user), fmt.Sprint("https://slow", user, " app", n), FirstTry)
+		}
+	}
+	w.must("idle", "well")
+	w.must("idle too", "new")
+	if got := w.Capacity(w.now); got != maxClaims {
+		t.Errorf("a look returns %d users", got)
+	}
+	for n := range 2 * maxWaiting { // one request of each user
+		w.Admit(w.now, fmt.Sprint("user", n), "full", FirstTry)
+	}
+	if s := w.Stats(); s.Waiting != maxWaiting {
+		t.Errorf("%d requests wait", s.Waiting)
+	}
+	w.must("idle again", "well")
+	if turn, _ := w.Admit(w.now, "user3000", "full", FirstTry); turn != nil {
+		t.Error("a user with a request in line has one more")
 	}
 }

@@ -16,9 +16,8 @@ import (
 // DeliveryConfig configures the metrics of delivery.
 type DeliveryConfig struct {
 	// NamedGateways are the push gateways with their own label, each as scheme, host and
-	// port, for example "https://push.example.org". All others have the label "other", since users
-	// choose them. Mail has the label "mail". At most 100;
-	// default none.
+	// port, for example "https://push.example.org" or "webpush://fcm.googleapis.com". Others have the
+	// label "webpush", "mail", or "other": users choose them. At most 100; default none.
 	NamedGateways []string
 }
 
@@ -36,12 +35,6 @@ func (c DeliveryConfig) Validate() error {
 	return nil
 }
 
-// The labels of gateways without a name.
-const (
-	mailGateways  = "mail"
-	otherGateways = "other"
-)
-
 // The outcomes of Notify.
 const (
 	handedOver    = "ok"
@@ -49,7 +42,7 @@ const (
 )
 
 const (
-	gatewayLabel = "gateway" // one of NamedGateways, mail or other
+	gatewayLabel = "gateway" // one of NamedGateways, or of delivery.Labels
 	reasonLabel  = "reason"
 	causeLabel   = "cause"
 	stateLabel   = "state"

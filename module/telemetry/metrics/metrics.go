@@ -182,7 +182,7 @@ func (m *Metrics) begin(stores []string) {
 	for _, outcome := range []string{handedOver, notHandedOver} {
 		m.handedOver.WithLabelValues(outcome)
 	}
-	for _, gateway := range append(slices.Collect(maps.Values(m.named)), mailGateways, otherGateways) {
+	for _, gateway := range slices.Concat(slices.Collect(maps.Values(m.named)), delivery.Labels()) {
 		for _, outcome := range delivery.PostOutcomes() {
 			m.postsEnded.WithLabelValues(gateway, string(outcome))
 		}

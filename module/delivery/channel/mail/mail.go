@@ -105,7 +105,7 @@ func (c *collector) Pause(note string, now time.Time) (wait time.Duration, until
 }
 
 // Note implements [channel.Collector].
-func (c *collector) Note(note string, all []channel.Collected, now time.Time) string {
+func (c *collector) Note(note string, all []channel.Notification, now time.Time) string {
 	last, seen := readLastMail(note), map[string]bool{}
 	last.SetAt, last.At, last.Events, last.N = c.to.SetAt, now.UnixMilli(), nil, last.N+1
 	if now.Sub(time.UnixMilli(last.Day)) >= day {
@@ -130,7 +130,7 @@ func (c *collector) Confirm(ctx context.Context) (bool, error) {
 
 // Compose implements [channel.Collector]. The mail goes to the address of the pusher, whatever the
 // composer returns.
-func (c *collector) Compose(id string, all []channel.Collected, short bool) (send func(context.Context) channel.Answer, err error) {
+func (c *collector) Compose(id string, all []channel.Notification, short bool) (send func(context.Context) channel.Answer, err error) {
 	digest := digestOf(c.to.User, all, c.c.MaxEvents, c.c.HasContent && !short)
 	digest.To, digest.Lang, digest.ID = c.to.Key.Pushkey, c.lang, id
 	mail, err := c.c.Composer.ComposeMail(digest)
