@@ -296,7 +296,7 @@ func (p *Pipelines) coalescerOf(k Kind) *coalescer {
 
 // send sends commands in a pipeline that ends with the wait for their durability.
 func (p *Pipelines) send(ctx context.Context, k Kind, node *redis.Client, group []*sent) {
-	if node != nil {
+	if node != nil && p.isCluster() {
 		f := p.silences.begin(node.Options().Addr, k.Durability.MaxWait())
 		defer func() { f.end(errorOf(group)) }()
 	}
