@@ -45,8 +45,8 @@ func (c Config) IsOn() bool { return c.Key != "" || c.Subject != "" }
 func (c Config) Validate() error {
 	_, err := c.key()
 	if found := subjects.FindStringSubmatch(c.Subject); found == nil || strings.EqualFold(found[1], "localhost") {
-		err = errors.Join(err, fmt.Errorf(`Subject is %q, want "mailto:" or "https:" with a domain of the Internet, such as `+
-			`"mailto:admin@example.org": push services reject others`, c.Subject))
+		err = errors.Join(err, fmt.Errorf(`%s is %q, want "mailto:" or "https:" with a domain of the Internet, such as `+
+			`"mailto:admin@example.org": push services reject others`, "Subject", c.Subject))
 	}
 	policy := pusher.DefaultPolicy()
 	policy.AllowedPrefixes = c.AllowedPrefixes
@@ -73,7 +73,7 @@ func NewKey() string {
 func encode(raw []byte) string { return base64.RawURLEncoding.EncodeToString(raw) }
 
 // errKey does not have the Key.
-var errKey = errors.New(`Key is not a private key of P-256 as PEM or as 32 bytes in base64url: make one with "pushctl vapid-key"`)
+var errKey = fmt.Errorf(`%s is not a private key of P-256 as PEM or as 32 bytes in base64url: make one with "pushctl vapid-key"`, "Key")
 
 func (c Config) key() (key *ecdsa.PrivateKey, err error) {
 	if block, _ := pem.Decode([]byte(c.Key)); block != nil {
