@@ -69,6 +69,7 @@ type Command struct {
 
 	Node   *redis.Client // the node that replied, nil if it is not known
 	Asked  bool          // see [Pipelines.Elsewhere]
+	Sent   int           // how often it was sent
 	Waited time.Duration // for its durability
 }
 
@@ -126,6 +127,9 @@ func (p *Pipelines) Do(ctx context.Context, k Kind, commands ...*Command) []erro
 	known, began := newcomers{}, time.Now()
 	defer known.close()
 	for try := 0; len(open) > 0; try++ {
+		for _, s := range open {
+			s.Sent++
+		}
 		if len(open) > 1 {
 			p.sendGroups(ctx, k, open)
 		} else if s := open[0]; p.findNode(ctx, s) {

@@ -25,11 +25,19 @@ func (q *Queue) Append(ctx context.Context, additions []module.Addition) []modul
 	}
 	q.Index.sendListed(ctx, q.writer.DoDurably, calls)
 	for i, one := range calls {
-		if results[i].Err = cmp.Or(one.err, one.unconfirmed); one.err != nil {
-			results[i].Value = module.Appended{}
-			if redisclient.IsWrongType(one.err) {
-				results[i].Err = unreadable(one.err)
+		if results[i].Err = cmp.Or(one.err, one.unconfirmed); one.err == nil {
+			names := make([]string, len(additions[i].Pushers))
+			for n, r := range additions[i].Pushers {
+				names[n] = r.Pusher
 			}
+			for _, e := range one.entries {
+				q.Index.listings.set(e.user, e.gate, listing{e.place, names, e.isBehind})
+			}
+			continue
+		}
+		results[i].Value = module.Appended{}
+		if redisclient.IsWrongType(one.err) {
+			results[i].Err = unreadable(one.err)
 		}
 	}
 	return results
@@ -43,9 +51,7 @@ func (q *Queue) appendCall(a module.Addition, nonce string, done *module.Appende
 		urgent = "1"
 	}
 	one, args := &listedCall{}, []any{head, n.Meta, n.Text, nonce, microseconds(a.Lease), a.MaxUserBytes, urgent, a.MaxClaims}
-	names := make([]string, len(a.Pushers))
-	for i, r := range a.Pushers {
-		names[i] = r.Pusher
+	for _, r := range a.Pushers {
 		delay, wait := microseconds(r.Delay), r.Delay
 		if r.Claim {
 			delay, wait = -1, a.Lease
@@ -53,25 +59,17 @@ func (q *Queue) appendCall(a module.Addition, nonce string, done *module.Appende
 		args = append(args, r.Pusher, stored.GateDigest(r.Gate), delay, r.Generation)
 		e := requestAt(one.entries, r.Gate)
 		if e == nil {
-			e = q.Index.listRequest(a.User, r.Gate, wait)
-			e.addNames(names...)
+			e = &listRequest{user: a.User, gate: r.Gate, delay: wait}
 			one.entries = append(one.entries, e)
 		}
 		// A host does not claim at a gate that fails. Most pushers there wait for their next
 		// try, so a listing that is due now would make a look claim in vain.
-		e.afterReply = e.afterReply || wait == 0 || e.isBehind.Load()
+		e.afterReply = e.afterReply || wait == 0 || q.Index.listings.at(a.User, r.Gate).isBehind
 		e.delay = min(e.delay, wait)
 	}
 	one.call = appendTo.Call([]string{q.keys.UserLog(a.User)}, args...)
-	one.replied = func(reply []any) error {
-		if err := readAppended(a, nonce, one, reply, done); err != nil {
-			return err
-		}
-		for _, e := range one.entries {
-			e.isBehind.Store(e.findsBehind)
-		}
-		return nil
-	}
+	one.command = one.call.Command()
+	one.replied = func(reply []any) error { return readAppended(a, nonce, one, reply, done) }
 	return one
 }
 
@@ -102,7 +100,6 @@ func readAppended(a module.Addition, nonce string, one *listedCall, reply []any,
 		case 0:
 			continue
 		case 1:
-			e.addOpen(1)
 			done.Claims[i] = &module.Claim{User: a.User, Pusher: r.Pusher, Gate: r.Gate, Number: place, Nonce: nonce, Fails: e.fails}
 		case 3:
 			done.Hastened = true
@@ -110,7 +107,7 @@ func readAppended(a module.Addition, nonce string, one *listedCall, reply []any,
 		if wait < e.delay || e.afterReply && !e.waits {
 			e.delay, e.isListed = max(0, wait), false
 		}
-		e.waits, e.findsBehind = true, e.findsBehind || kind != 1
+		e.waits, e.isBehind = true, e.isBehind || kind != 1
 	}
 	one.entries = slices.DeleteFunc(one.entries, func(e *listRequest) bool { return e.afterReply && !e.waits })
 	return nil

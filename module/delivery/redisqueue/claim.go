@@ -3,7 +3,6 @@ package redisqueue
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -29,10 +28,12 @@ const sentLasts = 24 * time.Hour
 func (q *Queue) Claim(ctx context.Context, requests []module.ClaimRequest) []module.Result[module.Claimed] {
 	results, nonces := make([]module.Result[module.Claimed], len(requests)), make([]string, len(requests))
 	calls, numbers, commands := []*redisclient.Call{}, []int{}, []*redisclient.Command{}
+	known := make([]*listing, len(requests))
 	var settlements []settlement
 	for i, r := range requests {
+		known[i] = q.known(r)
 		if r.Limit == 0 {
-			settlements = append(settlements, q.settlementOf(r, 0))
+			settlements = append(settlements, known[i].settlement(r, 0, r.Fails)...)
 			continue
 		}
 		nonces[i] = newNonce()
@@ -45,32 +46,43 @@ func (q *Queue) Claim(ctx context.Context, requests []module.ClaimRequest) []mod
 		if err == nil {
 			reply, err = sliceOf(calls[n])
 		}
-		var s *settlement
+		var s []settlement
 		if err == nil {
-			results[i].Value, s, err = q.readClaimed(ctx, requests[i], nonces[i], reply)
+			results[i].Value, s, err = q.readClaimed(ctx, requests[i], known[i], nonces[i], reply)
 		}
 		if results[i].Err = err; redisclient.IsWrongType(err) {
-			results[i].Err = unreadable(err)
-			settlements = append(settlements, q.settlementOf(requests[i], -1))
+			results[i].Err, s = unreadable(err), known[i].settlement(requests[i], remove, requests[i].Fails)
 		}
-		if s != nil {
-			settlements = append(settlements, *s)
-		}
+		settlements = append(settlements, s...)
 	}
 	q.Index.settle(ctx, settlements)
+	for i, r := range requests {
+		q.Index.listings.set(r.User, r.Gate, *known[i])
+	}
 	return results
+}
+
+// known returns what the host knows of the user of a request.
+func (q *Queue) known(r module.ClaimRequest) *listing {
+	l := q.Index.listings.at(r.User, r.Gate)
+	l.names = nil
+	for _, p := range r.Pushers {
+		l.names = append(l.names, p.Pusher)
+	}
+	return &l
+}
+
+// settlement settles the listing that a look took, if it is known.
+func (l *listing) settlement(r module.ClaimRequest, delay time.Duration, fails bool) []settlement {
+	if l.place.score == 0 {
+		return nil
+	}
+	return []settlement{{user: r.User, gate: r.Gate, place: &l.place, delay: delay, fails: fails}}
 }
 
 // unreadable is the error for a log whose key has another type.
 func unreadable(err error) error {
 	return fault.Wrap(fault.Database, "The stored notifications cannot be read.", err)
-}
-
-// settlementOf settles the listing that a look took, for a user whose log is not read.
-func (q *Queue) settlementOf(r module.ClaimRequest, delay time.Duration) settlement {
-	l := q.Index.listings.at(r.User, r.Gate)
-	shard, score := l.known()
-	return settlement{listing: l, shard: shard, score: score, delay: delay, fails: r.Fails}
 }
 
 func (q *Queue) claimCall(r module.ClaimRequest, nonce string) *redisclient.Call {
@@ -87,16 +99,14 @@ func (q *Queue) claimCall(r module.ClaimRequest, nonce string) *redisclient.Call
 
 // readClaimed reads the reply of claimScript, and says how to settle the listing that the
 // look took, if it is too early or too late.
-func (q *Queue) readClaimed(ctx context.Context, r module.ClaimRequest, nonce string, reply []any) (claimed module.Claimed, s *settlement, err error) {
+func (q *Queue) readClaimed(
+	ctx context.Context, r module.ClaimRequest, l *listing, nonce string, reply []any,
+) (claimed module.Claimed, s []settlement, err error) {
 	if len(reply) < 4 {
 		return claimed, nil, unavailable("claim", fmt.Errorf("%d replies", len(reply)))
 	}
 	claimed.End, claimed.Unknown = number(reply[0]), number(reply[1]) > 0
 	left, gates := time.Duration(number(reply[2]))*time.Microsecond, text(reply[3])
-	l := q.Index.listings.at(r.User, r.Gate)
-	for _, p := range r.Pushers {
-		l.addNames(p.Pusher)
-	}
 	fails := strings.Contains(gates, ","+stored.GateDigest(r.Gate))
 	for _, part := range reply[4:] {
 		parts, _ := part.([]any)
@@ -118,22 +128,15 @@ func (q *Queue) readClaimed(ctx context.Context, r module.ClaimRequest, nonce st
 		}
 		claimed.Pushers = append(claimed.Pushers, one)
 	}
-	shard, score := l.known()
-	l.addOpen(len(claimed.Pushers))
-	next := &settlement{listing: l, shard: shard, score: score, delay: left, fails: fails}
-	switch {
-	case score == 0:
-	case number(reply[2]) >= 0 && len(claimed.Pushers) == 0:
-		s = next
-	case number(reply[2]) >= 0 && left < r.Lease:
-		next.delay = max(left, r.Rest)
-		s = next
-	case len(claimed.Pushers) > 0 && fails != r.Fails:
-		next.delay = max(r.Rest, r.Lease/2)
-		s = next
-	case len(claimed.Pushers) == 0 && !claimed.Unknown: // nothing is left
-		next.delay = -1
-		s = next
+	switch isListed, claims := number(reply[2]) >= 0, len(claimed.Pushers) > 0; {
+	case isListed && !claims:
+		s = l.settlement(r, left, fails)
+	case isListed && left < r.Lease:
+		s = l.settlement(r, max(left, r.Rest), fails)
+	case claims && fails != r.Fails:
+		s = l.settlement(r, max(r.Rest, r.Lease/2), fails)
+	case !claims && !claimed.Unknown: // nothing is left
+		s = l.settlement(r, remove, fails)
 	}
 	return claimed, s, nil
 }
@@ -215,42 +218,51 @@ func readFields(key string, reply **redis.SliceCmd, fields []string) *redisclien
 
 // Complete implements [module.DeliveryQueue].
 func (q *Queue) Complete(ctx context.Context, c *module.Claim, d module.Done) (left int, err error) {
-	l, answered := q.Index.listings.at(c.User, c.Gate), ""
+	answered := ""
 	if d.Answered {
 		answered = stored.GateDigest(c.Gate)
 	}
-	shard, score := l.known()
-	args := []any{
-		c.Pusher, c.Nonce, c.Number, d.To, stored.TroubleText(d.Trouble.Generation, d.Trouble.Text), answered, stored.GateDigest(l.gate),
+	l := q.Index.listings.at(c.User, c.Gate)
+	args := []any{c.Pusher, c.Nonce, c.Number, d.To, stored.TroubleText(d.Trouble.Generation, d.Trouble.Text), answered, stored.GateDigest(c.Gate)}
+	if len(l.names) <= maxOthers && l.place.score > 0 {
+		for _, name := range l.names {
+			if name != c.Pusher {
+				args = append(args, name)
+			}
+		}
 	}
-	if open := l.addOpen(-1); open <= 0 && score > 0 { // the host's last claim at the gate
-		args = append(args, l.others(c.Pusher)...)
-	}
-	one := &listedCall{call: complete.Call([]string{q.keys.UserLog(c.User)}, args...)}
+	one := newListedCall(complete.Call([]string{q.keys.UserLog(c.User)}, args...), nil)
 	if d.Sent != "" {
-		var set *redis.StatusCmd
-		key := q.keys.Sent(c.User, c.Pusher)
-		one.before = command(key, &set, func(ctx context.Context, to redisclient.Sender) *redis.StatusCmd {
-			return to.Set(ctx, key, d.Sent, sentLasts)
-		})
+		one.command = withSent(one.command, q.keys.Sent(c.User, c.Pusher), d.Sent)
 	}
 	if err := q.end(ctx, one); err != nil {
-		l.addOpen(1)
 		return 0, err
 	}
 	reply, err := sliceOf(one.call)
-	switch {
-	case err != nil || len(reply) != 2:
+	if err != nil || len(reply) != 2 {
 		return 0, unavailable("complete", fmt.Errorf("%d replies: %w", len(reply), err))
-	case number(reply[0]) < 0:
+	}
+	if left = int(number(reply[0])); left < 0 {
 		return 0, module.ErrFenced
-	case number(reply[0]) > 0:
-		l.addOpen(1)
-	case number(reply[1]) == 1 && score > 0:
-		q.Index.removals.add(nil, settlement{listing: l, shard: shard, score: score, delay: -1}, removeAfter, q.Index.settle)
+	}
+	if number(reply[1]) == 1 && l.place.score > 0 {
+		q.Index.removals.add(nil, settlement{user: c.User, gate: c.Gate, place: &l.place, delay: remove}, removeAfter, q.Index.settle)
 	}
 	c.Number = d.To
-	return int(number(reply[0])), nil
+	return left, nil
+}
+
+// maxOthers bounds the pushers that a completion looks at, to find out whether anything is left at
+// the gate. For a user with more, a look finds it out.
+const maxOthers = 16
+
+// withSent returns a command that first stores what a pusher got.
+func withSent(c *redisclient.Command, key, sent string) *redisclient.Command {
+	queue := c.Queue
+	return &redisclient.Command{Key: key, Queue: func(ctx context.Context, to redisclient.Sender) func() error {
+		set, check := to.Set(ctx, key, sent, sentLasts), queue(ctx, to)
+		return func() error { return cmp.Or(set.Err(), check()) }
+	}}
 }
 
 // Sent implements [module.DeliveryQueue].
@@ -267,19 +279,14 @@ func (q *Queue) Sent(ctx context.Context, user mxid.UserID, pusher string) (stri
 // Postpone implements [module.DeliveryQueue]. The listing may say the end of the claim, which
 // is later than the delay, so Postpone lists the user again.
 func (q *Queue) Postpone(ctx context.Context, c *module.Claim, delay time.Duration, trouble module.Trouble, fails bool) error {
-	digest, marked, e := stored.GateDigest(c.Gate), "", q.Index.listRequest(c.User, c.Gate, delay)
-	if e.fails = fails; fails {
+	digest, marked := stored.GateDigest(c.Gate), ""
+	e := &listRequest{user: c.User, gate: c.Gate, delay: delay, fails: fails}
+	if fails {
 		marked = digest
 	}
-	one := &listedCall{replied: fencedUnlessOne, entries: []*listRequest{e}}
-	one.call = postpone.Call([]string{q.keys.UserLog(c.User)}, c.Pusher, c.Nonce, c.Number, microseconds(delay), digest,
-		stored.TroubleText(trouble.Generation, trouble.Text), marked)
-	err := q.end(ctx, one)
-	if err != nil && !errors.Is(err, module.ErrFenced) {
-		return err
-	}
-	e.addOpen(-1)
-	return err
+	one := newListedCall(postpone.Call([]string{q.keys.UserLog(c.User)}, c.Pusher, c.Nonce, c.Number, microseconds(delay), digest,
+		stored.TroubleText(trouble.Generation, trouble.Text), marked), fencedUnlessOne, e)
+	return q.end(ctx, one)
 }
 
 // Renew implements [module.DeliveryQueue].
@@ -288,8 +295,7 @@ func (q *Queue) Renew(ctx context.Context, c *module.Claim, lease time.Duration,
 	if fails {
 		marked = stored.GateDigest(c.Gate)
 	}
-	one := &listedCall{replied: fencedUnlessOne}
-	one.call = postpone.Call([]string{q.keys.UserLog(c.User)}, c.Pusher, c.Nonce, c.Number, microseconds(lease), "", "", marked)
+	one := newListedCall(postpone.Call([]string{q.keys.UserLog(c.User)}, c.Pusher, c.Nonce, c.Number, microseconds(lease), "", "", marked), fencedUnlessOne)
 	q.Index.sendListed(ctx, q.writer.Do, []*listedCall{one})
 	return one.err
 }

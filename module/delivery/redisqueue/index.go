@@ -62,7 +62,8 @@ func (x *Index) masters(ctx context.Context) []*redis.Client {
 const spread = 4
 
 // shardOf returns a shard for a user: on the user's own master if there is one.
-func (x *Index) shardOf(ctx context.Context, user mxid.UserID, own *redis.Client) (shard int, isNear bool) {
+func (x *Index) shardOf(ctx context.Context, user mxid.UserID) (shard int, isNear bool) {
+	own := x.pipelines.Master(ctx, x.keys.UserLog(user))
 	return findShard(x.masters(ctx), user, func(master *redis.Client) bool { return master == own })
 }
 

@@ -5,9 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -18,27 +16,27 @@ import (
 	"github.com/pushfx/pushfx/module/redisclient"
 )
 
-// listing is the entry of a user at a gate in the index, as this host has read or written it last.
-type listing struct {
-	user mxid.UserID
-	gate string
-
-	// isBehind says that a pusher at the gate has something to send already: it waits, or is
-	// claimed. The next append finds it so again, and lists the user once, as its reply says.
-	// Otherwise it would list the user for its claim, too.
-	isBehind atomic.Bool
-
-	mu    sync.Mutex
-	names []string // pushers of the user
+// place is where the index lists a user at a gate. Without a score, it is not known.
+type place struct {
 	shard int
-	score int64 // 0 if it is not known
-	open  int   // claims that the host has, since a look found the user
+	score int64
 }
 
-// listings are the last ones that this host knows. It is safe for concurrent use.
+// listing is what this host knows of a user at a gate.
+type listing struct {
+	place place
+	names []string // the user's pushers, of the last call
+
+	// isBehind says that a pusher there has something to send already: it waits, or is claimed. The
+	// next append finds it so again, and lists the user once, as its reply says. Otherwise it would
+	// list the user for its claim, too.
+	isBehind bool
+}
+
+// listings has the listings of this host's last calls. It is safe for concurrent use.
 type listings struct {
 	mu  sync.Mutex
-	all bounded.Map[userAt, *listing]
+	all bounded.Map[userAt, listing]
 }
 
 type userAt struct {
@@ -46,98 +44,48 @@ type userAt struct {
 	gate string
 }
 
+// maxListings bounds the listings. An unknown one stays in the index until a look finds nothing to
+// send.
 const maxListings = 50_000
 
-func (l *listings) at(user mxid.UserID, gate string) *listing {
+func (l *listings) at(user mxid.UserID, gate string) listing {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	at := userAt{user, gate}
-	one, found := l.all.Get(at)
-	if !found {
-		l.all.Limit = maxListings
-		one = &listing{user: user, gate: gate}
-		l.all.Put(at, one, 1)
-	}
+	one, _ := l.all.Get(userAt{user, gate})
 	return one
 }
 
-// known returns the shard and the score of the listing, or a score of 0. A caller reads it before
-// a completion and removes it afterwards: an append between the two has changed the score.
-func (l *listing) known() (shard int, score int64) {
+func (l *listings) set(user mxid.UserID, gate string, now listing) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.shard, l.score
+	l.all.Limit = maxListings
+	l.all.Put(userAt{user, gate}, now, 1)
 }
 
-func (l *listing) addNames(pushers ...string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, p := range pushers {
-		if !slices.Contains(l.names, p) {
-			l.names = append(l.names, p)
-		}
-	}
-}
-
-// found forgets what the host knew: a look has found the user.
-func (l *listing) found(shard int, score int64) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.shard, l.score, l.open, l.names = shard, score, 0, nil
-}
-
-// others returns the other pushers.
-func (l *listing) others(pusher string) (others []any) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, name := range l.names {
-		if name != pusher {
-			others = append(others, name)
-		}
-	}
-	return others
-}
-
-func (l *listing) set(shard int, score int64) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.shard, l.score = shard, score
-}
-
-// addOpen changes the number of the host's claims, and returns it.
-func (l *listing) addOpen(n int) int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.open += n
-	return l.open
-}
-
-// listRequest asks for a listing.
+// listRequest asks for a listing of a user at a gate.
 type listRequest struct {
-	*listing
+	user  mxid.UserID
+	gate  string
 	delay time.Duration
 	fails bool // whether the user is listed as [module.DueUser.Fails]
 
-	afterReply  bool // the call's reply says when to list the user
-	waits       bool // by the reply, a pusher has something to send at the gate
-	findsBehind bool // and the call has not claimed it
+	afterReply bool // the call's reply says when to list the user
+	waits      bool // by the reply, a pusher has something to send at the gate
+	isBehind   bool // and the call has not claimed it
 
-	by          *listCall // the first try
+	by          *listCall // the latest try
+	place       place
 	isListed    bool
 	err         error
 	unconfirmed error
-}
-
-func (x *Index) listRequest(user mxid.UserID, gate string, delay time.Duration) *listRequest {
-	return &listRequest{listing: x.listings.at(user, gate), delay: delay}
 }
 
 type sender func(context.Context, ...*redisclient.Command) []error
 
 // listedCall is a call on a user's log, after which the user is listed.
 type listedCall struct {
-	before  *redisclient.Command // in the slot of the user, nil for none
 	call    *redisclient.Call
+	command *redisclient.Command // of the call
 	entries []*listRequest
 	replied func(reply []any) error // may change entries
 
@@ -145,57 +93,17 @@ type listedCall struct {
 	unconfirmed error // the call or its listing is done, but wraps [fault.ErrNotConfirmed]
 }
 
-// sendListed makes calls, and lists their users after that. Listings travel in the same
-// pipeline if they are on the same master, which executes it in order: a script for all users
-// of a shard. A call that was sent again may have come after its listing, which is
-// then repeated.
+func newListedCall(call *redisclient.Call, replied func(reply []any) error, entries ...*listRequest) *listedCall {
+	return &listedCall{call: call, command: call.Command(), entries: entries, replied: replied}
+}
+
+// sendListed makes calls, and lists their users after that. It plans the listings that can travel
+// in the pipelines of the calls, sends both, and lists again what the replies ask for, or what
+// may have come before its call.
 func (x *Index) sendListed(ctx context.Context, do sender, all []*listedCall) {
-	commands, times := make([]*redisclient.Command, len(all)), make([]*atomic.Int32, len(all))
-	near := map[int][]*listRequest{}
-	var before []*redisclient.Command
-	for i, one := range all {
-		commands[i], times[i] = counted(one.call)
-		if one.before != nil {
-			before = append(before, one.before)
-		}
-		for _, e := range one.entries {
-			if e.afterReply {
-				continue
-			}
-			if shard, isNear := x.shardOf(ctx, e.user, x.pipelines.Master(ctx, x.keys.UserLog(e.user))); isNear {
-				near[shard] = append(near[shard], e)
-			}
-		}
-	}
-	var lists []*listCall
-	for shard, entries := range near {
-		lists = append(lists, x.listCall(shard, entries))
-		commands = append(commands, lists[len(lists)-1].command)
-	}
-	errs := do(ctx, append(before, commands...)...)
-	failed, errs := errs[:len(before)], errs[len(before):]
-	for i, l := range lists {
-		_ = l.finish(errs[len(all)+i]) // repeated below
-	}
-	var again []*listRequest
-	for i, one := range all {
-		one.err, one.unconfirmed = apart(errs[i])
-		if one.before != nil {
-			one.err, failed = cmp.Or(failed[0], one.err), failed[1:]
-		}
-		if one.err == nil {
-			one.err = one.readReply()
-		}
-		for _, e := range one.entries {
-			if e.by == nil || times[i].Load() > e.by.times.Load() {
-				e.isListed = false
-			}
-			if one.err == nil && !e.isListed {
-				again = append(again, e)
-			}
-		}
-	}
-	x.list(ctx, do, again)
+	lists := x.plan(ctx, all)
+	send(ctx, do, all, lists)
+	x.list(ctx, do, relist(all))
 	for _, one := range all {
 		for _, e := range one.entries {
 			if one.err == nil && !e.isListed {
@@ -206,26 +114,55 @@ func (x *Index) sendListed(ctx context.Context, do sender, all []*listedCall) {
 	}
 }
 
-func (one *listedCall) readReply() error {
-	if one.replied == nil {
-		return nil
+// plan returns the listings that are on the masters of their users' logs: a master executes a
+// pipeline in order, with a script for all users of a shard.
+func (x *Index) plan(ctx context.Context, all []*listedCall) []*listCall {
+	near := map[int][]*listRequest{}
+	for _, one := range all {
+		for _, e := range one.entries {
+			if shard, isNear := x.shardOf(ctx, e.user); isNear && !e.afterReply {
+				near[shard] = append(near[shard], e)
+			}
+		}
 	}
-	reply, err := sliceOf(one.call)
-	if err != nil {
-		return err
-	}
-	return one.replied(reply)
+	return x.listCalls(near)
 }
 
-// counted returns the command of a call, and how often it was sent.
-func counted(call *redisclient.Call) (*redisclient.Command, *atomic.Int32) {
-	times, c := &atomic.Int32{}, call.Command()
-	queue := c.Queue
-	c.Queue = func(ctx context.Context, to redisclient.Sender) func() error {
-		times.Add(1)
-		return queue(ctx, to)
+// send sends calls with listings, and reads the replies.
+func send(ctx context.Context, do sender, all []*listedCall, lists []*listCall) {
+	commands := make([]*redisclient.Command, 0, len(all)+len(lists))
+	for _, one := range all {
+		commands = append(commands, one.command)
 	}
-	return c, times
+	for _, l := range lists {
+		commands = append(commands, l.command)
+	}
+	errs := do(ctx, commands...)
+	for i, l := range lists {
+		_ = l.finish(errs[len(all)+i]) // relist repeats it
+	}
+	for i, one := range all {
+		if one.err, one.unconfirmed = apart(errs[i]); one.err == nil && one.replied != nil {
+			var reply []any
+			if reply, one.err = sliceOf(one.call); one.err == nil {
+				one.err = one.replied(reply)
+			}
+		}
+	}
+}
+
+// relist returns the entries to list after the calls. A call that was sent again may have come
+// after its listing.
+func relist(all []*listedCall) (again []*listRequest) {
+	for _, one := range all {
+		for _, e := range one.entries {
+			e.isListed = e.isListed && e.by != nil && one.command.Sent <= e.by.command.Sent
+			if one.err == nil && !e.isListed {
+				again = append(again, e)
+			}
+		}
+	}
+	return again
 }
 
 // listCall lists users in a shard.
@@ -234,19 +171,20 @@ type listCall struct {
 	entries []*listRequest
 	call    *redisclient.Call
 	command *redisclient.Command
-	times   *atomic.Int32
 }
 
-func (x *Index) listCall(shard int, entries []*listRequest) *listCall {
-	l := &listCall{shard: shard, entries: entries}
-	args := newIndexArgs(x, shard)
-	for _, e := range entries {
-		e.by = l
-		args.add(e.gate, e.user, microseconds(e.delay), oneIf(e.fails))
+func (x *Index) listCalls(byShard map[int][]*listRequest) (calls []*listCall) {
+	for shard, entries := range byShard {
+		args, l := newIndexArgs(x, shard), &listCall{shard: shard, entries: entries}
+		for _, e := range entries {
+			e.by = l
+			args.add(e.gate, e.user, microseconds(e.delay), oneIf(e.fails))
+		}
+		l.call = args.call(list)
+		l.command = l.call.Command()
+		calls = append(calls, l)
 	}
-	l.call = args.call(list)
-	l.command, l.times = counted(l.call)
-	return l
+	return calls
 }
 
 func (l *listCall) finish(err error) (failed error) {
@@ -260,7 +198,7 @@ func (l *listCall) finish(err error) (failed error) {
 	for i, e := range l.entries {
 		e.isListed, e.err, e.unconfirmed = err == nil, err, unconfirmed
 		if err == nil {
-			e.set(l.shard, scores[i])
+			e.place = place{l.shard, scores[i]}
 		}
 	}
 	return err
@@ -277,33 +215,28 @@ func apart(err error) (failed, unconfirmed error) {
 // list lists users. Where a master does not answer, it tries another one.
 func (x *Index) list(ctx context.Context, do sender, entries []*listRequest) {
 	masters, bad := x.masters(ctx), map[*redis.Client]bool{}
-	for len(entries) > 0 {
-		shards := map[int][]*listRequest{}
+	for len(entries) > 0 && ctx.Err() == nil {
+		byShard := map[int][]*listRequest{}
 		for _, e := range entries {
-			shard, isNear := x.shardOf(ctx, e.user, x.pipelines.Master(ctx, x.keys.UserLog(e.user)))
+			shard, isNear := x.shardOf(ctx, e.user)
 			if !isNear || bad[masters[shard]] {
 				var isFound bool
 				if shard, isFound = findShard(masters, e.user, func(master *redis.Client) bool { return !bad[master] }); !isFound {
 					return
 				}
 			}
-			shards[shard] = append(shards[shard], e)
+			byShard[shard] = append(byShard[shard], e)
 		}
-		var calls []*listCall
-		var commands []*redisclient.Command
-		for shard, of := range shards {
-			l := x.listCall(shard, of)
-			calls, commands = append(calls, l), append(commands, l.command)
+		calls, commands := x.listCalls(byShard), []*redisclient.Command{}
+		for _, l := range calls {
+			commands = append(commands, l.command)
 		}
 		entries = nil
 		for i, err := range do(ctx, commands...) {
-			if calls[i].finish(err) != nil {
-				bad[masters[calls[i].shard]] = true
-				entries = append(entries, calls[i].entries...)
+			if l := calls[i]; l.finish(err) != nil {
+				bad[masters[l.shard]] = true
+				entries = append(entries, l.entries...)
 			}
-		}
-		if ctx.Err() != nil {
-			return
 		}
 	}
 }
@@ -349,18 +282,21 @@ func oneIf(is bool) int {
 
 // settlement raises a user's score, or removes the user, if the score is as it was.
 type settlement struct {
-	*listing
-	shard int
-	score int64
-	delay time.Duration // below 0 to remove
+	user  mxid.UserID
+	gate  string
+	place *place        // as it was, and then as it is
+	delay time.Duration // or remove
 	fails bool
 }
+
+// remove is the delay of a settlement that removes a user.
+const remove = -time.Microsecond
 
 // settle makes settlements. A user whose settlement fails stays listed as before.
 func (x *Index) settle(ctx context.Context, all []settlement) {
 	by := map[int][]settlement{}
 	for _, s := range all {
-		by[s.shard] = append(by[s.shard], s)
+		by[s.place.shard] = append(by[s.place.shard], s)
 	}
 	var groups [][]settlement
 	var calls []*redisclient.Call
@@ -368,11 +304,7 @@ func (x *Index) settle(ctx context.Context, all []settlement) {
 	for shard, of := range by {
 		args := newIndexArgs(x, shard)
 		for _, s := range of {
-			delay := int64(-1)
-			if s.delay >= 0 {
-				delay = s.delay.Microseconds()
-			}
-			args.add(s.gate, s.user, s.score, delay, oneIf(s.fails))
+			args.add(s.gate, s.user, s.place.score, s.delay.Microseconds(), oneIf(s.fails))
 		}
 		call := args.call(settle)
 		groups, calls, commands = append(groups, of), append(calls, call), append(commands, call.Command())
@@ -386,7 +318,7 @@ func (x *Index) settle(ctx context.Context, all []settlement) {
 			continue
 		}
 		for n, s := range groups[i] {
-			s.set(s.shard, scores[n])
+			s.place.score = scores[n]
 		}
 	}
 }

@@ -239,7 +239,9 @@ func (x *Index) addTaken(t *module.Looked, g dueGate, now int64, lease time.Dura
 	pairs, _ := reply.([]any)
 	for i := 0; i+1 < len(pairs); i += 2 {
 		user := mxid.UserID(text(pairs[i]))
-		x.listings.at(user, g.gate).found(g.shard, now+microseconds(lease))
+		l := x.listings.at(user, g.gate)
+		l.place = place{g.shard, now + microseconds(lease)}
+		x.listings.set(user, g.gate, l)
 		t.Users = append(t.Users, module.DueUser{User: user, Gate: g.gate, Fails: fails})
 		if !g.isClosed {
 			t.Late = max(t.Late, time.Duration(now-micros(pairs[i+1]))*time.Microsecond)

@@ -40,13 +40,14 @@ local now = t[1] * 1000000 + t[2]
 // time until it is due or its claim lapses. New counts right after counts that no host may be
 // sending are not added: the pushers get them with those (joins).
 const appendScript = `
-local key, nonce, names = KEYS[1], ARGV[4], {'#log', '#ids'}
+local key, names = KEYS[1], {'#log', '#ids'}
+local entry, meta, text, nonce, lease, maxBytes, urgent, maxClaims = unpack(ARGV, 1, 8)
 for i = 9, #ARGV, 4 do names[#names + 1] = ARGV[i] end
-local got, claims = redis.call('HMGET', key, unpack(names)), ARGV[8] + 0
+local got, claims = redis.call('HMGET', key, unpack(names)), maxClaims + 0
 local head = got[1] or string.format('%d %d 0 0 0 0 ', now / 1000, now / 1000)
 local cuts, after, count, bytes, states, counts, gates = string.match(head, ` + stored.LogHeadPattern + `)
 after, count, bytes, states = after + 0, count + 0, bytes + 0, states + 0
-local ids, id, isCounts = got[2] or '', ',' .. string.sub(ARGV[1], 2, 9), string.sub(ARGV[1], 1, 1) == 'c'
+local ids, id, isCounts = got[2] or '', ',' .. string.sub(entry, 2, 9), string.sub(entry, 1, 1) == 'c'
 local isNew, joins, known, before = not string.find(ids, id, 1, true), isCounts and counts == '1', 0, states
 if joins then
 	for i = 3, #names do
@@ -63,7 +64,7 @@ end
 local start, set = after - (joins and 1 or 0), {}
 local reply = {isNew and 0 or 1, 0, 0, gates}
 for i = 3, #names do
-	local kind, n, wait, digest, generation = 0, 0, 0, ARGV[4 * i - 2], ARGV[4 * i]
+	local kind, n, wait, digest, delay, generation = 0, 0, 0, unpack(ARGV, 4 * i - 2, 4 * i)
 	if got[i] then
 		local til, by, at, gate, rest = string.match(got[i], ` + stored.PusherStatePattern + `)
 		kind, n, wait = by == nonce and 1 or 2, at + 0, til - now
@@ -71,17 +72,17 @@ for i = 3, #names do
 			local old = tonumber(string.match(rest, '^%d+'))
 			local isSet = old > 0 and old < generation + 0
 			if isSet then rest = '0 ' end
-			local asked = (isSet or ARGV[7] == '1') and 0 or by == '-' and isNew and math.max(ARGV[4 * i - 1], 0)
+			local asked = (isSet or urgent == '1') and 0 or by == '-' and isNew and math.max(delay, 0)
 			if asked and asked < wait then kind, til, wait = 3, string.format('%d', now + asked), asked end
 			if kind == 3 or isSet or gate ~= digest then
 				set[#set + 1], set[#set + 2] = names[i], string.format('%s %s %s %s %s', til, by, at, digest, rest)
 			end
 		end
 	elseif isNew then
-		kind, n, wait = 2, start, ARGV[4 * i - 1] + 0
+		kind, n, wait = 2, start, delay + 0
 		if wait < 0 then
 			claims, wait = claims - 1, 0
-			if claims >= 0 then kind, wait = 1, ARGV[5] + 0 end
+			if claims >= 0 then kind, wait = 1, lease + 0 end
 		end
 		set[#set + 1], set[#set + 2] = names[i], string.format('%d %s %d %s 0 ', now + wait, kind == 1 and nonce or '-', n, digest)
 		states = states + 1
@@ -91,10 +92,10 @@ for i = 3, #names do
 end
 if isNew then
 	if not joins then
-		local size = #ARGV[3]
-		set[#set + 1], set[#set + 2] = '#' .. after, ARGV[1] .. string.format('%d ', now / 1000) .. ARGV[2]
-		if size > 0 and bytes + size <= (states > before and 1048576 or math.min(ARGV[6], 1048576)) then
-			set[#set + 1], set[#set + 2] = '=' .. after, ARGV[3]
+		local size = #text
+		set[#set + 1], set[#set + 2] = '#' .. after, entry .. string.format('%d ', now / 1000) .. meta
+		if size > 0 and bytes + size <= (states > before and 1048576 or math.min(maxBytes, 1048576)) then
+			set[#set + 1], set[#set + 2] = '=' .. after, text
 			bytes = bytes + size
 		end
 		after, count, counts = after + 1, count + 1, isCounts and 1 or 0
@@ -115,7 +116,9 @@ return reply`
 // name, number, trouble, how many notifications it has before it, the numbers of the first
 // ones, and pairs of entry and text.
 const claimScript = `
-local key, nonce, lease, gate, limit, read, names = KEYS[1], ARGV[1], ARGV[2] + 0, ARGV[3], ARGV[4] + 0, ARGV[5] + 0, {'#log'}
+local key, names = KEYS[1], {'#log'}
+local nonce, lease, gate, limit, read = unpack(ARGV, 1, 5)
+limit = limit + 0
 for i = 6, #ARGV, 2 do names[#names + 1] = ARGV[i] end
 local got = redis.call('HMGET', key, unpack(names))
 if not got[1] then return {0, 0, -1, ''} end
@@ -130,7 +133,7 @@ for i = 2, #names do
 		if at == gate or ARGV[2 * i + 3] == '1' then
 			if by == nonce or wait <= 0 and #reply < 4 + limit then
 				local kept, from, waiting, numbers, fields = redis.call('HGET', key, '+' .. names[i]), n + 0, 0, {}, {}
-				local first = rest == '0 ' and read or 1
+				local first = rest == '0 ' and read + 0 or 1
 				if kept then
 					local place = string.match(kept, '^%d+') + 0
 					if place > from then
@@ -167,20 +170,21 @@ return reply`
 // how many numbers are left; and 1 if nothing is left at the gate.
 const completeScript = `
 local key = KEYS[1]
-local got = redis.call('HMGET', key, '#log', ARGV[1], '#ids')
+local pusher, nonce, number, moveTo, trouble, answered, listedAt = unpack(ARGV, 1, 7)
+local got = redis.call('HMGET', key, '#log', pusher, '#ids')
 if not (got[1] and got[2]) then return {-1, 0} end
 local cuts, after, count, bytes, states, counts, gates = string.match(got[1], ` + stored.LogHeadPattern + `)
 local til, by, n, gate = string.match(got[2], ` + stored.PusherStatePattern + `)
-local to, empty = math.min(ARGV[4], after), 0
-if by ~= ARGV[2] or n ~= ARGV[3] and n + 0 ~= to then return {-1, 0} end
-if ARGV[6] ~= '' then
-	local from, last = string.find(gates, ',' .. ARGV[6], 1, true)
+local to, empty = math.min(moveTo, after), 0
+if by ~= nonce or n ~= number and n + 0 ~= to then return {-1, 0} end
+if answered ~= '' then
+	local from, last = string.find(gates, ',' .. answered, 1, true)
 	if from then gates = string.sub(gates, 1, from - 1) .. string.sub(gates, last + 1) end
 end
 if to < after + 0 then
-	redis.call('HSET', key, ARGV[1], string.format('%s %s %d %s %s', til, by, to, gate, ARGV[5]))
+	redis.call('HSET', key, pusher, string.format('%s %s %d %s %s', til, by, to, gate, trouble))
 	if states == '1' then
-		local kept, from, passed = to - n > 1 and redis.call('HGET', key, '+' .. ARGV[1]), n + 0, {}
+		local kept, from, passed = to - n > 1 and redis.call('HGET', key, '+' .. pusher), n + 0, {}
 		if kept then
 			local place = string.match(kept, '^%d+') + 0
 			for below in string.gmatch(kept, ' (%d+)') do
@@ -203,7 +207,7 @@ elseif states == '1' then
 	redis.call('EXPIRE', key, '900')
 	return {after - to, 1}
 else
-	redis.call('HDEL', key, ARGV[1], '+' .. ARGV[1])
+	redis.call('HDEL', key, pusher, '+' .. pusher)
 	states = states - 1
 	if #ARGV > 7 then
 		local known, other = 0, redis.call('HMGET', key, unpack(ARGV, 8))
@@ -212,7 +216,7 @@ else
 			if other[i] then
 				local _, _, _, at = string.match(other[i], ` + stored.PusherStatePattern + `)
 				known = known + 1
-				if at == ARGV[7] then empty = 0 end
+				if at == listedAt then empty = 0 end
 			end
 		end
 		if known < states then empty = 0 end
@@ -225,17 +229,18 @@ return {after - to, empty}`
 // digest ("" to renew), trouble, the digest of a gate to mark as failing or "". It returns 1,
 // or 0 if the claim is lost. A repetition changes nothing: the pusher may be due earlier now.
 const postponeScript = `
-local key, nonce = KEYS[1], ARGV[2]
-local got = redis.call('HMGET', key, '#log', ARGV[1])
+local key = KEYS[1]
+local pusher, nonce, number, delay, digest, trouble, marked = unpack(ARGV)
+local got = redis.call('HMGET', key, '#log', pusher)
 if not (got[1] and got[2]) then return {0} end
 local til, by, n, gate, rest = string.match(got[2], ` + stored.PusherStatePattern + `)
-if n == ARGV[3] and by == '-' .. nonce and ARGV[5] ~= '' then return {1} end
-if n ~= ARGV[3] or by ~= nonce then return {0} end
-if ARGV[5] ~= '' then by, gate, rest = '-' .. nonce, ARGV[5], ARGV[6] end
-redis.call('HSET', key, ARGV[1], string.format('%d %s %s %s %s', now + ARGV[4], by, n, gate, rest))
+if n == number and by == '-' .. nonce and digest ~= '' then return {1} end
+if n ~= number or by ~= nonce then return {0} end
+if digest ~= '' then by, gate, rest = '-' .. nonce, digest, trouble end
+redis.call('HSET', key, pusher, string.format('%d %s %s %s %s', now + delay, by, n, gate, rest))
 local gates = string.match(got[1], '^.* (.*)$')
-if ARGV[7] ~= '' and not string.find(gates, ',' .. ARGV[7], 1, true) then
-	redis.call('HSET', key, '#log', string.sub(got[1], 1, -1 - #gates) .. string.sub(gates .. ',' .. ARGV[7], -72))
+if marked ~= '' and not string.find(gates, ',' .. marked, 1, true) then
+	redis.call('HSET', key, '#log', string.sub(got[1], 1, -1 - #gates) .. string.sub(gates .. ',' .. marked, -72))
 end
 return {1}`
 
@@ -244,23 +249,24 @@ return {1}`
 // keeps, "" for all; the numbers to remove. It returns 1, or 0 if the log was cut meanwhile.
 const cutScript = `
 local key = KEYS[1]
+local read, new, pushers = unpack(ARGV, 1, 3)
 local head = redis.call('HGET', key, '#log')
 if not head then return 0 end
 local cuts, after, count, bytes, states, counts, gates = string.match(head, ` + stored.LogHeadPattern + `)
-if cuts ~= ARGV[1] and cuts ~= ARGV[2] then return 0 end
-for i = 4, 2 + 2 * ARGV[3], 2 do
+if cuts ~= read and cuts ~= new then return 0 end
+for i = 4, 2 + 2 * pushers, 2 do
 	if ARGV[i + 1] == '' then
 		redis.call('HDEL', key, '+' .. ARGV[i])
 	elseif redis.call('HEXISTS', key, ARGV[i]) == 1 then
 		redis.call('HSET', key, '+' .. ARGV[i], ARGV[i + 1])
 	end
 end
-for i = 4 + 2 * ARGV[3], #ARGV do
+for i = 4 + 2 * pushers, #ARGV do
 	bytes = bytes - redis.call('HSTRLEN', key, '=' .. ARGV[i])
 	count = count - redis.call('HDEL', key, '#' .. ARGV[i])
 	redis.call('HDEL', key, '=' .. ARGV[i])
 end
-redis.call('HSET', key, '#log', string.format(` + stored.LogHeadFormat + `, ARGV[2], after, count, bytes, states, counts, gates))
+redis.call('HSET', key, '#log', string.format(` + stored.LogHeadFormat + `, new, after, count, bytes, states, counts, gates))
 return 1`
 
 // listScript lists users. It only lowers a score, and always changes it. ARGV: for each user
@@ -269,11 +275,12 @@ return 1`
 const listScript = `
 local scores, earliest = {}, {}
 for i = 2 + ARGV[1], #ARGV, 4 do
-	local g, user, at, fails = ARGV[i] + 0, ARGV[i + 1], now + ARGV[i + 2], ARGV[i + 3] + 0
-	if redis.call('ZADD', KEYS[2 * g + fails], 'LT', 'CH', at, user) == 0 then
-		at = redis.call('ZINCRBY', KEYS[2 * g + fails], -1, user) + 0
+	local g, user, delay, fails = unpack(ARGV, i, i + 3)
+	local at, set = now + delay, KEYS[2 * g + fails]
+	if redis.call('ZADD', set, 'LT', 'CH', at, user) == 0 then
+		at = redis.call('ZINCRBY', set, -1, user) + 0
 	end
-	if fails == 1 then redis.call('ZREM', KEYS[2 * g], user) end
+	if fails == '1' then redis.call('ZREM', KEYS[2 * g], user) end
 	earliest[g] = math.min(earliest[g] or at, at)
 	scores[#scores + 1] = at
 end
@@ -303,10 +310,12 @@ end
 const settleScript = `
 local gates, reply = ARGV[1] + 0, {}
 for i = 2 + gates, #ARGV, 5 do
-	local g, user, at, wait, to, from = ARGV[i] + 0, ARGV[i + 1], 0, ARGV[i + 3] + 0, ARGV[i + 4] + 0, 0
+	local g, user, known, wait, to = unpack(ARGV, i, i + 4)
+	local at, from = 0, 0
+	wait, to = wait + 0, to + 0
 	local score = redis.call('ZSCORE', KEYS[2 * g], user)
 	if not score then score, from = redis.call('ZSCORE', KEYS[2 * g + 1], user), 1 end
-	if score and score + 0 == ARGV[i + 2] + 0 then
+	if score and score + 0 == known + 0 then
 		if wait < 0 or to ~= from then redis.call('ZREM', KEYS[2 * g + from], user) end
 		if wait >= 0 then
 			at = now + wait

@@ -76,13 +76,13 @@ return {n}`)
 // Retry makes pushers due that wait for their next try, and lists the user at their gates. It
 // returns how many waited.
 func (q *Queue) Retry(ctx context.Context, user mxid.UserID, pushers []module.PusherGate) (n int, err error) {
-	one := &listedCall{call: hastenCall(q.keys.UserLog(user), pushers), replied: func(reply []any) error {
+	one := newListedCall(hastenCall(q.keys.UserLog(user), pushers), func(reply []any) error {
 		n = int(number(reply[0]))
 		return nil
-	}}
+	})
 	for _, p := range pushers {
 		if requestAt(one.entries, p.Gate) == nil {
-			one.entries = append(one.entries, q.Index.listRequest(user, p.Gate, 0))
+			one.entries = append(one.entries, &listRequest{user: user, gate: p.Gate})
 		}
 	}
 	q.Index.sendListed(ctx, q.writer.Do, []*listedCall{one})
