@@ -24,6 +24,7 @@ import (
 	"github.com/pushfx/pushfx/module/assembly"
 	"github.com/pushfx/pushfx/module/commit/rediscommit"
 	"github.com/pushfx/pushfx/module/delivery"
+	"github.com/pushfx/pushfx/module/delivery/channel/webpush"
 	"github.com/pushfx/pushfx/module/feed"
 	"github.com/pushfx/pushfx/module/mail"
 	"github.com/pushfx/pushfx/module/mail/smtp"
@@ -70,6 +71,9 @@ type Config struct {
 	// them. The page that stops mails is served if Mail.Key is set. PusherPolicy.Email is required.
 	SMTP smtp.Config
 	Mail mail.Config
+
+	// With WebPush.Key, hosts with [Delivery] send to browsers (MSC4174). See [Push.Capabilities].
+	WebPush webpush.Config
 
 	Unread unread.Config // only for hosts with [Unread]
 
@@ -133,7 +137,7 @@ type Push struct {
 	Groups []handlers.RouteGroup
 
 	assembled *assembly.Assembled
-	features  []pushrule.Feature
+	cfg       assembly.Config
 }
 
 // Options are the optional arguments of [New]. If the host's parts need the [Push],
@@ -229,7 +233,7 @@ func newPush(a *assembly.Assembled, cfg Config) *Push {
 	return &Push{
 		Rules: a.Rules, Pushers: a.Pushers, Host: a.Host, Sync: a.Sync, Health: a.Health, Unread: a.Counts(),
 		Notifier: a.Notifications.Notifier, Events: a.Notifications.Events,
-		Stores: a.Stores, Clock: a.Clock, Groups: a.Groups, assembled: a, features: cfg.Features,
+		Stores: a.Stores, Clock: a.Clock, Groups: a.Groups, assembled: a, cfg: assembly.Config(cfg),
 	}
 }
 
@@ -244,17 +248,13 @@ func (p *Push) Owns(r *http.Request) bool {
 	return handlers.Owns(r) || p.assembled.HasNotifications && handlers.OwnsNotifications(r)
 }
 
-// UnstableFeatures returns what Config.Features adds to unstable_features in the
-// host's GET /_matrix/client/versions. The map is the caller's.
-func (p *Push) UnstableFeatures() map[string]bool {
-	flags := map[string]bool{}
-	for _, feature := range p.features {
-		if feature.Flag != "" {
-			flags[feature.Flag] = true
-		}
-	}
-	return flags
-}
+// UnstableFeatures returns what Config.Features and Config.WebPush add to unstable_features in
+// the host's GET /_matrix/client/versions. The map is the caller's.
+func (p *Push) UnstableFeatures() map[string]bool { return p.cfg.UnstableFeatures() }
+
+// Capabilities returns what Config.WebPush adds to capabilities in the host's GET
+// /_matrix/client/v3/capabilities. The map is the caller's.
+func (p *Push) Capabilities() map[string]any { return p.cfg.Capabilities() }
 
 // Check must be called at the start of a host. It returns an error if the module cannot
 // work with its Redis, and logs a warning for each harmful setting. A line at level info

@@ -1,6 +1,7 @@
 package handlers
 
 import (
+	"cmp"
 	"net/http"
 	"strconv"
 	"unsafe"
@@ -8,12 +9,17 @@ import (
 	"github.com/labstack/echo/v4"
 )
 
-// answer is the JSON of a 200 response. Its middle part is stored JSON, sent without a
-// copy.
-type answer struct{ before, json, after string }
+// answer is the JSON of a response. Its middle part is stored JSON, sent without a copy.
+type answer struct {
+	before, json, after string
+
+	status int // 0 for 200
+}
 
 // wrap returns an object with one member. The name must not need escapes.
-func wrap(name, json string) answer { return answer{`{"` + name + `":`, json, "}"} }
+func wrap(name, json string) answer {
+	return answer{before: `{"` + name + `":`, json: json, after: "}"}
+}
 
 var contentJSON = []string{echo.MIMEApplicationJSON}
 
@@ -23,7 +29,7 @@ func (a answer) write(c echo.Context) error {
 	r := c.Response()
 	r.Header()[echo.HeaderContentType] = contentJSON
 	r.Header()[echo.HeaderContentLength] = []string{strconv.Itoa(len(a.before) + len(a.json) + len(a.after))}
-	r.WriteHeader(http.StatusOK)
+	r.WriteHeader(cmp.Or(a.status, http.StatusOK))
 	for _, part := range []string{a.before, a.json, a.after} {
 		if part == "" {
 			continue

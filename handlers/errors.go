@@ -3,6 +3,7 @@ package handlers
 import (
 	"errors"
 	"net/http"
+	"strings"
 
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/fault"
@@ -40,6 +41,10 @@ func wireErrors(kind fault.Kind) (row wireError, found bool) {
 		return wireError{http.StatusMethodNotAllowed, "M_UNRECOGNIZED"}, true
 	case fault.ServerControlled:
 		return wireError{http.StatusMethodNotAllowed, "M_BAD_JSON"}, true
+	case fault.UnknownAckToken:
+		return wireError{http.StatusBadRequest, "M_UNKNOWN_ACTIVATION_TOKEN"}, true
+	case fault.ExpiredAckToken:
+		return wireError{http.StatusBadRequest, "M_EXPIRED_ACTIVATION_TOKEN"}, true
 	case fault.Database, fault.Internal:
 		return wireError{http.StatusInternalServerError, "M_UNKNOWN"}, true
 	case fault.Unavailable:
@@ -76,6 +81,9 @@ func ErrorReply(err error) (status int, body []byte) {
 		text = f.Text
 	}
 	row, _ := wireErrors(fault.KindOf(err))
+	if isUnstable := new(unstableError); errors.As(err, isUnstable) {
+		row.errcode = strings.Replace(row.errcode, "M_", "ORG.MATRIX.MSC4174_", 1)
+	}
 	body = strictjson.AppendString([]byte(`{"errcode":`), row.errcode)
 	body = strictjson.AppendString(append(body, `,"error":`...), text)
 	return row.status, append(body, '}')

@@ -23,6 +23,8 @@ func TestEveryKindHasItsWireError(t *testing.T) {
 		fault.Unrecognized:     {404, "M_UNRECOGNIZED"},
 		fault.MethodNotAllowed: {405, "M_UNRECOGNIZED"},
 		fault.ServerControlled: {405, "M_BAD_JSON"},
+		fault.UnknownAckToken:  {400, "M_UNKNOWN_ACTIVATION_TOKEN"},
+		fault.ExpiredAckToken:  {400, "M_EXPIRED_ACTIVATION_TOKEN"},
 		fault.Database:         {500, "M_UNKNOWN"},
 		fault.Internal:         {500, "M_UNKNOWN"},
 		fault.Unavailable:      {503, "M_UNKNOWN"},

@@ -20,8 +20,10 @@ type Auth func(*http.Request) (Requester, error)
 
 var prefixes = []string{V3: "/_matrix/client/v3", R0: "/_matrix/client/r0"}
 
-// Handler serves the route groups below "/_matrix/client/v3" and "/_matrix/client/r0",
-// for hosts with another router than echo. All other paths are 404 M_UNRECOGNIZED; see
+const unstablePrefix = "/_matrix/client/unstable"
+
+// Handler serves the route groups below "/_matrix/client/v3" and "/_matrix/client/r0", and
+// what [RegisterUnstable] adds, for hosts with another router than echo. All other paths are 404 M_UNRECOGNIZED; see
 // [Owns]. Without auth, each request is 500 M_UNKNOWN, and the log says so. A nil log means
 // no logs.
 func Handler(auth Auth, log *zap.Logger, groups ...RouteGroup) http.Handler {
@@ -41,14 +43,18 @@ func Handler(auth Auth, log *zap.Logger, groups ...RouteGroup) http.Handler {
 			group.Register(e.Group(prefix), Dialect(d), auth.middleware(log))
 		}
 	}
+	RegisterUnstable(e.Group(unstablePrefix), groups, auth.middleware(log))
 	return e
 }
 
 // Owns reports whether a request is for the module's route groups, by its path:
-// /pushrules, /pushers, the paths below them, and a user's m.push_rules account data,
-// global or of a room. It compares the decoded path, so that no encoding of m.push_rules
+// /pushrules, /pushers, the paths below them, the one of [RegisterUnstable], and a user's
+// m.push_rules account data, global or of a room. It compares the decoded path, so that no encoding of m.push_rules
 // reaches the host's own account data.
 func Owns(r *http.Request) bool {
+	if r.URL.EscapedPath() == unstablePrefix+"/org.matrix.msc4174/pushers/ack" {
+		return true
+	}
 	for _, prefix := range prefixes {
 		path, found := strings.CutPrefix(r.URL.EscapedPath(), prefix+"/")
 		if !found {

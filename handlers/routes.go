@@ -71,6 +71,19 @@ func (p *pusherRoutes) Register(g *echo.Group, d Dialect, auth ...echo.Middlewar
 
 	routes.add("/pushers", methods{http.MethodGet: p.list})
 	routes.add("/pushers/set", methods{http.MethodPost: p.set(d)})
+	routes.add("/pushers/ack", methods{http.MethodPost: p.ack})
+}
+
+// RegisterUnstable adds the endpoints of groups that have other paths until their proposal is accepted
+// to the host's group "/_matrix/client/unstable": POST org.matrix.msc4174/pushers/ack. Auth is as for
+// [RouteGroup.Register].
+func RegisterUnstable(g *echo.Group, groups []RouteGroup, auth ...echo.MiddlewareFunc) {
+	for _, group := range groups {
+		if p, isPushers := group.(*pusherRoutes); isPushers {
+			routes := p.server.tree(g, "/org.matrix.msc4174/pushers/ack", auth)
+			routes.add(routes.root, methods{http.MethodPost: p.unstableAck})
+		}
+	}
 }
 
 type methods map[string]endpoint

@@ -43,7 +43,7 @@ func NewServer(cfg Config, observer observe.Observer, log *zap.Logger) (*Server,
 // PushRules returns the nine push rule endpoints.
 func (s *Server) PushRules(rules module.RuleService) RouteGroup { return &pushRuleRoutes{s, rules} }
 
-// Pushers returns the two pusher endpoints.
+// Pushers returns the three pusher endpoints.
 func (s *Server) Pushers(pushers module.PusherService) RouteGroup { return &pusherRoutes{s, pushers} }
 
 // AccountData returns GET, PUT and DELETE of m.push_rules as account data, global and of

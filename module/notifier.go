@@ -167,6 +167,10 @@ type GatewayRequest struct {
 	URL    string
 	Header map[string]string // with Content-Type; not to be changed
 	Body   []byte
+
+	// AnyPath is set for web push: the user chose the path, too, which could be any of a service in
+	// the host's network. So pusher.Policy.AllowedPrefixes are not for it.
+	AnyPath bool
 }
 
 // GatewayAnswer is the answer of a push gateway.
@@ -259,10 +263,6 @@ type DeliveryQueue interface {
 
 	// Forget removes the log of a user.
 	Forget(ctx context.Context, user mxid.UserID) error
-
-	// HeldGateways returns the names of the gateways that operators hold. Hosts send
-	// them no notifications.
-	HeldGateways(ctx context.Context) ([]string, error)
 
 	// Summary describes what waits, claimed or not, for metrics. Of several hosts that call it
 	// every 15 s, it may do so for one; see [QueueSummary.Elsewhere]. Its cost is bounded: with

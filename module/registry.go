@@ -242,6 +242,11 @@ type PusherService interface {
 	// may have lost theirs without it: set it again.
 	Set(ctx context.Context, user mxid.UserID, p pusher.Pusher, others pusher.Others) error
 
+	// Activate activates the user's pusher whose app has got the token; see [pusher.Kind.NeedsAck]. A
+	// token is valid for 24 hours, and until its pusher is set again. Errors: [fault.NotFound] for
+	// an app without such pushers, [fault.UnknownAckToken], [fault.ExpiredAckToken].
+	Activate(ctx context.Context, user mxid.UserID, appID, token string) error
+
 	// Delete removes the user's pusher of a key, if any, and never other users' pushers.
 	Delete(ctx context.Context, user mxid.UserID, key pusher.Key) error
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/labstack/echo/v4"
 	"go.uber.org/zap"
 
+	"github.com/pushfx/pushfx"
 	"github.com/pushfx/pushfx/handlers"
 	"github.com/pushfx/pushfx/integration/homeserver/sessions"
 	"github.com/pushfx/pushfx/module"
@@ -21,20 +22,21 @@ type account struct {
 	cfg      config
 	limits   *limits
 	host     module.HostService
+	push     *pushfx.Push
 	forget   *forgetting
 	log      *zap.Logger
 }
 
 func newAccount(
-	cfg config, sessions *sessions.Sessions, limits *limits, host module.HostService, forget *forgetting, log *zap.Logger,
+	cfg config, sessions *sessions.Sessions, limits *limits, host module.HostService, push *pushfx.Push, forget *forgetting, log *zap.Logger,
 ) *account {
-	return &account{sessions, cfg, limits, host, forget, log}
+	return &account{sessions, cfg, limits, host, push, forget, log}
 }
 
 // Register implements [handlers.RouteGroup].
 func (a *account) Register(g *echo.Group, _ handlers.Dialect, auth ...echo.MiddlewareFunc) {
 	g.GET("/account/whoami", whoami, auth...)
-	g.GET("/capabilities", capabilities, auth...)
+	g.GET("/capabilities", a.capabilities, auth...)
 	g.GET("/account/3pid", a.threePIDs, auth...)
 	g.GET("/devices", a.devices, auth...)
 	g.POST("/logout", a.logout, auth...)
@@ -160,7 +162,7 @@ func (a *account) devices(c echo.Context) error {
 	return c.JSON(http.StatusOK, map[string]any{"devices": all})
 }
 
-// capabilities says that users can do all that a client assumes by default.
-func capabilities(c echo.Context) error {
-	return c.JSON(http.StatusOK, map[string]any{"capabilities": emptyObject})
+// capabilities says that users can do all that a client assumes by default, and what the module adds.
+func (a *account) capabilities(c echo.Context) error {
+	return c.JSON(http.StatusOK, map[string]any{"capabilities": a.push.Capabilities()})
 }

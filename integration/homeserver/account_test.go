@@ -170,8 +170,8 @@ func TestAccountsWorkWithoutTheModule(t *testing.T) {
 	log := zap.New(core)
 	users := sessions.New(openDataOf(t), "localhost", func(mxid.UserID) {})
 	limits := newLimits(0, 0)
-	groups := []handlers.RouteGroup{newAccount(config{}, users, limits, moduleAway{}, newForgetting(users, moduleAway{}, log), log)}
-	router := newRouter(groups, newAuth(users, limits), newLogin(users, limits, moduleAway{}, log), limits, newDrain(config{}), newGuard(config{}), &pushfx.Push{}, log)
+	groups := []handlers.RouteGroup{newAccount(config{}, users, limits, moduleAway{}, nil, newForgetting(users, moduleAway{}, log), log)}
+	router := newRouter(config{}, groups, newAuth(users, limits), newLogin(users, limits, moduleAway{}, log), limits, newDrain(config{}), newGuard(config{}), &pushfx.Push{}, log)
 	request := func(path, token, body string) string {
 		t.Helper()
 		r := httptest.NewRequest(http.MethodPost, v3+path, strings.NewReader(body))

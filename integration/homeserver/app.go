@@ -44,7 +44,7 @@ func homeserver(cfg config, db *data.DB, log *zap.Logger, stdout io.Writer) fx.O
 			fx.Annotate(func(cfg config, db *data.DB, waker *waker) *sessions.Sessions {
 				return sessions.New(db, cfg.serverName, waker.wake)
 			}, fx.As(fx.Self()), fx.As(new(module.Accounts))),
-			fx.Annotate(newRouter, fx.ParamTags(pushfx.RouteGroups)),
+			fx.Annotate(newRouter, fx.ParamTags("", pushfx.RouteGroups)),
 			pushfx.AsRouteGroup(newAccount),
 			pushfx.AsRouteGroup(newAccountData),
 			pushfx.AsRouteGroup(func(r *roomRoutes) *roomRoutes { return r }),

@@ -33,6 +33,7 @@ type config struct {
 	trouble      receiver.Trouble // of the host's own push gateway
 	redis        redisurl.Servers
 	data         string       // file of the host's own data; empty: temporary
+	webPush      bool         // whether the host sends to browsers, and is their push service
 	mail         string       // where mail is sent to; empty: not sent
 	inbox        *inbox.Inbox // of mails, only with -mail inbox
 	listener     net.Listener // on listen, nil to open it at the start
@@ -90,6 +91,8 @@ func newFlags(values *flagValues) *flag.FlagSet {
 		"`TIME` that a mail waits, in which the user may read what it would be about")
 	flags.DurationVar(&values.mailRepeat, "mail-repeat", 23*time.Hour,
 		"`TIME` until the next mail of a user who has read nothing of the last one")
+	flags.BoolVar(&values.webPush, "web-push", false,
+		"send notifications to browsers (MSC4174). The page plays one with WebCrypto, with a push\nservice in this process, or uses the browser's own")
 	flags.IntVar(&values.trouble.Status, "gateway-status", 0,
 		"`STATUS` that the host's own push gateway answers instead of 200, for example 502")
 	flags.DurationVar(&values.trouble.Delay, "gateway-delay", 0,
@@ -196,6 +199,7 @@ func (v flagValues) moduleConfig() (pushfx.Config, error) {
 		return pushfx.Config{}, fmt.Errorf("-gateways: %w", err)
 	}
 	c.Delivery.DrainTimeout = v.drain
+	v.configureWebPush(&c)
 	if err := v.configureMail(&c); err != nil {
 		return pushfx.Config{}, err
 	}

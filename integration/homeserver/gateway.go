@@ -29,19 +29,22 @@ type gateway struct {
 	stdout   io.Writer
 	stopped  <-chan struct{} // closed when the host stops
 	inbox    *inbox.Inbox    // nil without -mail inbox
+	webPush  bool            // it is also a push service
 	about    map[string]any  // the members of the stream's event "gateway" beside the status
 
 	mu       sync.Mutex
 	trouble  receiver.Trouble
-	arrivals []string // the last arrivals as events of the stream, the oldest first
-	size     int      // bytes of arrivals
-	count    int      // number of all arrivals so far
+	ended    map[string]bool // push subscriptions
+	arrivals []string        // the last arrivals as events of the stream, the oldest first
+	size     int             // bytes of arrivals
+	count    int             // number of all arrivals so far
 	changed  chan struct{}
 }
 
 func newGateway(cfg config, waker *waker, stdout io.Writer) *gateway {
 	g := &gateway{
 		stdout: stdout, stopped: waker.stopped, inbox: cfg.inbox, about: cfg.aboutMail(), trouble: cfg.trouble, changed: make(chan struct{}),
+		ended: map[string]bool{}, webPush: cfg.webPush,
 	}
 	g.receiver = receiver.New(g.arrived)
 	g.receiver.Make(cfg.trouble)
@@ -71,10 +74,15 @@ func newArrival(n receiver.Notification) arrival {
 }
 
 func (g *gateway) arrived(n receiver.Notification) {
-	text := event("arrival", newArrival(n))
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	fmt.Fprintln(g.stdout, n)
+	g.keep("arrival", newArrival(n))
+}
+
+// keep puts an arrival on the stream. The caller holds the lock.
+func (g *gateway) keep(name string, arrival any) {
+	text := event(name, arrival)
 	g.arrivals = append(g.arrivals, text)
 	g.size += len(text)
 	for len(g.arrivals) > maxArrivals || g.size > maxArrivalBytes {
@@ -129,7 +137,7 @@ func (g *gateway) answer(status int) {
 }
 
 // stream serves GET /_demo/notifications, as server-sent events: "gateway" with the gateway's
-// URL and status, "arrival" with a notification, and "mail" with a mail. A new stream begins
+// URL and status, "arrival" with a notification, "push" with a web push, and "mail" with a mail. A new stream begins
 // with the last of them.
 func (g *gateway) stream(c echo.Context, url string) error {
 	w := c.Response()

@@ -275,7 +275,7 @@ const renderFates = () => {
   for (const {name, eventID, at, isNotified, line} of fates) {
     const devices = [...shownPushers].filter(([, p]) => p.name === name && !p.isMail && p.item.isConnected && isNotified).map(([id, {device}]) => {
       const post = posts.get(`${eventID} ${id}`);
-      return [`${device.slice(name.length + 3)}:`, post && `posted ${clock(post.at)}, answered ${post.status || 'nothing'}`, post?.status !== 200 && 'waits'].filter(Boolean).join(' ');
+      return [`${device.slice(name.length + 3)}:`, post && `posted ${clock(post.at)}, answered ${post.status || 'nothing'}`, !(post?.status < 300) && 'waits'].filter(Boolean).join(' ');
     });
     line.replaceChildren(bdi([`Decided ${clock(at)}`, ...(devices.length ? devices : ['not posted'])].join(' · ')));
   }
@@ -388,13 +388,15 @@ const mailed = m => {
   while ($('mails').childElementCount > mostMails) $('mails').lastElementChild.remove();
 };
 
-const addDevice = (name, device) => device === 'mail' ? addMail(name) : call(name, 'POST', `${v3}/pushers/set`, {
+const addDevice = (name, device) => adders[device] ? adders[device](name) : call(name, 'POST', `${v3}/pushers/set`, {
   kind: 'http', app_id: 'org.example.chat', pushkey: `${name}-${device}`, app_display_name: 'Chat', device_display_name: device, lang: 'en',
   append: true, data: {url: gateway.url, ...(device === 'tablet' && {format: 'event_id_only'})}});
 
 const addMail = name => call(name, 'POST', `${v3}/pushers/set`, {
   kind: 'email', app_id: 'm.email', pushkey: `${userID(name).slice(1).split(':')[0]}@${gateway.mail}`, app_display_name: 'Mail', device_display_name: 'mail',
   lang: 'en', append: true, data: {}});
+
+const adders = {__proto__: null, mail: addMail};
 
 const renderPusher = (name, p) => {
   const device = `${name}’s ${p.device}`, [state, detail] = [el('small', {}), el('small', {class: 'detail'})];
@@ -403,7 +405,7 @@ const renderPusher = (name, p) => {
   const remove = () => act('notifications', () => call(name, 'POST', `${v3}/pushers/set`, deletion).then(watch));
   const item = el('li', {class: 'pusher'}, el('span', {class: 'dot'}), el('span', {}, bdi(device), ' ', p.format ? el('code', {}, p.format) : null),
     state, el('button', {type: 'button', class: 'quiet', 'aria-label': `Remove ${device}`, click: remove}, 'Remove'), detail, blocks);
-  return {name, device, isMail: p.app_id === 'm.email', item, state, detail, blocks};
+  return {name, device, pushkey: p.pushkey, isMail: p.app_id === 'm.email', item, state, detail, blocks};
 };
 const detailOf = p => {
   const seconds = ms => `${Math.ceil(ms / 1000)} s`;

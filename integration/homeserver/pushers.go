@@ -32,6 +32,7 @@ const (
 	isOK       = "ok"
 	isSending  = "sending"
 	isWaiting  = "waiting"
+	isInactive = "inactive" // its browser has not returned the token of the first push
 	isDisabled = "disabled" // disabled, or of a kind that gets no notifications
 )
 
@@ -99,6 +100,8 @@ func newPusherState(user mxid.UserID, p pusher.Pusher) pusherState {
 	var ok bool
 	if state.Gateway, ok = delivery.GatewayOf(user, p); !ok {
 		state.State = isDisabled
+	} else if p.IsInactive() {
+		state.State = isInactive
 	}
 	return state
 }
@@ -112,7 +115,7 @@ func (p *pusherState) fill(w delivery.Waiting, now time.Time) {
 		p.Failing = now.Sub(w.Since).Milliseconds()
 	}
 	switch {
-	case p.State == isDisabled:
+	case p.State == isDisabled, p.State == isInactive:
 	case w.Claimed:
 		p.State = isSending
 	default:

@@ -11,14 +11,14 @@ import (
 // newRouter returns the homeserver's router: the route groups of the module and the host, which need a token, and the
 // endpoints that need none. An unknown path is 404 with any token or none.
 func newRouter(
-	groups []handlers.RouteGroup, auth echo.MiddlewareFunc, login *login, limits *limits, drain *drain,
+	cfg config, groups []handlers.RouteGroup, auth echo.MiddlewareFunc, login *login, limits *limits, drain *drain,
 	guard *guard, push *pushfx.Push, log *zap.Logger,
 ) *echo.Echo {
 	e := echo.New()
 	e.HTTPErrorHandler = newErrorHandler(log)
 	e.Use(logRequests(log), drain.closeConnections, guard.protect, allowBrowsers(), recoverPanics())
 
-	e.GET("/", page, limits.addresses)
+	e.GET("/", newPage(cfg), limits.addresses)
 	e.GET("/healthz", alive)
 	e.GET("/_matrix/client/versions", versions(push.UnstableFeatures()), limits.addresses)
 
@@ -29,5 +29,6 @@ func newRouter(
 			group.Register(e.Group(prefix), handlers.Dialect(dialect), auth)
 		}
 	}
+	handlers.RegisterUnstable(e.Group("/_matrix/client/unstable"), groups, auth)
 	return e
 }

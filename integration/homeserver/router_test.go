@@ -56,7 +56,7 @@ func request(t *testing.T, parts failing, path string) (*httptest.ResponseRecord
 
 func routerOf(groups []handlers.RouteGroup, users *sessions.Sessions, log *zap.Logger) *echo.Echo {
 	limits := newLimits(0, 0)
-	return newRouter(groups, newAuth(users, limits), newLogin(users, limits, nil, log), limits, newDrain(config{}), newGuard(config{}), &pushfx.Push{}, log)
+	return newRouter(config{}, groups, newAuth(users, limits), newLogin(users, limits, nil, log), limits, newDrain(config{}), newGuard(config{}), &pushfx.Push{}, log)
 }
 
 const accountDataPath = "/_matrix/client/v3/user/@alice:localhost/account_data/m.push_rules"

@@ -11,6 +11,7 @@ import (
 	"os"
 
 	"github.com/pushfx/pushfx/integration/redisurl"
+	"github.com/pushfx/pushfx/module/delivery/channel/webpush"
 	"github.com/pushfx/pushfx/module/mail/smtp"
 	"github.com/pushfx/pushfx/module/pushrule"
 )
@@ -29,6 +30,7 @@ type options struct {
 	rate                                pace
 	save, pusher, allowedPrefixes       string
 	mail                                smtp.Config
+	webPush                             webpush.Config
 	gateway                             gatewayName
 	state                               string
 }

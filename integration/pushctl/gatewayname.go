@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"github.com/pushfx/pushfx/module/delivery"
+	"github.com/pushfx/pushfx/module/delivery/channel"
+	"github.com/pushfx/pushfx/module/delivery/channel/kinds"
 )
 
 // gatewayName is an operator's name of a push gateway. The zero value names all gateways.
@@ -19,7 +21,7 @@ type gatewayName struct {
 }
 
 // gatewayForms are the accepted forms, for the texts of -h. A scheme without a port implies its default port.
-const gatewayForms = "host, host:port, scheme://host:port or mail://relay"
+const gatewayForms = "host, host:port, scheme://host:port, webpush://host or mail://relay"
 
 func readGatewayName(text string) (gatewayName, error) {
 	scheme, address, hasScheme := strings.Cut(text, "://")
@@ -27,7 +29,7 @@ func readGatewayName(text string) (gatewayName, error) {
 		scheme, address = "https", text
 	}
 	u, err := url.Parse(scheme + "://" + address)
-	if err == nil && u.Host == address && (u.Scheme == "http" || u.Scheme == "https" || u.Scheme == "mail") {
+	if err == nil && u.Host == address && kinds.Names().Channels[channel.KindOf(u.String())] != nil {
 		if canonical, ok := delivery.GatewayName(u.String()); ok {
 			return gatewayName{text, canonical, hasScheme, hasScheme || u.Port() != ""}, nil
 		}

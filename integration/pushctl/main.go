@@ -20,6 +20,7 @@ import (
 	"github.com/redis/go-redis/v9/logging"
 
 	"github.com/pushfx/pushfx/integration/redisurl"
+	"github.com/pushfx/pushfx/module/delivery/channel/webpush"
 	"github.com/pushfx/pushfx/module/fault"
 	"github.com/pushfx/pushfx/module/mxid"
 )
@@ -62,7 +63,7 @@ func commands() []command {
 		showCommand(), checkCommand(), repairCommand(), refreshCommand(), exportCommand(), importCommand(), resetCommand(),
 		forgetCommand(), explainCommand(), queuesCommand(), queuesShowCommand(), queuesRetryCommand(), queuesFlushCommand(),
 		sendTestCommand(),
-		gatewaysCommand(), gatewaysHoldCommand(), gatewaysOpenCommand(),
+		gatewaysCommand(),
 	}
 }
 
@@ -108,10 +109,10 @@ func runCommand(ctx context.Context, args []string, environment func(string) str
 	if name := args[0]; name == "-h" || name == "-help" || name == "--help" || name == "help" {
 		writeUsage(stdout)
 		return flag.ErrHelp
-	} else if name == "version" && len(args) > 1 {
-		return errors.New("want pushctl version, without flags or arguments")
-	} else if name == "version" {
-		_, err := fmt.Fprintln(stdout, version())
+	} else if print := offline()[name]; print != nil && len(args) > 1 {
+		return fmt.Errorf("want pushctl %s, without flags or arguments", name)
+	} else if print != nil {
+		_, err := fmt.Fprintln(stdout, print())
 		return err
 	}
 	c, rest, found := findCommand(args)
@@ -160,6 +161,11 @@ func (c command) call(ctx context.Context, args []string, environment func(strin
 	return err
 }
 
+// offline are the commands that print something without a Redis.
+func offline() map[string]func() string {
+	return map[string]func() string{"version": version, "vapid-key": webpush.NewKey}
+}
+
 // version returns the version of this program: of the module, or of the commit that it was built from.
 func version() string {
 	text := "unknown"
@@ -199,6 +205,7 @@ func writeUsage(w io.Writer) {
 	for _, c := range commands() {
 		fmt.Fprintf(table, "  %s\t%s\n", strings.TrimSpace(c.name+" "+c.args), c.summary)
 	}
+	fmt.Fprintln(table, "  vapid-key\tprints a new secret WebPush.Key for the hosts; with another one, all push subscriptions end")
 	fmt.Fprintln(table, "  version\tshows the version of this program")
 	table.Flush()
 	fmt.Fprint(w, "\npushctl COMMAND -h explains a command. -redis-mode and -redis name the Redis; so does\n"+

@@ -17,6 +17,7 @@ import (
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/delivery"
 	"github.com/pushfx/pushfx/module/delivery/channel/httppush"
+	"github.com/pushfx/pushfx/module/delivery/channel/webpush"
 	"github.com/pushfx/pushfx/module/delivery/dialguard"
 	"github.com/pushfx/pushfx/module/mail/smtp"
 	"github.com/pushfx/pushfx/module/mxid"
@@ -28,7 +29,7 @@ func sendTestCommand() command {
 		name: "send-test", args: "USER",
 		summary: "sends a test notification to a user's pushers",
 		about: "Sends a notification of an invented event to each pusher of a user, from this machine but otherwise\n" +
-			"like a host, and shows the answers. With -mail, pushers of kind email get a test mail. It stores nothing and removes no rejected pusher. Exit status 1:\n" +
+			"like a host, and shows the answers. With -mail, pushers of kind email get a test mail, with -vapid-subject browsers a push. It stores nothing and removes no rejected pusher. Exit status 1:\n" +
 			"a gateway did not accept it, or there is no such user or pusher.",
 		flags: func(f *flags) {
 			f.StringVar(&f.pusher, "pusher", "", "send to the pusher with this `DIGEST` only; show and queues show have it")
@@ -38,13 +39,19 @@ func sendTestCommand() command {
 			f.StringVar(&f.mail.URL, "mail", "",
 				"the hosts' SMTP.`URL`, for pushers of kind email; its password may be in the environment variable\n"+mailPassword)
 			f.StringVar(&f.mail.From, "mail-from", "", "the hosts' SMTP.From: the `ADDRESS` of the sender")
+			f.StringVar(&f.webPush.Subject, "vapid-subject", "",
+				"the hosts' WebPush.`SUBJECT`, for pushers of web push; WebPush.Key is in the environment variable\n"+vapidKey)
 			f.addJSON()
 		},
 		run: (*call).sendTest,
 	}
 }
 
-const mailPassword = "SMTP_PASSWORD"
+// Environment variables.
+const (
+	mailPassword = "SMTP_PASSWORD"
+	vapidKey     = "VAPID_KEY"
+)
 
 // shownTest is the answer of a pusher's gateway.
 type shownTest struct {
@@ -78,7 +85,14 @@ func (c *call) sendTest(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	t := tester{gateway: httppush.NewGateway(dialguard.New(prefixes...).Client(workers))}
+	client := dialguard.New(prefixes...).Client(workers)
+	t := tester{gateway: httppush.NewGateway(client, client), webPush: c.webPush}
+	if t.webPush.IsOn() {
+		t.webPush.Key = os.Getenv(vapidKey)
+		if err := t.webPush.Validate(); err != nil {
+			return fmt.Errorf("-vapid-subject, %s: %w", vapidKey, err)
+		}
+	}
 	if c.mail.URL != "" {
 		cfg := smtp.DefaultConfig()
 		cfg.URL, cfg.From, cfg.Password = c.mail.URL, c.mail.From, os.Getenv(mailPassword)
@@ -119,7 +133,8 @@ func (c *call) noPusher(ctx context.Context, user mxid.UserID) error {
 // tester sends test notifications.
 type tester struct {
 	gateway module.Gateway
-	mailer  module.Mailer // nil without -mail
+	mailer  module.Mailer  // nil without -mail
+	webPush webpush.Config // off without -vapid-subject
 }
 
 func (t tester) sendTo(ctx context.Context, user mxid.UserID, p pusher.Pusher) shownTest {
@@ -135,10 +150,13 @@ func (t tester) sendTo(ctx context.Context, user mxid.UserID, p pusher.Pusher) s
 }
 
 func (t tester) send(ctx context.Context, user mxid.UserID, p pusher.Pusher, cfg delivery.Config) (delivery.TestResult, error) {
-	if p.Kind == pusher.Email && t.mailer == nil {
+	switch {
+	case p.Kind == pusher.Email && t.mailer == nil:
 		return delivery.TestResult{}, errors.New("its kind is email, and -mail is not given")
+	case p.Kind.NeedsAck() && !t.webPush.IsOn():
+		return delivery.TestResult{}, errors.New("its kind is web push, and -vapid-subject is not given")
 	}
-	return delivery.SendTest(ctx, delivery.Seams{Gateway: t.gateway, Mailer: t.mailer, MailComposer: testMail{}}, user, p, cfg)
+	return delivery.SendTest(ctx, delivery.Seams{Gateway: t.gateway, Mailer: t.mailer, MailComposer: testMail{}, WebPush: t.webPush}, user, p, cfg)
 }
 
 // testMail writes test mails. They have no link to stop mails: pushctl has no key for it.

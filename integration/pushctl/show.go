@@ -107,7 +107,8 @@ type shownPusher struct {
 	Host      string      `json:"url_host"`
 	DataBytes int         `json:"data_bytes"`
 	Claim     int64       `json:"claim"`
-	Taken     bool        `json:"taken"` // by another user: nobody sees this pusher
+	Taken     bool        `json:"taken"`              // by another user: nobody sees this pusher
+	Inactive  bool        `json:"inactive,omitempty"` // see [pusher.Pusher.IsInactive]
 }
 
 func (c *call) show(ctx context.Context) error {
@@ -207,7 +208,7 @@ func (c *call) shownPushers(ctx context.Context, v value) (shownPushers, error) 
 		entry, _ := stored.ReadEntry(entries[p.Digest()]) // an unreadable entry takes nothing
 		s.Pushers = append(s.Pushers, shownPusher{
 			namedPusher: newNamedPusher(v.User, p), Kind: p.Kind, Entry: c.keys.Pushkey(p.Digest()), Host: urlHost(p.Data), DataBytes: len(p.Data),
-			Claim: p.Claim, Taken: !entry.Shows(v.User, p.Claim),
+			Claim: p.Claim, Taken: !entry.Shows(v.User, p.Claim), Inactive: p.IsInactive(),
 		})
 	}
 	return s, nil
@@ -298,6 +299,9 @@ func (s shownPushers) write(w io.Writer) {
 		fmt.Fprintf(w, "    pushkey    %s, claim %d\n", printable(p.Entry), p.Claim)
 		if p.Taken {
 			fmt.Fprintln(w, "    taken      by another user, gets nothing")
+		}
+		if p.Inactive {
+			fmt.Fprintln(w, "    inactive   its app has not returned the token of the first push, gets nothing else")
 		}
 		fmt.Fprintf(w, "    device     %s\n", p.device())
 		fmt.Fprintf(w, "    data       %d bytes, URL host %s\n", p.DataBytes, printable(p.Host))

@@ -20,6 +20,7 @@ import (
 	"github.com/pushfx/pushfx/handlers"
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/commit/rediscommit"
+	"github.com/pushfx/pushfx/module/delivery"
 	"github.com/pushfx/pushfx/module/mail/smtp"
 	"github.com/pushfx/pushfx/module/observe"
 	"github.com/pushfx/pushfx/module/pushrule"
@@ -70,8 +71,8 @@ type Builder struct {
 
 	pipelines        *redisclient.Pipelines // shared by all stores on the client
 	hasNotifications bool                   // the groups have GET /notifications
-	hasDelivery      bool
-	channels         []module.Channel // of the host, set by Service
+	delivery         *delivery.Delivery     // nil without one
+	channels         []module.Channel       // of the host, set by Service
 	ownMailer        *smtp.Mailer
 	fromHost         []string // see [Builder.note]
 	nils             []error  // see [Builder.note]
@@ -129,6 +130,7 @@ func (b *Builder) redis() (redis.UniversalClient, rediscommit.Config, rediscommi
 	}
 	if b.pipelines == nil {
 		b.pipelines = redisclient.NewPipelines(client, b.observer)
+		b.metrics.Add(metrics.NewSilent(b.pipelines.Silent))
 	}
 	return client, b.host.Config.Redis, rediscommit.Options{Now: b.servers.Clock().Now, Pipelines: b.pipelines, Observer: b.observer}
 }
@@ -143,11 +145,14 @@ func (b *Builder) Finish() error {
 	if b.onRedis && b.host.Client == nil {
 		return errNoClient
 	}
-	if len(b.channels) > 0 && !b.hasDelivery {
+	if len(b.channels) > 0 && b.delivery == nil {
 		return errChannelWithoutDelivery
 	}
-	if b.host.Config.SMTP.URL != "" && !b.hasDelivery {
+	if b.host.Config.SMTP.URL != "" && b.delivery == nil {
 		return errMailWithoutDelivery
+	}
+	if b.host.Config.WebPush.IsOn() && b.delivery == nil {
+		return errWebPushWithoutDelivery
 	}
 	if b.nils != nil {
 		return errors.Join(b.nils...)

@@ -8,6 +8,7 @@ import (
 	"github.com/pushfx/pushfx/handlers"
 	"github.com/pushfx/pushfx/module/commit/rediscommit"
 	"github.com/pushfx/pushfx/module/delivery"
+	"github.com/pushfx/pushfx/module/delivery/channel/webpush"
 	"github.com/pushfx/pushfx/module/feed"
 	"github.com/pushfx/pushfx/module/mail"
 	"github.com/pushfx/pushfx/module/mail/smtp"
@@ -33,6 +34,8 @@ type Config struct {
 	SMTP smtp.Config
 	Mail mail.Config
 
+	WebPush webpush.Config
+
 	Unread unread.Config
 
 	Features     []pushrule.Feature
@@ -51,6 +54,7 @@ func (c Config) Validate() error {
 		below("Config.Delivery.", c.Delivery.Validate()),
 		below("Config.DeliveryMetrics.", c.DeliveryMetrics.Validate()),
 		c.validateMail(),
+		c.validateWebPush(),
 		c.validateDefaults(),
 	)
 }
@@ -63,6 +67,35 @@ func (c Config) validateMail() error {
 		return nil
 	}
 	return errors.Join(below("Config.SMTP.", c.SMTP.Validate()), below("Config.Mail.", c.Mail.Validate()))
+}
+
+func (c Config) validateWebPush() error {
+	if !c.WebPush.IsOn() {
+		return nil
+	}
+	return below("Config.WebPush.", c.WebPush.Validate())
+}
+
+// UnstableFeatures returns what the config adds to unstable_features.
+func (c Config) UnstableFeatures() map[string]bool {
+	flags := map[string]bool{}
+	if c.WebPush.IsOn() {
+		flags["org.matrix.msc4174"] = true
+	}
+	for _, feature := range c.Features {
+		if feature.Flag != "" {
+			flags[feature.Flag] = true
+		}
+	}
+	return flags
+}
+
+// Capabilities returns what the config adds to capabilities.
+func (c Config) Capabilities() map[string]any {
+	if !c.WebPush.IsOn() {
+		return map[string]any{}
+	}
+	return map[string]any{"org.matrix.msc4174.webpush": map[string]any{"enabled": true, "vapid": c.WebPush.PublicKey()}}
 }
 
 // validateDefaults checks the features, and if they are valid the default rules.

@@ -1,16 +1,22 @@
 package assembly
 
 import (
+	"context"
 	"errors"
+	"net/http"
+	"net/netip"
 
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/delivery"
 	"github.com/pushfx/pushfx/module/delivery/channel/httppush"
+	"github.com/pushfx/pushfx/module/delivery/channel/webpush"
 	"github.com/pushfx/pushfx/module/delivery/dialguard"
 	"github.com/pushfx/pushfx/module/delivery/redisqueue"
 	"github.com/pushfx/pushfx/module/feed"
 	"github.com/pushfx/pushfx/module/mail"
 	"github.com/pushfx/pushfx/module/mail/smtp"
+	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/pusher"
 	"github.com/pushfx/pushfx/module/unread"
 )
 
@@ -29,20 +35,38 @@ func (b *Builder) DeliveryQueue() (module.DeliveryQueue, error) {
 // Gateway returns the gateway of hosts without their own. It connects to allowed
 // addresses only.
 func (b *Builder) Gateway() module.Gateway {
-	guard := dialguard.New(b.host.Config.PusherPolicy.AllowedPrefixes...)
-	client, transport := guard.Client(b.host.Config.Delivery.MaxPerGateway), guard.Transport(b.host.Config.Delivery.MaxPerGateway)
+	cfg := b.host.Config
+	return httppush.NewGateway(newClient(cfg, cfg.PusherPolicy.AllowedPrefixes), newClient(cfg, cfg.WebPush.AllowedPrefixes))
+}
+
+func newClient(cfg Config, allowed []netip.Prefix) *http.Client {
+	guard := dialguard.New(allowed...)
+	client, transport := guard.Client(cfg.Delivery.MaxPerGateway), guard.Transport(cfg.Delivery.MaxPerGateway)
 	transport.ResponseHeaderTimeout = 0
 	client.Transport, client.Timeout = transport, 0 // the context of each request has Delivery.RequestTimeout
-	return httppush.NewGateway(client)
+	return client
 }
 
 var (
 	errChannelWithoutDelivery = errors.New("pushfx: a Channel needs delivery: include pushfx.Delivery beside pushfx.Module")
 
-	errMailWithoutDelivery = errors.New("pushfx: Config.SMTP needs delivery: include pushfx.Delivery beside pushfx.Module, or set Options.Delivery")
-	errMailWithoutEmail    = errors.New("pushfx: mail needs Config.PusherPolicy.Email, which confirms that an address is the user's")
-	errMailWithoutTexts    = errors.New("pushfx: a Mailer needs Config.Mail or a MailComposer")
+	errMailWithoutDelivery    = errors.New("pushfx: Config.SMTP needs delivery: include pushfx.Delivery beside pushfx.Module, or set Options.Delivery")
+	errWebPushWithoutDelivery = errors.New("pushfx: Config.WebPush needs delivery: include pushfx.Delivery beside pushfx.Module, or set Options.Delivery")
+
+	errMailWithoutEmail = errors.New("pushfx: mail needs Config.PusherPolicy.Email, which confirms that an address is the user's")
+	errMailWithoutTexts = errors.New("pushfx: a Mailer needs Config.Mail or a MailComposer")
 )
+
+// activation is the activation of pushers by delivery, which is built after the services.
+type activation struct {
+	*webpush.Channel
+	b *Builder
+}
+
+// Invite implements [service.Activation].
+func (a activation) Invite(ctx context.Context, user mxid.UserID, key pusher.Key) error {
+	return a.b.delivery.Invite(ctx, user, key)
+}
 
 // Mailer returns nil if the host has no mail server.
 func (b *Builder) Mailer() (module.Mailer, error) {
@@ -67,7 +91,6 @@ func (b *Builder) Delivery(
 	queue module.DeliveryQueue, gateway module.Gateway, mailer module.Mailer, composer module.MailComposer,
 	host module.HostService, feed *feed.Feed, counts module.Unread, attention module.Attention,
 ) (*delivery.Delivery, error) {
-	b.hasDelivery = true
 	confirm := b.host.Config.PusherPolicy.Email
 	switch {
 	case mailer != nil && confirm == nil:
@@ -83,12 +106,13 @@ func (b *Builder) Delivery(
 	b.note("Attention", attention, nil)
 	d, err := delivery.New(delivery.Seams{
 		Queue: queue, Gateway: gateway, Host: host, Feed: feed, Unread: counts, Attention: attention,
-		Mailer: mailer, MailComposer: composer, ConfirmAddress: confirm, Channels: b.channels,
-		Slow: b.host.Config.Redis.Durability.MaxWait(), Now: b.servers.Clock().Now, Observer: b.observer,
+		Mailer: mailer, MailComposer: composer, ConfirmAddress: confirm, Channels: b.channels, WebPush: b.host.Config.WebPush,
+		Now: b.servers.Clock().Now, Observer: b.observer,
 	}, b.host.Config.Delivery)
 	if err != nil {
 		return nil, err
 	}
+	b.delivery = d
 	b.metrics.AddDelivery(d.Stats)
 	return d, nil
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/pushfx/pushfx/handlers"
 	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/delivery/channel/webpush"
 	"github.com/pushfx/pushfx/module/feed"
 	"github.com/pushfx/pushfx/module/mail"
 	"github.com/pushfx/pushfx/module/pusher"
@@ -73,7 +74,7 @@ func (b *Builder) UnreadStore() (module.UnreadStore, error) {
 // Unread returns the service of unread counts.
 func (b *Builder) Unread(store module.UnreadStore) *unread.Service {
 	b.metrics.AddUnread()
-	return unread.New(store, b.host.Config.Unread, b.host.Config.Delivery.MaxAge, b.host.Config.Redis.Durability.MaxWait(), b.servers.Clock().Now, b.observer)
+	return unread.New(store, b.host.Config.Unread, b.host.Config.Delivery.MaxAge, b.servers.Clock().Now, b.observer)
 }
 
 // Health returns the health of the servers.
@@ -109,22 +110,26 @@ func (b *Builder) Service(
 	b.note("Accounts", accounts, nil)
 	b.note("ImportSource", source, nil)
 	cfg := b.host.Config
-	cfg.PusherPolicy.Kinds = maps.Clone(cfg.PusherPolicy.Kinds)
+	kinds := pusher.Kinds{}
+	maps.Copy(kinds, cfg.PusherPolicy.Kinds)
+	if cfg.WebPush.IsOn() {
+		policy := cfg.PusherPolicy
+		policy.AllowedPrefixes = cfg.WebPush.AllowedPrefixes
+		kinds[pusher.WebPush], kinds[pusher.UnstableWebPush] = policy.CheckWebPush, policy.CheckWebPush
+	}
+	cfg.PusherPolicy.Kinds = kinds
 	for _, channel := range channels {
 		b.note("Channel", channel, nil)
 		if channel == nil || isNil(channel) {
 			b.nils = append(b.nils, fmt.Errorf("pushfx: a Channel is nil: %s", noNil))
 			continue
 		}
-		if cfg.PusherPolicy.Kinds == nil {
-			cfg.PusherPolicy.Kinds = pusher.Kinds{}
-		}
-		cfg.PusherPolicy.Kinds[channel.Kind()] = channel.CheckPusher
+		kinds[channel.Kind()] = channel.CheckPusher
 		b.channels = append(b.channels, channel)
 	}
 	return service.New(stores, changes, service.Options{
 		Defaults: b.defaults, Limits: cfg.RuleLimits, Policy: cfg.PusherPolicy, Accounts: accounts, ImportSource: source,
-		Observer: b.observer, Mail: b.mailTokens(),
+		Observer: b.observer, Mail: b.mailTokens(), Activation: activation{webpush.New(cfg.WebPush, nil, nil), b},
 	})
 }
 

@@ -146,6 +146,7 @@ func (c Config) Validate() error {
 func (c Config) channels(seams Seams) (channel.Set, error) {
 	return kinds.New(kinds.Options{
 		Gateway: seams.Gateway, MaxBytes: c.MaxNotificationBytes, NoCounts: c.NoCounts, Own: seams.Channels,
+		WebPush: seams.WebPush, Now: seams.Now,
 		Mail: kinds.Mail{
 			Mailer: seams.Mailer, Composer: seams.MailComposer, ConfirmAddress: seams.ConfirmAddress,
 			Delay: c.Mail.Delay, Repeat: c.Mail.Repeat, MaxEvents: c.Mail.MaxEvents, HasContent: c.Mail.Content == FullContent,

@@ -9,10 +9,10 @@ import (
 
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/delivery/channel"
+	"github.com/pushfx/pushfx/module/delivery/channel/webpush"
 	"github.com/pushfx/pushfx/module/delivery/content"
 	"github.com/pushfx/pushfx/module/delivery/turns"
 	"github.com/pushfx/pushfx/module/feed"
-	"github.com/pushfx/pushfx/module/internal/parts"
 	"github.com/pushfx/pushfx/module/match"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/observe"
@@ -29,7 +29,6 @@ type Delivery struct {
 	channels  channel.Set
 	host      module.HostService
 	audience  *audience
-	parts     *parts.Parts // of the queue
 	clock     func() time.Time
 	observer  observe.Observer
 	hasUnread bool
@@ -74,10 +73,9 @@ type Seams struct {
 	// error, the mail waits. Nil confirms all addresses.
 	ConfirmAddress func(ctx context.Context, user mxid.UserID, address string) (bool, error)
 
-	Channels []module.Channel // of the host, for kinds of its own
+	WebPush webpush.Config // the zero value sends nothing to browsers
 
-	// Slow is how long an answer of the queue may take that waits for replicas or a disk.
-	Slow time.Duration
+	Channels []module.Channel // of the host, for kinds of its own
 
 	// Now is the clock of the queue. Nil is the host's clock.
 	Now func() time.Time
@@ -92,6 +90,9 @@ func New(seams Seams, cfg Config) (*Delivery, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("delivery: %w", err)
 	}
+	if seams.Now == nil {
+		seams.Now = time.Now
+	}
 	channels, err := cfg.channels(seams)
 	if err != nil {
 		return nil, fmt.Errorf("delivery: %w", err)
@@ -99,20 +100,16 @@ func New(seams Seams, cfg Config) (*Delivery, error) {
 	if seams.Mailer != nil && cfg.Mail.Delay+cfg.Mail.Repeat > cfg.MaxAge {
 		return nil, fmt.Errorf("delivery: %w", errMailAge)
 	}
-	if seams.Now == nil {
-		seams.Now = time.Now
-	}
 	seams.Observer = observe.Or(seams.Observer)
 	d := &Delivery{
 		cfg: cfg, limits: cfg.limits(), queue: seams.Queue, channels: channels, host: seams.Host,
-		parts: parts.New(seams.Queue.Parts, seams.Slow),
 		clock: seams.Now, observer: seams.Observer,
 		hasUnread: seams.Unread != nil, hasDelays: seams.Attention != nil,
 		stopping: make(chan struct{}),
 		gates:    newGates(turns.Config{MaxInFlight: cfg.MaxInFlight, MaxPerGate: cfg.MaxPerGateway, Random: rand.Float64}),
 		failures: &failures{observer: seams.Observer, reported: map[string]reports{}},
 	}
-	d.audience = &audience{seams.Feed, seams.Host, d.parts, seams.Observer}
+	d.audience = &audience{seams.Feed, seams.Host, seams.Queue.Parts, seams.Observer}
 	d.summaries = &summaries{queue: seams.Queue, failures: d.failures, channels: channels, reported: map[pusher.Kind]bool{}}
 	d.claims = &claims{queue: seams.Queue, failures: d.failures, own: map[pusherName]*claimed{}}
 	userOf := func(user mxid.UserID) mxid.UserID { return user }
@@ -149,10 +146,8 @@ func (d *Delivery) Run(ctx context.Context) {
 	d.mu.Unlock()
 	var beside sync.WaitGroup
 	beside.Go(func() { d.summaries.run(ctx) })
-	held := make(chan struct{})
-	beside.Go(func() { d.readAllHeld(ctx, held) })
 	defer beside.Wait()
-	d.look(ctx, held)
+	d.look(ctx)
 	d.mu.Lock()
 	d.life = nil
 	d.mu.Unlock()
@@ -160,7 +155,6 @@ func (d *Delivery) Run(ctx context.Context) {
 	drained := time.AfterFunc(d.cfg.DrainTimeout, end)
 	defer drained.Stop()
 	d.sending.Wait()
-	d.parts.Wait()
 }
 
 // Kinds returns the kinds of pushers that this host sends to.
@@ -196,7 +190,7 @@ func (d *Delivery) Stats() Stats {
 	}
 	all := Stats{
 		InFlight: s.InFlight, Slow: s.Hanging, Late: late,
-		Gateways:        [gateStates]int{GateOpen: s.Open, GateClosed: s.Closed, GateHeld: s.Held, GateBlocked: s.Blocked},
+		Gateways:        [gateStates]int{GateOpen: s.Open, GateClosed: s.Closed, GateBlocked: s.Blocked},
 		RemovalsStopped: s.Stopped, CutOff: isCutOff,
 	}
 	d.summaries.addTo(&all)

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/delivery/channel"
 	"github.com/pushfx/pushfx/module/delivery/turns"
 	"github.com/pushfx/pushfx/module/mxid"
 )
@@ -117,6 +118,18 @@ func (g *gates) state(gate string, last time.Duration) (isWell, isCutOff bool) {
 	return g.turns.IsWell(now, gate, last), g.turns.IsCutOff(now)
 }
 
+// isGone reports whether an answer removes its pusher: at once, or because all answers for
+// [channel.Answer.GoneAfter] were the same, while the gate took what others got.
+func (g *gates) isGone(gate string, a channel.Answer, before trouble, now time.Time) bool {
+	if a.GoneAfter == 0 || before.Status != a.Status {
+		return a.Outcome == module.Gone
+	}
+	failing := now.Sub(time.UnixMilli(before.Since))
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return a.Outcome == module.Gone || failing >= a.GoneAfter && g.turns.HasTaken(time.Now(), gate, failing)
+}
+
 // wasClosed is [turns.Scheduler.WasClosed], for the last time until now.
 func (g *gates) wasClosed(gate string, last time.Duration) bool {
 	g.mu.Lock()
@@ -137,12 +150,6 @@ func (g *gates) mayClaim(gate string) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.turns.IsOpen(gate) && g.turns.MayReach(time.Now(), gate)
-}
-
-func (g *gates) hold(gateways []string) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.turns.Hold(gateways)
 }
 
 // capacity returns how many users to claim for.

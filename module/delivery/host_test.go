@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/delivery/channel/webpush"
 	"github.com/pushfx/pushfx/module/delivery/queuetest"
 	"github.com/pushfx/pushfx/module/feed"
 	"github.com/pushfx/pushfx/module/match"
@@ -43,6 +44,7 @@ type world struct {
 	attention  module.Attention
 	mailbox    *mailbox      // nil without mail
 	mailer     module.Mailer // of the next host, nil for the mailbox
+	webPush    webpush.Config
 	dropped    map[DropReason]int
 	counts     map[string]int // by event and label
 	reports    []observe.Problem
@@ -90,7 +92,7 @@ func (w *world) stopped(queue module.DeliveryQueue, gateway module.Gateway) *Del
 	w.t.Helper()
 	seams := Seams{
 		Queue: queue, Gateway: gateway, Host: &worldHost{w: w}, Feed: newFeed(w.t, worldRules{}), Unread: w.unread, Attention: w.attention,
-		Observer: worldObserver{observe.None, w},
+		Observer: worldObserver{observe.None, w}, WebPush: w.webPush,
 	}
 	if w.mailbox != nil {
 		seams.Mailer, seams.MailComposer, seams.ConfirmAddress = w.mailbox, w.mailbox, w.mailbox.confirm

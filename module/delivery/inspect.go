@@ -71,9 +71,11 @@ func SplitGate(gate string) (gateway, app string) {
 	return gateway, app
 }
 
-// LabelOf returns the label of a [GatewayName] in metrics: "other" if a user has named the gateway,
-// otherwise its scheme, such as "mail".
+// LabelOf returns the label of a [GatewayName] in metrics: "other" for kind http, otherwise its scheme, such as "mail".
 func LabelOf(gateway string) string { return channel.LabelOf(gateway) }
+
+// Labels are the labels of the module's kinds of pushers.
+func Labels() []string { return channel.Labels() }
 
 // GatewayOf returns the [GatewayName] of a pusher. Ok is false for a pusher without
 // notifications: it is disabled, or its URL or address is invalid. All pushers of kind email have

@@ -26,7 +26,7 @@ const (
 	LateDelayed   LateCause = "delayed"   // module.Attention delayed it
 	LateClosed    LateCause = "closed"    // its gateway was closed meanwhile, after failures of other pushers
 
-	// LateWaited is any other cause: its gateway was held, a host died or was paused, no
+	// LateWaited is any other cause: a host died or was paused, no
 	// host ran, Redis failed, or hosts had no place.
 	LateWaited LateCause = "waited"
 )

@@ -17,6 +17,7 @@ import (
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/observe"
 	"github.com/pushfx/pushfx/module/pusher"
+	"github.com/pushfx/pushfx/module/retry"
 )
 
 // A call adds to the logs of chunkUsers users at once, and has chunksAtOnce such chunks in
@@ -44,6 +45,7 @@ type adding struct {
 	meta       content.Meta
 	id, text   string // of its notifications; text is the stored form of meta
 	recipients map[mxid.UserID]module.Decision
+	invited    pusher.Key // of an inactive pusher; zero but for [Delivery.Invite]
 	left       parts.Left
 }
 
@@ -90,7 +92,7 @@ func (a *adding) additionFor(user mxid.UserID, list pusher.List) *addition {
 	}
 	one, isIDOnly := a.newAddition(user), true
 	for _, p := range list.All() {
-		if target, ok := a.channels.Read(user, p); ok {
+		if target, ok := a.channels.Read(user, p); ok && !target.Inactive {
 			isIDOnly = isIDOnly && target.IsIDOnly
 			one.addTarget(target, a.channels.Delay(target.Kind))
 		}
@@ -112,7 +114,12 @@ func (a *adding) countsFor(user mxid.UserID, list pusher.List) *addition {
 	one := a.newAddition(user)
 	one.Notification = content.Counts(a.id, a.meta)
 	for _, p := range list.All() {
-		if target, ok := a.channels.Read(user, p); ok && !target.NoCounts {
+		target, ok := a.channels.Read(user, p)
+		switch {
+		case !ok:
+		case target.Inactive && p.Key == a.invited:
+			one.addTarget(target, 0)
+		case !target.Inactive && !target.NoCounts && a.invited == pusher.Key{}:
 			one.addTarget(target, max(a.cfg.BadgeDelay, time.Millisecond))
 		}
 	}
@@ -136,6 +143,13 @@ func (d *Delivery) UpdateBadges(ctx context.Context, users ...mxid.UserID) error
 	return d.newAdding(rand.Text()[:8], d.cfg.MaxAge).add(ctx, slices.Clone(users))
 }
 
+// Invite sends an inactive pusher what activates it: whatever waits for it is sent as its activation.
+func (d *Delivery) Invite(ctx context.Context, user mxid.UserID, key pusher.Key) error {
+	a := d.newAdding(rand.Text()[:8], d.cfg.MaxAge)
+	a.invited = key
+	return a.add(ctx, []mxid.UserID{user})
+}
+
 // add adds a notification for each user with pushers, in the order of the user ids, and
 // sends what it has claimed. Its error is a [module.LeftError].
 func (a *adding) add(ctx context.Context, users []mxid.UserID) error {
@@ -144,14 +158,11 @@ func (a *adding) add(ctx context.Context, users []mxid.UserID) error {
 	if len(users) == 0 {
 		return nil
 	}
-	a.left.Add(module.Unavailable(errSilent), a.parts.Do(ctx, users, parts.Size{Chunk: chunkUsers, AtOnce: chunksAtOnce}, a.chunk)...)
+	a.left.Add(module.Unavailable(retry.ErrSilent), parts.Do(ctx, a.queue.Parts, users, parts.Size{Chunk: chunkUsers, AtOnce: chunksAtOnce}, a.chunk)...)
 	return a.left.Err()
 }
 
-var (
-	errNoResult = errors.New("delivery: no result")
-	errSilent   = errors.New("delivery: a part of the storage does not answer")
-)
+var errNoResult = errors.New("delivery: no result")
 
 // chunk adds for some users of a part. It reports whether the part has answered for any of
 // them.

@@ -82,7 +82,7 @@ func TestARetryWaitsAsTheAnswerSays(t *testing.T) {
 				inBubble(t, func(w *world) {
 					w.set(name1, "key", "gw")
 					gateway := &busyGateway{status: status, header: test.header}
-					d, _ := w.hostOn(w.queue, httppush.NewGateway(&http.Client{Transport: gateway}))
+					d, _ := w.hostOn(w.queue, httppush.NewGateway(&http.Client{Transport: gateway}, nil))
 					w.notify(d, 1, "!r:h", name1)
 					w.notify(d, 2, "!r:h", name1)
 					time.Sleep(test.most)

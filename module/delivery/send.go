@@ -113,6 +113,9 @@ func (s *sending) readMore(life context.Context) bool {
 func (s *sending) sendFirst(life context.Context) bool {
 	n := s.known[0]
 	m, err := s.readMeta(n)
+	if s.target != nil && (s.target.Inactive || n.Priority == module.CountsOnly && s.target.Kind.NeedsAck()) {
+		s.readAt = time.Time{} // since then, it may have been activated, or set again and invited
+	}
 	switch {
 	case err != nil:
 		return s.drop(life, DropUnreadable)
@@ -128,8 +131,12 @@ func (s *sending) sendFirst(life context.Context) bool {
 	switch {
 	case s.target.Poster == nil:
 		return true
+	case s.target.Inactive && n.Priority != module.CountsOnly: // of a subscription that is replaced
+		return s.drop(life, DropGone)
 	case !s.takeTurn(life):
 		return false
+	case s.target.Inactive:
+		return s.sendNow(life, n, m, nil)
 	case n.Priority == module.CountsOnly:
 		return s.sendCounts(life, n, m)
 	}
@@ -367,7 +374,8 @@ func (s *sending) sendNow(life context.Context, n module.Notification, m content
 	p := s.request(life, m.Trace, func(ctx context.Context) channel.Answer {
 		return s.target.Poster.Post(ctx, channel.Notification{Notification: n, Meta: m, Counts: counts})
 	})
-	if p.Outcome == module.Gone {
+	if s.d.gates.isGone(s.target.Gate(), p.Answer, s.trouble, s.d.clock()) {
+		p.Outcome = module.Gone
 		return s.reject(life, p, n.Number)
 	}
 	s.endTurnAfter(p.Answer)

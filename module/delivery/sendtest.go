@@ -31,6 +31,7 @@ var errNotSentTo = errors.New("delivery: the pusher gets no notifications: its k
 // Channel of the seams. It stores and removes nothing, even if the gateway rejects the pushkey. It
 // fails for a pusher that the seams do not send to; see [GatewayOf].
 func SendTest(ctx context.Context, seams Seams, user mxid.UserID, p pusher.Pusher, cfg Config) (TestResult, error) {
+	seams.Now = time.Now
 	channels, err := cfg.channels(seams)
 	if err != nil {
 		return TestResult{}, err

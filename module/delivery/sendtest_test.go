@@ -28,8 +28,8 @@ func TestSendTestPostsANotification(t *testing.T) {
 		_, _ = w.Write([]byte(answer))
 	}))
 	defer server.Close()
-	public := httppush.NewGateway(dialguard.New().Client(1))
-	open := httppush.NewGateway(dialguard.New(netip.MustParsePrefix("127.0.0.0/8")).Client(1))
+	public := httppush.NewGateway(dialguard.New().Client(1), nil)
+	open := httppush.NewGateway(dialguard.New(netip.MustParsePrefix("127.0.0.0/8")).Client(1), nil)
 	p := pusher.Pusher{Key: pusher.Key{AppID: "app", Pushkey: "secret"}, Kind: pusher.HTTP, SetAt: 5_000_000}
 	p.Data = fmt.Sprintf(`{"url":"%s/_matrix/push/v1/notify?secret"}`, server.URL)
 	name, _ := GatewayOf(user, p)

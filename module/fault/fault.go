@@ -29,6 +29,8 @@ const (
 	Unrecognized     Kind = "unrecognized"       // 404 M_UNRECOGNIZED
 	MethodNotAllowed Kind = "method_not_allowed" // 405 M_UNRECOGNIZED
 	ServerControlled Kind = "server_controlled"  // 405 M_BAD_JSON, account data that only the server sets
+	UnknownAckToken  Kind = "unknown_ack_token"  // 400 M_UNKNOWN_ACTIVATION_TOKEN
+	ExpiredAckToken  Kind = "expired_ack_token"  // 400 M_EXPIRED_ACTIVATION_TOKEN
 	Database         Kind = "database"           // 500 M_UNKNOWN, unreadable stored data
 	Unavailable      Kind = "unavailable"        // 503 M_UNKNOWN, the store cannot be reached in time
 	Internal         Kind = "internal"           // 500 M_UNKNOWN, every error that is not a fault
@@ -38,7 +40,7 @@ const (
 func Kinds() []Kind {
 	return []Kind{
 		NotFound, InvalidParam, MissingParam, NotJSON, BadJSON, TooLarge, MissingToken, UnknownToken, Forbidden,
-		Unrecognized, MethodNotAllowed, ServerControlled, Database, Unavailable, Internal,
+		Unrecognized, MethodNotAllowed, ServerControlled, UnknownAckToken, ExpiredAckToken, Database, Unavailable, Internal,
 	}
 }
 

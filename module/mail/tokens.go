@@ -1,12 +1,12 @@
 package mail
 
 import (
-	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/binary"
 	"time"
 
+	"github.com/pushfx/pushfx/module/internal/signed"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pusher"
 )
@@ -30,14 +30,13 @@ type Grant struct {
 	Until   time.Time     // the end of the day (UTC) of the mail
 }
 
-// A token is a code of macSize bytes and a head: the day and the digest of the address. In links
-// the user id follows. A token without it has 56 letters and digits, since the name before the @ of
+// A token has a code of 8 bytes, the day, and the digest of the address. In links the user id
+// follows. A token without it has 56 letters and digits, since the name before the @ of
 // an address has at most 64 bytes (RFC 5321, 4.5.3.1.1). It does not change within a day, since
 // servers that greylist know a repeated mail by its sender.
 const (
-	macSize   = 8
 	daySize   = 2
-	fixedSize = macSize + daySize + sha256.Size
+	fixedSize = daySize + sha256.Size
 
 	day = 24 * time.Hour
 )
@@ -61,25 +60,18 @@ func (t *Tokens) ReadBounce(token string) (Grant, bool) { return t.check("bounce
 func (t *Tokens) issue(purpose string, user mxid.UserID, address string) string {
 	head := binary.BigEndian.AppendUint16(nil, uint16(time.Now().Unix()/int64(day/time.Second)))
 	digest, _ := base64.RawURLEncoding.DecodeString(string(pusher.Key{AppID: pusher.EmailAppID, Pushkey: address}.Digest()))
-	head = append(append(head, digest...), user...)
-	return base64.RawURLEncoding.EncodeToString(append(t.sum(purpose, head), head...))
+	return signed.Token(t.key, purpose, append(append(head, digest...), user...))
 }
 
 func (t *Tokens) check(purpose, token string, valid time.Duration) (Grant, bool) {
 	if t == nil {
 		return Grant{}, false
 	}
-	read, err := base64.RawURLEncoding.Strict().DecodeString(token)
-	if err != nil || len(read) < fixedSize || !hmac.Equal(read[:macSize], t.sum(purpose, read[macSize:])) {
+	read, ok := signed.Read(t.key, purpose, token)
+	if !ok || len(read) < fixedSize {
 		return Grant{}, false
 	}
-	until := time.Unix(0, 0).Add(time.Duration(binary.BigEndian.Uint16(read[macSize:])+1) * day)
-	digest := base64.RawURLEncoding.EncodeToString(read[macSize+daySize : fixedSize])
+	until := time.Unix(0, 0).Add(time.Duration(binary.BigEndian.Uint16(read)+1) * day)
+	digest := base64.RawURLEncoding.EncodeToString(read[daySize:fixedSize])
 	return Grant{mxid.UserID(read[fixedSize:]), pusher.Digest(digest), until}, time.Since(until) <= valid
-}
-
-func (t *Tokens) sum(purpose string, head []byte) []byte {
-	code := hmac.New(sha256.New, t.key)
-	code.Write(append([]byte(purpose+"\x00"), head...))
-	return code.Sum(nil)[:macSize]
 }

@@ -30,8 +30,8 @@ const (
 // display names, lang and data. Names match exactly.
 //
 // In the form Specification, other users' pushers are removed unless "append" is true.
-// The server's members "created", "device_id" (also as in MSC3881) and "claim" are
-// dropped.
+// The server's members "created", "device_id" (also as in MSC3881), "claim" and "activated"
+// are dropped.
 func ReadChange(r *strictjson.Reader, form Form) (Change, error) {
 	s := submission{form: form, others: form.others()}
 	path := r.Path()
@@ -66,7 +66,7 @@ func (s *submission) readMember(r *strictjson.Reader, name string) (err error) {
 		return err
 	case "app_id", "pushkey":
 		return s.pusher.readMember(r, name)
-	case createdName, deviceName, deviceNameMSC3881, claimName:
+	case createdName, deviceName, deviceNameMSC3881, claimName, activatedName:
 		return r.Skip()
 	}
 	err = s.readDetail(r, name)

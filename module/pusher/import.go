@@ -56,6 +56,6 @@ func (l Policy) CheckImported(p Pusher) (Pusher, error) {
 	if kept.Key != p.Key || !utf8.ValidString(p.Device) {
 		return Pusher{}, fault.New(fault.BadJSON, "Invalid UTF-8.")
 	}
-	kept.Device, kept.SetAt = p.Device, p.SetAt
+	kept.Device, kept.SetAt, kept.Activated = p.Device, p.SetAt, p.Activated && p.Kind.NeedsAck()
 	return kept, l.Check(kept)
 }

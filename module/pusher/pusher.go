@@ -59,14 +59,21 @@ type Pusher struct {
 	// even if the request changes nothing: a push gateway's earlier rejection must not
 	// remove a pusher that was set afterwards. Clients do not see it.
 	SetAt int64
+
+	// Activated says that the app has returned the token that was pushed to it. It is false for a
+	// kind that does not need it ([Kind.NeedsAck]), and stays while the push subscription is the same.
+	Activated bool
 }
+
+// IsInactive reports whether the pusher gets nothing but the token that activates it.
+func (p Pusher) IsInactive() bool { return p.Kind.NeedsAck() && !p.Activated }
 
 // Equal reports whether all fields are equal. It compares JSON as text.
 func (p Pusher) Equal(other Pusher) bool {
 	return p.Key == other.Key && p.Kind == other.Kind && p.AppDisplayName == other.AppDisplayName &&
 		p.DeviceDisplayName == other.DeviceDisplayName && p.Lang == other.Lang && p.Data == other.Data &&
 		slices.Equal(p.Extra, other.Extra) && p.Device == other.Device && p.Created == other.Created &&
-		p.Claim == other.Claim && p.SetAt == other.SetAt
+		p.Claim == other.Claim && p.SetAt == other.SetAt && p.Activated == other.Activated
 }
 
 // Enabled reports whether the pusher gets notifications (MSC3881). It is false if
@@ -138,13 +145,22 @@ const (
 	setAtName   = "set_at" // within the claim
 )
 
+// activatedName is also within the claim. Clients see it at the top.
+const activatedName = "activated"
+
 const deviceNameMSC3881 = "org.matrix.msc3881.device_id"
 
 // AppendJSON appends the form for clients.
-func (p Pusher) AppendJSON(dst []byte) []byte { return append(p.appendMembers(dst), '}') }
+func (p Pusher) AppendJSON(dst []byte) []byte {
+	dst = p.appendMembers(dst)
+	if p.Kind.NeedsAck() {
+		dst = strconv.AppendBool(strictjson.AppendMember(dst, activatedName), p.Activated)
+	}
+	return append(dst, '}')
+}
 
 // AppendStored appends the form that [ReadStored] reads: the form for clients with
-// Created, Device, Claim and SetAt.
+// Created, Device, Claim, SetAt and Activated.
 func (p Pusher) AppendStored(dst []byte) []byte {
 	dst = p.appendMembers(dst)
 	dst = strconv.AppendInt(strictjson.AppendMember(dst, createdName), p.Created, 10)
@@ -153,11 +169,14 @@ func (p Pusher) AppendStored(dst []byte) []byte {
 	return append(dst, '}')
 }
 
-// appendClaim appends Claim and SetAt as one object, so that the stored form reserves
+// appendClaim appends Claim, SetAt and Activated as one object, so that the stored form reserves
 // only one name.
 func (p Pusher) appendClaim(dst []byte) []byte {
 	dst = strconv.AppendInt(strictjson.AppendMember(append(dst, '{'), numberName), p.Claim, 10)
 	dst = strconv.AppendInt(strictjson.AppendMember(dst, setAtName), p.SetAt, 10)
+	if p.Activated {
+		dst = append(strictjson.AppendMember(dst, activatedName), "true"...)
+	}
 	return append(dst, '}')
 }
 
@@ -168,6 +187,8 @@ func (p *Pusher) readClaim(r *strictjson.Reader) error {
 			p.Claim, err = r.Integer()
 		case setAtName:
 			p.SetAt, err = r.Integer()
+		case activatedName:
+			p.Activated, err = r.Bool()
 		default:
 			err = r.Skip()
 		}

@@ -148,12 +148,13 @@ func fullPusher() pusher.Pusher {
 	full := claimed(7, 9)
 	full.Extra = []pusher.Member{{Name: "x", Value: "1"}}
 	full.Device, full.Created = "DEV", 5
+	full.Kind, full.Activated = pusher.WebPush, true
 	return full
 }
 
 // Each field is in the stored form, in the form for clients and in the comparisons, unless serverFields has it.
 func TestEveryFieldIsStoredShownAndCompared(t *testing.T) {
-	serverFields := []string{"Device", "Created", "Claim", "SetAt"} // clients neither see nor set them
+	serverFields := []string{"Device", "Created", "Claim", "SetAt", "Activated"} // clients do not set them
 	full := fullPusher()
 	stored, shown := string(full.AppendStored(nil)), string(full.AppendJSON(nil))
 	switched := full
@@ -168,7 +169,7 @@ func TestEveryFieldIsStoredShownAndCompared(t *testing.T) {
 			t.Errorf("the stored form lacks the field %s, or fullPusher does", field.Name)
 		}
 		isServers := slices.Contains(serverFields, field.Name)
-		if isShown := string(without.AppendJSON(nil)) != shown; isShown == isServers {
+		if isShown := string(without.AppendJSON(nil)) != shown; isShown == (isServers && field.Name != "Activated") {
 			t.Errorf("clients see the field %s: %t", field.Name, isShown)
 		}
 		if without.DiffersOnlyInEnabled(switched) != isServers {
@@ -183,7 +184,7 @@ func TestEveryFieldIsStoredShownAndCompared(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := *change.Pusher
-	got.Device, got.Created, got.Claim, got.SetAt = full.Device, full.Created, full.Claim, full.SetAt
+	got.Device, got.Created, got.Claim, got.SetAt, got.Activated = full.Device, full.Created, full.Claim, full.SetAt, full.Activated
 	if !got.Equal(full) {
 		t.Errorf("set by a client as %+v", got)
 	}

@@ -19,7 +19,6 @@ import (
 
 	"github.com/pushfx/pushfx/module/fault"
 	"github.com/pushfx/pushfx/module/mxid"
-	"github.com/pushfx/pushfx/module/strictjson"
 )
 
 // NotifyPath is the required path of an http pusher's URL (Matrix specification, "POST
@@ -149,7 +148,7 @@ func (l Policy) Check(p Pusher) error {
 	case p.Kind == Email:
 		return checkMailAddress(p.Pushkey)
 	}
-	return l.checkURL(p.Data)
+	return l.checkURL(p.Data, NotifyPath)
 }
 
 // CanonicalAddress returns the form in which pushers have an email address: its domain is in small
@@ -207,8 +206,9 @@ func (l Policy) CheckGrowth(before, after Size) error {
 	return nil
 }
 
-func (l Policy) checkURL(data string) error {
-	text, err := readURL(data)
+// checkURL checks data.url, whose path is any if path is empty.
+func (l Policy) checkURL(data, path string) error {
+	text, err := readText(data, "url")
 	if err != nil {
 		return err
 	}
@@ -216,18 +216,20 @@ func (l Policy) checkURL(data string) error {
 		return fault.New(fault.InvalidParam, fmt.Sprintf("data.url longer than %d bytes.", l.MaxURLBytes))
 	}
 	u, err := url.Parse(text)
-	if err != nil || strings.Contains(text, "#") || !l.allowsForm(u) {
-		return fault.New(fault.InvalidParam, "data.url must be an absolute "+l.schemes()+" URL with the path "+NotifyPath+
-			", without user info or fragment.")
+	if err != nil || strings.Contains(text, "#") || !l.allowsForm(u, path) {
+		if path != "" {
+			path = " with the path " + path
+		}
+		return fault.New(fault.InvalidParam, "data.url must be an absolute "+l.schemes()+" URL"+path+", without user info or fragment.")
 	}
 	return l.checkHost(u)
 }
 
 // allowsForm checks the scheme, path, user info and port of a URL. The caller checks
 // the fragment in the text, because url.Parse loses the empty fragment of "...#".
-func (l Policy) allowsForm(u *url.URL) bool {
+func (l Policy) allowsForm(u *url.URL, path string) bool {
 	hasScheme := u.Scheme == "https" || u.Scheme == "http" && l.AllowHTTP
-	hasPath := u.Path == NotifyPath && u.RawPath == ""
+	hasPath := path == "" || u.Path == path && u.RawPath == ""
 	return hasScheme && hasPath && u.User == nil && u.Hostname() != "" && validPort(u.Port())
 }
 
@@ -354,24 +356,4 @@ func (l Policy) schemes() string {
 		return "https or http"
 	}
 	return "https"
-}
-
-func readURL(data string) (text string, err error) {
-	r := strictjson.NewReader(data)
-	found := false
-	err = r.Object(func(name string) error {
-		if name != "url" {
-			return r.Skip()
-		}
-		if !r.IsString() {
-			return strictjson.WrongShape("data.url", "a string")
-		}
-		found = true
-		text, err = r.String()
-		return err
-	})
-	if err == nil && !found {
-		err = strictjson.Missing("data.url")
-	}
-	return text, err
 }

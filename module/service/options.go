@@ -22,6 +22,9 @@ type Options struct {
 	// Mail checks the tokens of mails. Nil: none is valid.
 	Mail *mail.Tokens
 
+	// Activation is for kinds of pushers that need it. It may be nil.
+	Activation Activation
+
 	// ImportSource may be nil.
 	ImportSource module.ImportSource
 }

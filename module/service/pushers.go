@@ -13,6 +13,7 @@ import (
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/observe"
 	"github.com/pushfx/pushfx/module/pusher"
+	"github.com/pushfx/pushfx/module/retry"
 )
 
 var _ module.PusherService = (*pusherService)(nil)
@@ -22,6 +23,8 @@ type pusherService struct {
 	pushkeys pushkeys
 	policy   pusher.Policy
 	accounts module.Accounts
+
+	activation Activation // may be nil
 }
 
 // List reads the pushers again if some are hidden: if they have not changed, the result is
@@ -55,7 +58,10 @@ func (s *pusherService) Set(ctx context.Context, user mxid.UserID, p pusher.Push
 	}
 	set := setting{s, user, p, others, noClaim}
 	last, done, err := set.begin(ctx)
-	if done || err != nil {
+	if done && err == nil {
+		return set.invite(ctx)
+	}
+	if err != nil {
 		return err
 	}
 	number, entry, lost, err := s.pushkeys.claim(ctx, user, p, others, last)
@@ -66,7 +72,10 @@ func (s *pusherService) Set(ctx context.Context, user mxid.UserID, p pusher.Push
 		return err
 	}
 	s.pushkeys.removeHidden(ctx, lost, p.Key, entry)
-	return set.checkLoggedIn(ctx)
+	if err := set.checkLoggedIn(ctx); err != nil {
+		return err
+	}
+	return set.invite(ctx)
 }
 
 // confirmAddress asks the host whether the address of a pusher of kind email is the
@@ -213,9 +222,10 @@ func (s *setting) replace(list *pusher.List, p pusher.Pusher) {
 }
 
 // renewed returns p, set at the given time, as the successor of the stored pusher held,
-// if any. A set that only switches a pusher on or off keeps its device.
+// if any. A set that only switches a pusher on or off keeps its device. A pusher of the same push
+// subscription stays active.
 func renewed(held, p pusher.Pusher, at int64) pusher.Pusher {
-	p.SetAt = max(at, held.SetAt+1)
+	p.SetAt, p.Activated = max(at, held.SetAt+1), held.Activated && p.IsSameSubscription(held)
 	if p.DiffersOnlyInEnabled(held) {
 		p.Device = held.Device
 	}
@@ -267,10 +277,8 @@ func (s *pusherService) remove(ctx context.Context, user mxid.UserID, match func
 	if err != nil {
 		return nil, err
 	}
-	soon, cancel := context.WithTimeout(ctx, judgeWait)
-	defer cancel()
 	for _, p := range removed {
-		_ = s.pushkeys.leave(soon, user, p.Digest(), p.Claim)
+		_ = s.pushkeys.leave(retry.LeaveSilent(ctx), user, p.Digest(), p.Claim)
 	}
 	return removed, nil
 }
@@ -351,7 +359,7 @@ func (s *pusherService) withoutSession(ctx context.Context, user mxid.UserID, li
 // loadLive returns the pushers of many users whose sessions are logged in. A user whose
 // sessions cannot be checked gets an error.
 func (s *pusherService) loadLive(ctx context.Context, users []mxid.UserID) map[mxid.UserID]module.Result[pusher.List] {
-	all := s.store.LoadMany(ctx, users)
+	all := s.store.LoadMany(retry.LeaveSilent(ctx), users)
 	s.pushkeys.judge(ctx, all)
 	accounts := s.accounts
 	if accounts == nil {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"net/url"
 	"time"
 
 	"github.com/pushfx/pushfx/module"
@@ -23,6 +24,10 @@ type Answer struct {
 
 	// IsOwn says that the reason may concern this pusher alone, so that it waits for longer.
 	IsOwn bool
+
+	// GoneAfter is for an answer that may mean [module.Gone]: it does if the pusher has got it for so
+	// long, while the gateway took others. 0: it does not.
+	GoneAfter time.Duration
 
 	// Patience is how many times longer than usual the pusher waits, 0 for 1.
 	Patience float64
@@ -103,6 +108,15 @@ func ClassOf(err error) Class {
 		return ClassTLS
 	}
 	return ClassRefused
+}
+
+// WithoutURL removes the URL from an error, since it may be secret.
+func WithoutURL(err error) error {
+	var failed *url.Error
+	if errors.As(err, &failed) {
+		return failed.Err
+	}
+	return err
 }
 
 // IsNetwork reports whether the network has failed, and not a setting.

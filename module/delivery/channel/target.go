@@ -33,6 +33,7 @@ type Target struct {
 	Gateway  string // see [GatewayName]
 	NoCounts bool   // the app counts itself (MSC4076)
 	IsIDOnly bool   // it gets the ids only
+	Inactive bool   // it gets nothing but its activation; see [pusher.Pusher.IsInactive]
 
 	// How to send to it: one of them. Both are nil if this host has no channel for its kind.
 	Poster    Poster
@@ -73,6 +74,7 @@ func (s Set) Read(user mxid.UserID, p pusher.Pusher) (t *Target, ok bool) {
 	}
 	t = &Target{
 		User: user, ID: PusherID(user, p.Key), Key: p.Key, Kind: p.Kind, Device: p.Device, SetAt: p.SetAt, NoCounts: slices.Contains(s.NoCounts, p.Key.AppID),
+		Inactive: p.IsInactive(),
 	}
 	for _, m := range p.Extra {
 		t.NoCounts = t.NoCounts || IsCountsOff(m.Name) && m.Value == "true"
@@ -160,13 +162,21 @@ func KindOf(gate string) pusher.Kind {
 func isHTTP(scheme string) bool { return scheme == "http" || scheme == "https" }
 
 // IsNamedByUsers reports whether users name a gateway or gate, by a URL. All others are the host's own.
-func IsNamedByUsers(gate string) bool { return KindOf(gate) == pusher.HTTP }
+func IsNamedByUsers(gate string) bool {
+	kind := KindOf(gate)
+	return kind == pusher.HTTP || kind == pusher.WebPush
+}
 
-// LabelOf returns the label of a gateway in metrics: "other" if a user has named it, otherwise its
-// scheme, such as "mail".
+// Labels are the labels of the module's kinds; see [LabelOf].
+func Labels() []string { return []string{otherLabel, mailScheme, string(pusher.WebPush)} }
+
+const otherLabel = "other"
+
+// LabelOf returns the label of a gateway in metrics: "other" for kind http, otherwise its scheme,
+// such as "mail".
 func LabelOf(gateway string) string {
-	if IsNamedByUsers(gateway) {
-		return "other"
+	if KindOf(gateway) == pusher.HTTP {
+		return otherLabel
 	}
 	scheme, _, _ := strings.Cut(gateway, "://")
 	return scheme

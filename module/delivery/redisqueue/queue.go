@@ -89,19 +89,6 @@ func (q *Queue) Parts(ctx context.Context, users []mxid.UserID) [][]mxid.UserID 
 	return rediscommit.Parts(ctx, q.pipelines, users, q.keys.UserLog)
 }
 
-// HeldGateways implements [module.DeliveryQueue].
-func (q *Queue) HeldGateways(ctx context.Context) ([]string, error) {
-	key := q.keys.DeliveryGateways()
-	var names *redis.StringSliceCmd
-	err := q.read(ctx, command(key, &names, func(ctx context.Context, to redisclient.Sender) *redis.StringSliceCmd {
-		return to.HKeys(ctx, key)
-	}))
-	if err != nil {
-		return nil, err
-	}
-	return names.Val(), nil
-}
-
 // command returns a single command of Redis, which sets the reply.
 func command[C redis.Cmder](key string, reply *C, queue func(context.Context, redisclient.Sender) C) *redisclient.Command {
 	return &redisclient.Command{Key: key, IsSingle: true, Queue: func(ctx context.Context, to redisclient.Sender) func() error {

@@ -7,8 +7,6 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/redisclient"
@@ -22,44 +20,6 @@ func number64(n int64) string { return strconv.FormatInt(n, 10) }
 type State struct {
 	stored.PusherState
 	Pusher string
-}
-
-// Hold makes hosts send nothing to a gateway, until [Queue.OpenGateway].
-func (q *Queue) Hold(ctx context.Context, gateway string) error {
-	key := q.keys.DeliveryGateways()
-	var set *redis.BoolCmd
-	return q.writer.Do(ctx, command(key, &set, func(ctx context.Context, to redisclient.Sender) *redis.BoolCmd {
-		return to.HSetNX(ctx, key, gateway, time.Now().UnixMilli())
-	}))[0]
-}
-
-// OpenGateway ends [Queue.Hold], and reports whether the gateway was held.
-func (q *Queue) OpenGateway(ctx context.Context, gateway string) (wasHeld bool, err error) {
-	key := q.keys.DeliveryGateways()
-	var removed *redis.IntCmd
-	if err := q.writer.Do(ctx, command(key, &removed, func(ctx context.Context, to redisclient.Sender) *redis.IntCmd {
-		return to.HDel(ctx, key, gateway)
-	}))[0]; err != nil {
-		return false, err
-	}
-	return removed.Val() > 0, nil
-}
-
-// Held returns the held gateways, and since when.
-func (q *Queue) Held(ctx context.Context) (map[string]time.Time, error) {
-	key := q.keys.DeliveryGateways()
-	var all *redis.MapStringStringCmd
-	if err := q.read(ctx, command(key, &all, func(ctx context.Context, to redisclient.Sender) *redis.MapStringStringCmd {
-		return to.HGetAll(ctx, key)
-	})); err != nil {
-		return nil, err
-	}
-	held := map[string]time.Time{}
-	for gateway, text := range all.Val() {
-		ms, _ := strconv.ParseInt(text, 10, 64)
-		held[gateway] = time.UnixMilli(ms)
-	}
-	return held, nil
 }
 
 // Place is a pusher with something to send.

@@ -60,7 +60,6 @@ type Scheduler struct {
 	users    map[string]*user
 	gates    map[string]*gate
 	gateways map[string]int // requests in flight
-	held     map[string]bool
 	swept    time.Time
 	seed     maphash.Seed
 
@@ -139,7 +138,7 @@ func (r *refusals) add(now time.Time) int {
 // New returns an empty scheduler.
 func New(cfg Config) *Scheduler {
 	return &Scheduler{
-		cfg: cfg, users: map[string]*user{}, gates: map[string]*gate{}, gateways: map[string]int{}, held: map[string]bool{},
+		cfg: cfg, users: map[string]*user{}, gates: map[string]*gate{}, gateways: map[string]int{},
 		unreached: map[string]unreachable{}, lined: map[*gate]struct{}{}, starved: map[*gate]struct{}{}, young: list.New(), seed: maphash.MakeSeed(),
 	}
 }
@@ -169,16 +168,6 @@ func gatewayOf(gate string) string {
 	return gateway
 }
 
-// Hold replaces the set of held gateways.
-func (s *Scheduler) Hold(gateways []string) {
-	clear(s.held)
-	for _, name := range gateways {
-		s.held[name] = true
-	}
-}
-
-func (s *Scheduler) isHeld(gate string) bool { return s.held[gatewayOf(gate)] }
-
 // Try says what is known before a request.
 type Try int
 
@@ -206,8 +195,6 @@ func (s *Scheduler) Admit(now time.Time, userName, gateName string, try Try) (tu
 	share := s.shareOf(t, s.classOf(t))
 	s.admitted++
 	switch {
-	case s.isHeld(gateName):
-		return nil, 0
 	case g.isClosed() && !g.mayWaitForProbe(s.classOf(t), now):
 		g.noLookUntil = now.Add(tryEvery)
 		return nil, 0
@@ -273,15 +260,12 @@ func (s *Scheduler) putOff(load float64) time.Duration {
 }
 
 // Claimable returns how many users a look may return for a gate, and how many of them may
-// be users whose last request at the gate hangs. IsDown reports whether the gate is closed, or
-// held, and has accepted nothing for some time: a gate that opens and closes serves some users.
+// be users whose last request at the gate hangs. IsDown reports whether the gate is closed,
+// and has accepted nothing for some time: a gate that opens and closes serves some users.
 func (s *Scheduler) Claimable(now time.Time, gate string) (most, failing int, isDown bool) {
 	s.age(now)
 	g := s.gates[gate]
-	switch {
-	case s.isHeld(gate):
-		return 0, 0, g.isDown(now)
-	case g == nil:
+	if g == nil {
 		return maxClaims, min(newGate, s.cfg.MaxPerGate) / 4, false
 	}
 	s.release(g, now)
@@ -653,7 +637,7 @@ func (s *Scheduler) Hangs(now time.Time, t *Turn) bool {
 // IsOpen reports whether a gate is open.
 func (s *Scheduler) IsOpen(gate string) bool {
 	g := s.gates[gate]
-	return !s.isHeld(gate) && (g == nil || !g.isClosed())
+	return g == nil || !g.isClosed()
 }
 
 // IsWell reports whether a failure at a gate is the pusher's: the gate has accepted something since
@@ -662,6 +646,12 @@ func (s *Scheduler) IsOpen(gate string) bool {
 func (s *Scheduler) IsWell(now time.Time, gate string, last time.Duration) bool {
 	g := s.gates[gate]
 	return g == nil || g.answered.After(now.Add(-last)) || s.IsOpen(gate) && g.newlyFailed < closeUsers
+}
+
+// HasTaken reports whether a gate has accepted something in the last time.
+func (s *Scheduler) HasTaken(now time.Time, gate string, last time.Duration) bool {
+	g := s.gates[gate]
+	return g != nil && g.answered.After(now.Add(-last))
 }
 
 // WasClosed reports whether a gate was closed since a time.
@@ -727,11 +717,11 @@ func (s *Scheduler) sweep(now time.Time) {
 
 // Stats is the current state of a scheduler.
 type Stats struct {
-	InFlight, Hanging  int // requests
-	Waiting            int // requests, for a place
-	Open, Closed, Held int // gates
-	Blocked            int // gates to which this host may not connect
-	Stopped            int // gates at the rejection limit
+	InFlight, Hanging int // requests
+	Waiting           int // requests, for a place
+	Open, Closed      int // gates
+	Blocked           int // gates to which this host may not connect
+	Stopped           int // gates at the rejection limit
 }
 
 // Waiting returns how many requests wait for a place.
@@ -748,13 +738,11 @@ func (s *Scheduler) WaitingAt(gate string) int {
 // Stats returns the current state.
 func (s *Scheduler) Stats() (stats Stats) {
 	stats.InFlight, stats.Hanging, stats.Waiting = s.young.Len(), s.hanging, s.waiting
-	for name, g := range s.gates {
+	for _, g := range s.gates {
 		if g.answers.isStopped {
 			stats.Stopped++
 		}
 		switch {
-		case s.isHeld(name):
-			stats.Held++
 		case !g.isClosed():
 			stats.Open++
 		case g.isBlocked:

@@ -411,17 +411,6 @@ func TestAnUnusedProbePassesToTheNextRequest(t *testing.T) {
 	}
 }
 
-func TestOperatorsHoldGateways(t *testing.T) {
-	w := newWorld(t)
-	w.Hold([]string{"https://gw:443"})
-	if turn, delay := w.Admit(w.now, "a", "https://gw:443 app", FirstTry); turn != nil || delay != 0 || w.claimable("https://gw:443 app") != 0 {
-		t.Errorf("got %v, %v", turn, delay)
-	}
-	w.must("a", "https://gw:8443 app")
-	w.Hold(nil)
-	w.must("a", "https://gw:443 app")
-}
-
 func TestAHostThatReachesNoGatewayIsCutOff(t *testing.T) {
 	w := newWorld(t)
 	w.end(w.must("a", "g0"), Taken)

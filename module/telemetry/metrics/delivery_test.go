@@ -86,7 +86,7 @@ func TestNamedGatewaysHaveALabel(t *testing.T) {
 		}
 	}
 	want := map[string]float64{
-		"posts https://Push.example.org": 1, "posts http://[2001:db8::1]:8080": 1, "posts other": 2, "posts mail": 2, "not sent com.example.sms": 7,
+		"posts https://Push.example.org": 1, "posts http://[2001:db8::1]:8080": 1, "posts other": 2, "posts mail": 2, "posts webpush": 0, "not sent com.example.sms": 7,
 		"waiting https://Push.example.org": 3, "waiting http://[2001:db8::1]:8080": 0, "worst": 5,
 	}
 	if !maps.Equal(got, want) {

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/url"
 	"strconv"
 	"strings"
 	"time"
@@ -22,12 +21,12 @@ const maxAnswerBytes = 64 << 10
 var _ module.Gateway = (*Gateway)(nil)
 
 // Gateway sends notifications by HTTP. It is safe for concurrent use.
-type Gateway struct{ client *http.Client }
+type Gateway struct{ client, anyPath *http.Client }
 
-// NewGateway needs a client that follows no redirects and refuses addresses that
+// NewGateway needs clients that follow no redirects and refuse addresses that
 // are not public, such as dialguard.Guard.Client with as many connections as
-// may be in flight.
-func NewGateway(client *http.Client) *Gateway { return &Gateway{client} }
+// may be in flight. The second one is for [module.GatewayRequest.AnyPath].
+func NewGateway(client, anyPath *http.Client) *Gateway { return &Gateway{client, anyPath} }
 
 // Post implements [module.Gateway]. Do not log its errors: they may have the URL.
 func (g *Gateway) Post(ctx context.Context, r module.GatewayRequest) (module.GatewayAnswer, error) {
@@ -40,7 +39,11 @@ func (g *Gateway) Post(ctx context.Context, r module.GatewayRequest) (module.Gat
 		request.Header.Set(name, value)
 	}
 	request.Header.Set("User-Agent", "pushfx")
-	reply, err := g.client.Do(request)
+	client := g.client
+	if r.AnyPath {
+		client = g.anyPath
+	}
+	reply, err := client.Do(request)
 	if err != nil {
 		return module.GatewayAnswer{}, fmt.Errorf("httppush: post: %w", err)
 	}
@@ -98,12 +101,3 @@ func readRetryAfter(header http.Header, now time.Time) time.Duration {
 }
 
 var header = map[string]string{"Content-Type": "application/json"}
-
-// withoutURL removes the URL from an error, since it may be secret.
-func withoutURL(err error) error {
-	var failed *url.Error
-	if errors.As(err, &failed) {
-		return failed.Err
-	}
-	return err
-}

@@ -34,7 +34,7 @@ func (c *Channel) Read(p pusher.Pusher, t *channel.Target) (ok bool) {
 	d := readDevice(p.Data, t)
 	t.Gateway, ok = channel.GatewayName(d.url)
 	t.Poster = &poster{c, d}
-	return ok && channel.IsNamedByUsers(t.Gateway)
+	return ok && channel.KindOf(t.Gateway) == pusher.HTTP
 }
 
 // device is the part of a body that names the pusher.
@@ -78,6 +78,6 @@ type poster struct {
 func (p *poster) Post(ctx context.Context, n channel.Notification) channel.Answer {
 	answer, err := p.c.Gateway.Post(ctx, module.GatewayRequest{URL: p.d.url, Header: header, Body: p.d.body(n, p.c.MaxBytes)})
 	a := AnswerOf(answer, channel.ClassOf(err), p.d.Key.Pushkey)
-	a.Err = withoutURL(err)
+	a.Err = channel.WithoutURL(err)
 	return a
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/pushfx/pushfx/module/delivery/channel"
 	"github.com/pushfx/pushfx/module/delivery/channel/httppush"
 	"github.com/pushfx/pushfx/module/delivery/channel/mail"
+	"github.com/pushfx/pushfx/module/delivery/channel/webpush"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pusher"
 )
@@ -22,6 +23,9 @@ type Options struct {
 	NoCounts []string
 
 	Mail Mail
+
+	WebPush webpush.Config
+	Now     func() time.Time // the clock of the queue
 
 	Own []module.Channel // of the host
 }
@@ -48,6 +52,9 @@ func New(o Options) (channel.Set, error) {
 		Mailer: o.Mail.Mailer, Composer: o.Mail.Composer, ConfirmAddress: o.Mail.ConfirmAddress,
 		Wait: o.Mail.Delay, Repeat: o.Mail.Repeat, MaxEvents: o.Mail.MaxEvents, HasContent: o.Mail.HasContent,
 	})
+	push := webpush.New(o.WebPush, o.Gateway, o.Now)
+	add(push)
+	set.Channels[pusher.UnstableWebPush] = push
 	for _, own := range o.Own {
 		kind := own.Kind()
 		if set.Channels[kind] != nil || slices.Contains(taken, kind) || !channel.IsPlain(kind) {
