@@ -23,6 +23,7 @@ import (
 	"github.com/pushfx/pushfx"
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/delivery/channel/webpush"
+	"github.com/pushfx/pushfx/module/fault"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pusher"
 	"github.com/pushfx/pushfx/module/redistest"
@@ -317,6 +318,32 @@ func TestSubscriptionsAreRefusedAndGuarded(t *testing.T) {
 	without := startHost(t, redistest.Single(t).Client(t), pushfx.Delivery)
 	if got := without.do(alice, http.MethodPost, v3+"/pushers/set", good); got.status != 400 || !strings.Contains(got.body, "kind must be 'http' or null.") {
 		t.Errorf("without web push: got %s", got)
+	}
+}
+
+// Hosts get the key one by one: one without it leaves browsers to others, and tells nobody that web push works.
+func TestAHostWithoutTheKeyLeavesBrowsersToOthers(t *testing.T) {
+	t.Parallel()
+	server := redistest.Single(t)
+	var without *pushfx.Push
+	startHost(t, server.Client(t), pushfx.Delivery, fx.Decorate(allowLoopback), fx.Populate(&without))
+	h, b := startPushHost(t, server), newBrowser(t, "org.example.web")
+	h.set(alice, b.pusher(""), http.StatusCreated)
+	token := b.token(t)
+	if err := without.Pushers.Activate(t.Context(), alice, b.app, token); fault.KindOf(err) != fault.UnknownAckToken {
+		t.Errorf("got %v", err)
+	}
+	h.do(alice, http.MethodPost, unstableAck, ackOf(b.app, token))
+	for n := range 3 {
+		if err := sendEvent(t.Context(), without.Notifier, message(n), alice); err != nil {
+			t.Fatal(err)
+		}
+		if p := b.receive(t); !strings.Contains(p.text, fmt.Sprintf(`"event_id":"$%d"`, n)) {
+			t.Errorf("got %s", p.text)
+		}
+	}
+	if len(without.Capabilities()) > 0 || len(without.UnstableFeatures()) > 0 {
+		t.Error("a host without a key announces web push")
 	}
 }
 
