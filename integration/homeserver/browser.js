@@ -12,11 +12,16 @@ const addBrowser = async name => {
   await setBrowser(name, 'browser', {endpoint: new URL(`/_demo/push/${id}`, gateway.url).href, keys});
 };
 // addReal subscribes the visitor's own browser at its push service, with a service worker.
+const workers = {createScriptURL: name => `/_demo/worker.js?name=${encodeURIComponent(name)}`};
+const workerOf = window.trustedTypes?.createPolicy('worker', workers) ?? workers;
+const register = async name => {
+  await navigator.serviceWorker.register(workerOf.createScriptURL(name), {scope: '/'});
+  return navigator.serviceWorker.ready;
+};
 const addReal = async name => {
-  const {capabilities} = await call(name, 'GET', `${v3}/capabilities`), url = `/_demo/worker.js?name=${name}`;
+  const {capabilities} = await call(name, 'GET', `${v3}/capabilities`);
   if (await Notification.requestPermission() !== 'granted') throw new Refusal('Not allowed', 'This browser does not show notifications of this page.');
-  const worker = await navigator.serviceWorker.register(trustedTypes.createPolicy('worker', {createScriptURL: () => url}).createScriptURL(''));
-  const subscription = await worker.pushManager.subscribe({userVisibleOnly: true, applicationServerKey: capabilities['org.matrix.msc4174.webpush'].vapid});
+  const subscription = await (await register(name)).pushManager.subscribe({userVisibleOnly: true, applicationServerKey: capabilities['org.matrix.msc4174.webpush'].vapid});
   await setBrowser(name, 'this browser', subscription.toJSON());
 };
 const open = async (sealed, {keys, own}) => {

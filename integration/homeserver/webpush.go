@@ -89,5 +89,6 @@ addEventListener('push', event => {
 func serveWorker(c echo.Context) error {
 	c.Response().Header().Set(echo.HeaderContentSecurityPolicy, "default-src 'none'; connect-src 'self'")
 	c.Response().Header().Set(echo.HeaderXContentTypeOptions, "nosniff")
+	c.Response().Header().Set("Service-Worker-Allowed", "/")
 	return c.Blob(http.StatusOK, "text/javascript", []byte(worker))
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -45,6 +46,8 @@ func TestThePageIsABrowserOfWebPush(t *testing.T) {
 	b.wait(`document.querySelectorAll('.pusher.waiting').length === 1`)
 	b.press("gateway", " ")
 	b.wait(`document.querySelectorAll('.pusher.ok').length === 5`)
+	get[bool](b, `!!register('alice').then(worker => { window.worker = worker.active.scriptURL }, e => { window.worker = e.message })`)
+	b.wait(fmt.Sprintf(`window.worker === '%s/_demo/worker.js?name=alice'`, d.url))
 	if got := d.do("POST", "/_demo/push/x", "", strings.Repeat("x", 4097)); got.status != 413 {
 		t.Errorf("4,097 bytes: got %d", got.status)
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/pushfx/pushfx"
 	"github.com/pushfx/pushfx/integration/hosttest"
 	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/fault"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pusher"
 	"github.com/pushfx/pushfx/module/redistest"
@@ -180,6 +181,32 @@ func TestSubscriptionsAreRefusedAndGuarded(t *testing.T) {
 	without := hosttest.StartHost(t, redistest.Single(t).Client(t), pushfx.Delivery)
 	if got := without.Do(hosttest.Alice, http.MethodPost, hosttest.V3+"/pushers/set", good); got.Status != 400 || !strings.Contains(got.Body, "kind must be 'http' or null.") {
 		t.Errorf("without web push: got %s", got)
+	}
+}
+
+// Hosts get the key one by one: one without it leaves browsers to others, and tells nobody that web push works.
+func TestAHostWithoutTheKeyLeavesBrowsersToOthers(t *testing.T) {
+	t.Parallel()
+	server := redistest.Single(t)
+	var without *pushfx.Push
+	hosttest.StartHost(t, server.Client(t), pushfx.Delivery, fx.Decorate(hosttest.AllowLoopback), fx.Populate(&without))
+	h, b := startPushHost(t, server), hosttest.NewBrowser(t, "org.example.web")
+	h.set(hosttest.Alice, b.Pusher(""), http.StatusCreated)
+	token := b.Token(t)
+	if err := without.Pushers.Activate(t.Context(), hosttest.Alice, b.App, token); fault.KindOf(err) != fault.UnknownAckToken {
+		t.Errorf("got %v", err)
+	}
+	h.Do(hosttest.Alice, http.MethodPost, unstableAck, ackOf(b.App, token))
+	for n := range 3 {
+		if err := hosttest.SendEvent(t.Context(), without.Notifier, hosttest.Message(n), hosttest.Alice); err != nil {
+			t.Fatal(err)
+		}
+		if p := b.Receive(t); !strings.Contains(p.Text, fmt.Sprintf(`"event_id":"$%d"`, n)) {
+			t.Errorf("got %s", p.Text)
+		}
+	}
+	if len(without.Capabilities()) > 0 || len(without.UnstableFeatures()) > 0 {
+		t.Error("a host without a key announces web push")
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -103,8 +104,8 @@ func (b *Browser) Open(sealed []byte) (string, error) {
 	block, _ := aes.NewCipher(derive(input, sealed[:16], "Content-Encoding: aes128gcm\x00", 16))
 	gcm, _ := cipher.NewGCM(block)
 	text, failed := gcm.Open(nil, derive(input, sealed[:16], "Content-Encoding: nonce\x00", 12), sealed[86:], nil)
-	if err != nil || failed != nil {
-		return "", fmt.Errorf("%v, %w", err, failed)
+	if err := errors.Join(err, failed); err != nil {
+		return "", err
 	}
 	return strings.TrimRight(string(text), "\x00")[:len(strings.TrimRight(string(text), "\x00"))-1], nil
 }

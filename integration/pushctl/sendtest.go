@@ -29,7 +29,8 @@ func sendTestCommand() command {
 		name: "send-test", args: "USER",
 		summary: "sends a test notification to a user's pushers",
 		about: "Sends a notification of an invented event to each pusher of a user, from this machine but otherwise\n" +
-			"like a host, and shows the answers. With -mail, pushers of kind email get a test mail, with -vapid-subject browsers a push. It stores nothing and removes no rejected pusher. Exit status 1:\n" +
+			"like a host, and shows the answers. With -mail, pushers of kind email get a test mail, with -vapid-subject browsers a push. " +
+			"It stores nothing and removes no rejected pusher. Exit status 1:\n" +
 			"a gateway did not accept it, or there is no such user or pusher.",
 		flags: func(f *flags) {
 			f.StringVar(&f.pusher, "pusher", "", "send to the pusher with this `DIGEST` only; show and queues show have it")

@@ -8,7 +8,6 @@ import (
 	"sync"
 	"testing"
 	"testing/synctest"
-	"time"
 
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/delivery/queuetest"
@@ -26,16 +25,12 @@ type ruleStore struct {
 	mu       sync.Mutex
 	sets     map[mxid.UserID]pushrule.Ruleset
 	versions map[mxid.UserID]int64
-	changed  func(module.Change) // of the current watch
-	broken   chan struct{}       // closed when the watch breaks
-	mute     bool                // the watch reports no changes
+	changed  func(module.Change) // of the watch
 	err      error
-	reads    int           // of rules
-	delay    time.Duration // after each read
 }
 
 func newRuleStore() *ruleStore {
-	return &ruleStore{sets: map[mxid.UserID]pushrule.Ruleset{}, versions: map[mxid.UserID]int64{}, broken: make(chan struct{})}
+	return &ruleStore{sets: map[mxid.UserID]pushrule.Ruleset{}, versions: map[mxid.UserID]int64{}}
 }
 
 // silence turns the notifications of a user off or on.
@@ -48,7 +43,7 @@ func (s *ruleStore) silence(user mxid.UserID, silent bool) {
 	defer s.mu.Unlock()
 	s.sets[user] = set
 	s.versions[user]++
-	if s.changed != nil && !s.mute {
+	if s.changed != nil {
 		s.changed(module.Change{User: user, Version: s.versions[user]})
 	}
 }
@@ -56,16 +51,14 @@ func (s *ruleStore) silence(user mxid.UserID, silent bool) {
 func (s *ruleStore) Rulesets(_ context.Context, users []mxid.UserID) map[mxid.UserID]module.Result[module.Content] {
 	all := map[mxid.UserID]module.Result[module.Content]{}
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	for _, user := range users {
 		set, found := s.sets[user]
 		if !found {
 			set = pushrule.ServerDefault(user)
 		}
-		s.reads++
 		all[user] = module.Result[module.Content]{Value: module.Content{Rules: set, Version: s.versions[user]}, Err: s.err}
 	}
-	s.mu.Unlock()
-	time.Sleep(s.delay)
 	return all
 }
 
@@ -82,33 +75,10 @@ func (s *ruleStore) Versions(_ context.Context, users []mxid.UserID) map[mxid.Us
 func (s *ruleStore) Watch(ctx context.Context, watching func(), changed func(module.Change)) error {
 	s.mu.Lock()
 	s.changed = changed
-	broken := s.broken
 	s.mu.Unlock()
 	watching()
-	var err error
-	select {
-	case <-ctx.Done():
-		err = ctx.Err()
-	case <-broken:
-		err = errors.New("the watch is broken")
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.changed = nil
-	return err
-}
-
-func (s *ruleStore) breakWatch() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	close(s.broken)
-	s.broken = make(chan struct{})
-}
-
-func (s *ruleStore) read() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.reads
+	<-ctx.Done()
+	return ctx.Err()
 }
 
 // withAudience runs a test with a feed that watches the rules.
@@ -145,30 +115,6 @@ func notifies(t *testing.T, a *audience, users ...mxid.UserID) string {
 		}
 	}
 	return fmt.Sprint(notified)
-}
-
-func TestRulesAreReadOnceUntilTheyChange(t *testing.T) {
-	withAudience(t, func(t *testing.T, s *ruleStore, a *audience) {
-		s.silence("@b:h", true)
-		for range 3 {
-			if got := notifies(t, a, "@a:h", "@b:h", "@s:h"); got != "[@a:h]" {
-				t.Errorf("got %s", got)
-			}
-		}
-		if got := s.read(); got != 3 {
-			t.Errorf("%d rules were read", got)
-		}
-		s.silence("@b:h", false)
-		s.silence("@a:h", true)
-		if got := notifies(t, a, "@a:h", "@b:h", "@s:h"); got != "[@b:h]" || s.read() != 5 {
-			t.Errorf("got %s after %d were read", got, s.read())
-		}
-		time.Sleep(9 * time.Minute)
-		notifies(t, a, "@a:h", "@b:h", "@s:h")
-		if got := s.read(); got != 5 {
-			t.Errorf("%d rules were read", got)
-		}
-	})
 }
 
 // lookups counts cached rules and others.
@@ -219,56 +165,6 @@ func TestMembersOfALargeRoomHaveTheirRules(t *testing.T) {
 		const asked = count - count/4 - 1
 		if counted.misses < asked || counted.misses > asked+1 || counted.hits+counted.misses != 2*asked {
 			t.Errorf("%d hits and %d misses, want about %d of each", counted.hits, counted.misses, asked)
-		}
-	})
-}
-
-func TestAChangeThatTheWatchMissesIsFound(t *testing.T) {
-	withAudience(t, func(t *testing.T, s *ruleStore, a *audience) {
-		notifies(t, a, "@a:h")
-		s.mute = true
-		s.silence("@a:h", true)
-		time.Sleep(90 * time.Second)
-		if got := notifies(t, a, "@a:h"); got != "[]" {
-			t.Errorf("got %s", got)
-		}
-	})
-}
-
-func TestRulesAreNotCachedWithoutAWatch(t *testing.T) {
-	withAudience(t, func(t *testing.T, s *ruleStore, a *audience) {
-		notifies(t, a, "@a:h")
-		s.breakWatch()
-		synctest.Wait()
-		s.silence("@a:h", true) // without a report
-		if got := notifies(t, a, "@a:h"); got != "[]" {
-			t.Errorf("got %s", got)
-		}
-		before := s.read()
-		notifies(t, a, "@a:h")
-		if s.read() == before {
-			t.Error("it was remembered")
-		}
-		time.Sleep(time.Minute) // a new watch
-		notifies(t, a, "@a:h")
-		before = s.read()
-		notifies(t, a, "@a:h")
-		if got := s.read() - before; got != 0 {
-			t.Errorf("%d rules were read", got)
-		}
-	})
-}
-
-func TestAChangeDuringAReadIsNotMissed(t *testing.T) {
-	withAudience(t, func(t *testing.T, s *ruleStore, a *audience) {
-		s.delay = time.Second
-		var reading sync.WaitGroup
-		reading.Go(func() { notifies(t, a, "@a:h") })
-		time.Sleep(time.Second / 2)
-		s.silence("@a:h", true)
-		reading.Wait()
-		if got := notifies(t, a, "@a:h"); got != "[]" {
-			t.Errorf("got %s", got)
 		}
 	})
 }

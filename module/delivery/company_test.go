@@ -81,39 +81,6 @@ func (w *world) checkAges(sentAt map[string]time.Time, count int, p99 time.Durat
 	}
 }
 
-// The pushers of attackers are answered with 429 and a Retry-After of 600 s, or 502, at a
-// gateway that others share.
-func TestFailingPushersOfFewUsersDelayNoOthers(t *testing.T) {
-	for label, test := range map[string]struct {
-		users, pushers int
-		answer         module.GatewayAnswer
-	}{
-		"control":                 {0, 0, module.GatewayAnswer{}},
-		"429, three of one user":  {1, 3, module.GatewayAnswer{Status: 429, RetryAfter: 10 * time.Minute}},
-		"429, three of two users": {2, 3, module.GatewayAnswer{Status: 429, RetryAfter: 10 * time.Minute}},
-		"502, three of two users": {2, 3, module.GatewayAnswer{Status: 502}},
-	} {
-		t.Run(label, func(t *testing.T) {
-			inBubble(t, func(w *world) {
-				w.attack(func(context.Context, sent) (module.GatewayAnswer, error) { return test.answer, nil })
-				attackers := w.attackers(test.users, test.pushers, atGW)
-				w.innocents(10)
-				d := w.host()
-				sentAt := map[string]time.Time{}
-				for e := range 90 {
-					w.notify(d, 1000+e, "!a:h", attackers...)
-					if e%10 == 9 { // quiet between
-						sentAt[fmt.Sprintf("$%d", e)] = time.Now()
-						w.notify(d, e, "!r:h", name(e/10))
-					}
-					time.Sleep(time.Second)
-				}
-				w.checkAges(sentAt, 9, 0)
-			})
-		})
-	}
-}
-
 // Three users at three gateways that refuse connections cut a host off. It looks slowly,
 // however much waits.
 func TestAHostThatIsCutOffLooksSlowly(t *testing.T) {
@@ -190,32 +157,6 @@ func TestASlowGatewayGetsAll(t *testing.T) {
 				}
 				time.Sleep(5 * time.Second)
 				w.checkAges(sentAt, 600, 2500*time.Millisecond)
-			})
-		})
-	}
-}
-
-// Requests for 16 pushkeys of each attacker hang at a gateway that others share.
-func TestHangingPushersOfFewUsersDelayNoOthers(t *testing.T) {
-	for label, attackers := range map[string]int{"control": 0, "two users": 2, "twenty users": 20} {
-		t.Run(label, func(t *testing.T) {
-			inBubble(t, func(w *world) {
-				w.attack(slow(time.Hour, 200))
-				users := w.attackers(attackers, 16, atGW)
-				w.innocents(50)
-				d := w.host()
-				sentAt := map[string]time.Time{}
-				const events = 1050
-				for e := range events {
-					if e%10 == 0 && attackers > 0 {
-						w.notify(d, 10_000+e, "!a:h", users...)
-					}
-					sentAt[fmt.Sprintf("$%d", e)] = time.Now()
-					w.notify(d, e, "!r:h", name(e%50))
-					time.Sleep(100 * time.Millisecond)
-				}
-				time.Sleep(5 * time.Second)
-				w.checkAges(sentAt, events, time.Second)
 			})
 		})
 	}

@@ -43,8 +43,7 @@ type Delivery struct {
 	claims   *claims
 	failures *failures
 
-	summaries   *summaries
-	lateReports lateReports
+	summaries *summaries
 
 	stopping chan struct{} // closed when this host stops
 
@@ -108,7 +107,7 @@ func New(seams Seams, cfg Config) (*Delivery, error) {
 		hasUnread: seams.Unread != nil, hasDelays: seams.Attention != nil,
 		stopping: make(chan struct{}),
 		gates:    newGates(turns.Config{MaxInFlight: cfg.MaxInFlight, MaxPerGate: cfg.MaxPerGateway, Random: rand.Float64}),
-		failures: &failures{observer: seams.Observer, reported: map[string]time.Time{}},
+		failures: &failures{observer: seams.Observer, reported: map[string]reports{}},
 	}
 	d.audience = &audience{seams.Feed, seams.Host, seams.Queue.Parts, seams.Observer}
 	d.summaries = &summaries{queue: seams.Queue, failures: d.failures, channels: channels, reported: map[pusher.Kind]bool{}}

@@ -4,6 +4,8 @@
 //
 // # Where to find what
 //
+// A notification goes through notify.go, look.go, send.go, post.go and trouble.go, in this order.
+//
 //	notify.go    Notify: an event becomes a notification in the log of each recipient
 //	look.go      the loop that claims due pushers
 //	send.go      sends for a claimed pusher, one notification after the other
@@ -48,8 +50,8 @@
 //	claimed  2xx                                 claimed  completes the notification
 //	claimed  2xx that rejects the pushkey        -        removes the pusher, drops all
 //	claimed  400, 413, 422                       claimed  sends it as event_id_only, then drops it
-//	claimed  any other answer, or none           due      see channel.Answer.RetryIn; its user goes behind
-//	                                                      others at the gate, until an answer
+//	claimed  any other answer, or none           due      see channel.Answer.RetryIn; at a gate of the host's
+//	                                                      own, its user goes behind others until an answer
 //	claimed  no answer for 2 s                   claimed  waits for it; its user goes behind others at
 //	                                                      the gate, until an answer
 //	claimed  the host stops                      due      at once

@@ -56,10 +56,16 @@ var refusals = []struct {
 type failures struct {
 	observer observe.Observer
 	mu       sync.Mutex
-	reported map[string]time.Time
+	reported map[string]reports // by kind
 }
 
-// reportEvery is the least time between two reports of one kind of failure.
+// reports are the last ones of a kind.
+type reports struct {
+	since time.Time
+	n     int
+}
+
+// reportEvery is the time in which one failure of a kind is reported.
 const reportEvery = 30 * time.Second
 
 // add counts a failure, and reports it.
@@ -70,15 +76,22 @@ func (f *failures) add(doing string, err error) {
 
 // report reports at most one error of a kind in reportEvery.
 func (f *failures) report(problem observe.Problem, doing string, err error) {
-	f.mu.Lock()
-	isNew := time.Since(f.reported[doing]) >= reportEvery
-	if isNew {
-		f.reported[doing] = time.Now()
-	}
-	f.mu.Unlock()
-	if isNew {
+	if f.may(doing, 1) {
 		f.observer.Report(problem, fmt.Errorf("delivery: %s: %w", doing, err))
 	}
+}
+
+// may reports whether one more of a kind may be reported, of most in reportEvery.
+func (f *failures) may(kind string, most int) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	r := f.reported[kind]
+	if time.Since(r.since) >= reportEvery {
+		r = reports{since: time.Now()}
+	}
+	r.n++
+	f.reported[kind] = r
+	return r.n <= most
 }
 
 // reasonsOf returns the reasons of a call, each once; none for a fault of the event.

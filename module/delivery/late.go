@@ -2,7 +2,6 @@ package delivery
 
 import (
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/pushfx/pushfx/module"
@@ -12,6 +11,9 @@ import (
 
 // lateAfter is the age of a notification above which its delivery is late.
 const lateAfter = 10 * time.Second
+
+// maxLateReports is how many late notifications are reported in reportEvery.
+const maxLateReports = 10
 
 // LateCause is why a notification was delivered late.
 type LateCause string
@@ -68,7 +70,7 @@ func (s *sending) checkAge(added time.Time, took time.Duration) {
 	}
 	e := s.lateError(added, age, took)
 	s.d.observer.Count(observe.NotificationLate, string(e.Cause), 1)
-	if s.d.lateReports.mayAdd() {
+	if s.d.failures.may("late", maxLateReports) {
 		s.d.observer.Report(observe.DeliveredLate, e)
 	}
 }
@@ -96,25 +98,4 @@ func (s *sending) lateError(added time.Time, age, took time.Duration) *LateError
 		e.Cause = LateClosed
 	}
 	return e
-}
-
-// maxLateReports is how many late notifications are reported in reportEvery.
-const maxLateReports = 10
-
-// lateReports counts the reports of late notifications.
-type lateReports struct {
-	mu    sync.Mutex
-	since time.Time
-	n     int
-}
-
-// mayAdd reports whether one more may be reported.
-func (l *lateReports) mayAdd() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if time.Since(l.since) >= reportEvery {
-		l.since, l.n = time.Now(), 0
-	}
-	l.n++
-	return l.n <= maxLateReports
 }

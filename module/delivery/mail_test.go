@@ -176,26 +176,6 @@ func TestAMailHasWhatWaits(t *testing.T) {
 	})
 }
 
-func TestReadEventsAreNotMailed(t *testing.T) {
-	withMail(t, func(w *world, r *reader, b *mailbox) {
-		const users = 1000
-		d := w.host()
-		var all []mxid.UserID
-		for i := range users {
-			w.setMail(name(i), fmt.Sprintf("u%d@example.org", i))
-			all = append(all, name(i))
-		}
-		w.notify(d, 1, "!r:h", all...)
-		time.Sleep(w.cfg.Mail.Delay - time.Second)
-		r.do(func() { r.read["$1"] = true })
-		time.Sleep(time.Minute)
-		synctest.Wait()
-		if b.tries != 0 || w.queue.Waiting() != 0 || w.drops(DropRead) != users {
-			t.Errorf("%d mails, %d are left, %d were read", b.tries, w.queue.Waiting(), w.drops(DropRead))
-		}
-	})
-}
-
 // A mail waits until the oldest notification that is unread has waited for Delay.
 func TestAMailWaitsForWhatIsUnread(t *testing.T) {
 	withMail(t, func(w *world, r *reader, b *mailbox) {

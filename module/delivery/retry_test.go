@@ -142,46 +142,6 @@ func TestARetryReadsOneNotification(t *testing.T) {
 	})
 }
 
-// A 404 is about its pusher: the gateway is not asked every few seconds for a day.
-func TestAPusherThatIsNotFoundIsAskedForRarely(t *testing.T) {
-	for _, status := range []int{404, 410, 403, 507} {
-		t.Run(fmt.Sprint(status), func(t *testing.T) {
-			inBubble(t, func(w *world) {
-				d := w.host()
-				const pushers = 20
-				for n := range pushers {
-					w.answer(fmt.Sprint("gw", n), always(status))
-					w.set(name(n), key(n), fmt.Sprint("gw", n))
-					w.notify(d, n, "!r:h", name(n))
-				}
-				time.Sleep(100 * time.Second)
-				asked := map[string]int{}
-				for _, s := range w.all() {
-					asked[s.pushkey]++
-				}
-				for pushkey, n := range asked {
-					if n > 14 {
-						t.Errorf("%s: asked %d times", pushkey, n)
-					}
-				}
-				if n := len(w.all()); n > 11*pushers {
-					t.Errorf("asked %d times for each, want at most 11", n/pushers)
-				}
-				for n := range pushers {
-					w.answer(fmt.Sprint("gw", n), always(200))
-				}
-				time.Sleep(10*time.Minute + 5*time.Second) // no wait is longer than 10 min
-				for n := range pushers {
-					if got := w.got(key(n)); len(got) == 0 || w.queue.Waiting() != 0 {
-						t.Errorf("%s was never served", key(n))
-					}
-				}
-			})
-		})
-	}
-}
-
-// A wait that the queue did not store would end with the claim.
 // At a gateway that answers some users, those who fail are tried less and less, however many they are.
 func TestWaitsGrowWhileOthersAreAnswered(t *testing.T) {
 	inBubble(t, func(w *world) {
@@ -211,6 +171,7 @@ func TestWaitsGrowWhileOthersAreAnswered(t *testing.T) {
 	})
 }
 
+// A wait that the queue did not store would end with the claim.
 func TestAPostponementIsRepeated(t *testing.T) {
 	inBubble(t, func(w *world) {
 		var asked, lost atomic.Int64

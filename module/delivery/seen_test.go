@@ -318,6 +318,9 @@ func TestLateSinceTheGateWasClosed(t *testing.T) {
 				}
 				time.Sleep(2 * time.Minute)
 				failed, late := w.counted(observe.NotificationLate, FailReason(LateFailed)), w.counted(observe.NotificationLate, FailReason(test.cause))
+				if reports := len(w.late); reports > 4*maxLateReports {
+					t.Errorf("%d reports in two minutes", reports)
+				}
 				if late < 30 || failed+late < all {
 					t.Errorf("%d %s, %d failed, of %d: %v", late, test.cause, failed, all, w.counts)
 				}

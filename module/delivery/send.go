@@ -418,8 +418,9 @@ func (s *sending) notDelivered(life context.Context, p posted, number int64) boo
 	if step == stepWait && (!isWell || isCutOff) { // does not count as an attempt
 		trouble.Attempts = max(1, s.trouble.Attempts)
 	}
-	isAgain := isWell && trouble.Attempts > 1 && p.Outcome != module.Busy
-	s.claim.Fails = s.claim.Fails || isAgain || !channel.IsNamedByUsers(s.target.Gate()) && (p.Outcome == module.Failed || p.Outcome == module.Throttled)
+	// At a gate that all users share, those who fail go behind others at all hosts.
+	isShared := !channel.IsNamedByUsers(s.target.Gate())
+	s.claim.Fails = s.claim.Fails || isShared && (p.Outcome == module.Failed || p.Outcome == module.Throttled)
 	s.trouble = trouble
 	switch step {
 	case stepAgain:

@@ -81,7 +81,7 @@ func TestAddressesThatAreRefusedDelayNoOther(t *testing.T) {
 		"a host that the server refuses":      {0, throttled, 3, 1},
 		"400":                                 {400, throttled, 1, 0},
 		"100, a host that the server refuses": {100, throttled, 3, 1},
-		"400, a host that the server refuses": {400, throttled, 3, 1},
+		"1,000, three hosts":                  {1000, throttled, 3, 0},
 		"400, as spam":                        {400, module.MailError{Outcome: module.Failed, Status: 554}, 1, 0},
 		"100, by policy":                      {100, module.MailError{Outcome: module.Blocked, Status: 550}, 3, 0},
 		"100, without a wait":                 {100, module.MailError{Outcome: module.Throttled}, 3, 0},

@@ -108,18 +108,18 @@ func (q *Queue) readClaimed(
 	claimed.End, claimed.Unknown = number(reply[0]), number(reply[1]) > 0
 	left, gates := time.Duration(number(reply[2]))*time.Microsecond, text(reply[3])
 	fails := strings.Contains(gates, ","+stored.GateDigest(r.Gate))
-	for _, part := range reply[4:] {
-		parts, _ := part.([]any)
-		if len(parts) != 6 {
-			return claimed, nil, unavailable("claim", fmt.Errorf("%d replies", len(parts)))
+	for _, pusher := range reply[4:] {
+		fields, _ := pusher.([]any)
+		if len(fields) != 6 {
+			return claimed, nil, unavailable("claim", fmt.Errorf("%d replies", len(fields)))
 		}
 		one := module.ClaimedPusher{Claim: &module.Claim{
-			User: r.User, Pusher: text(parts[0]), Gate: r.Gate, Number: number(parts[1]), Nonce: nonce, Fails: fails,
+			User: r.User, Pusher: text(fields[0]), Gate: r.Gate, Number: number(fields[1]), Nonce: nonce, Fails: fails,
 		}}
-		one.Trouble.Generation, one.Trouble.Text = stored.ReadTroubleText(text(parts[2]))
-		one.Waiting = int(number(parts[3]))
-		numbers, _ := parts[4].([]any)
-		pairs, _ := parts[5].([]any)
+		one.Trouble.Generation, one.Trouble.Text = stored.ReadTroubleText(text(fields[2]))
+		one.Waiting = int(number(fields[3]))
+		numbers, _ := fields[4].([]any)
+		pairs, _ := fields[5].([]any)
 		one.Notifications = notifications(pairs, func(i int) int64 { return number(numbers[i]) })
 		if len(one.Notifications) == 0 && one.Claim.Number < claimed.End {
 			if one.Notifications, _, err = q.Read(ctx, one.Claim, r.Read); err != nil {

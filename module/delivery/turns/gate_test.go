@@ -341,6 +341,10 @@ func TestAHangIsTheUsersUnlessTheGateIsClosed(t *testing.T) {
 	if !w.Hangs(w.now, one) {
 		t.Error("it does not hang")
 	}
+	w.end(one, Failed)
+	if turn := w.must("one", "g"); turn.class != classFailing {
+		t.Error("a user whose request hung does not go last")
+	}
 	w.close("closed")
 	probe := w.must("probe", "closed")
 	w.pass(hangAfter)

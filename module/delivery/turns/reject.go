@@ -16,7 +16,7 @@ type answers struct {
 	all, rejected recent
 	dead          recent // users with a rejection, here as long as they are rejected again
 	failed        recent // users whose last request has failed, or hangs
-	failing       recent // users without an answer since a request hung, or failed beside others, here or at another host
+	failing       recent // users without an answer since a request hung, here or at another host
 	began         time.Time
 	isStopped     bool
 }

@@ -52,13 +52,15 @@ func TestWaitsAfterAnswers(t *testing.T) {
 	}
 }
 
-// A mail server that greylists says "later": there, waits are longer.
-func TestABusyRecipientIsAskedLater(t *testing.T) {
+// A server says "later", and how much later at least: there, waits are longer, and grow.
+func TestWhoIsToldToWaitIsAskedLater(t *testing.T) {
 	t.Parallel()
-	a := channel.Answer{Outcome: module.Busy, Class: channel.ClassStatus, Status: 451, RetryAfter: time.Minute}
-	for attempts, want := range map[int]time.Duration{1: time.Minute, 4: 160 * time.Second, 20: 10 * time.Minute} {
-		if got := a.RetryIn(attempts, 0, 20); got != want {
-			t.Errorf("attempt %d: got %v, want %v", attempts, got, want)
+	for _, outcome := range []module.Outcome{module.Busy, module.Throttled} {
+		a := channel.Answer{Outcome: outcome, Class: channel.ClassStatus, Status: 451, RetryAfter: time.Minute}
+		for attempts, want := range map[int]time.Duration{1: time.Minute, 4: 160 * time.Second, 20: 10 * time.Minute} {
+			if got := a.RetryIn(attempts, 0, 20); got != want {
+				t.Errorf("%s, attempt %d: got %v, want %v", outcome, attempts, got, want)
+			}
 		}
 	}
 }

@@ -99,9 +99,10 @@ func TestMailDigestOfManyEvents(t *testing.T) {
 		events = append(events, eventIn(fmt.Sprint("$", i), fmt.Sprintf("!%d:h", i%4), kind, fmt.Sprintf(`{"body":"%d"}`, i)))
 	}
 	for most, want := range map[int]string{
-		20: "0 10; !1:h 0: $1 $5 $9, !0:h 0: $0={\"body\":\"0\"} $4={\"body\":\"4\"} $8={\"body\":\"8\"}, !3:h 0: $3={\"body\":\"3\"} $7={\"body\":\"7\"}, !2:h 0: $2={\"body\":\"2\"} $6={\"body\":\"6\"}",
-		3:  "1 10; !1:h 2: $9, !0:h 2: $8={\"body\":\"8\"}, !3:h 1: $7={\"body\":\"7\"}",
-		1:  "3 10; !1:h 2: $9",
+		20: "0 10; !1:h 0: $1 $5 $9, !0:h 0: $0={\"body\":\"0\"} $4={\"body\":\"4\"} $8={\"body\":\"8\"}, " +
+			"!3:h 0: $3={\"body\":\"3\"} $7={\"body\":\"7\"}, !2:h 0: $2={\"body\":\"2\"} $6={\"body\":\"6\"}",
+		3: "1 10; !1:h 2: $9, !0:h 2: $8={\"body\":\"8\"}, !3:h 1: $7={\"body\":\"7\"}",
+		1: "3 10; !1:h 2: $9",
 	} {
 		d := digestOf("@me:h", mailedOf(t, defaultLimits(), events...), most, true)
 		var rooms []string

@@ -45,8 +45,8 @@ func (c Config) IsOn() bool { return c.Key != "" || c.Subject != "" }
 func (c Config) Validate() error {
 	_, err := c.key()
 	if found := subjects.FindStringSubmatch(c.Subject); found == nil || strings.EqualFold(found[1], "localhost") {
-		err = errors.Join(err, fmt.Errorf(`Subject is %q, want "mailto:" or "https:" with a domain of the Internet, such as `+
-			`"mailto:admin@example.org": push services reject others`, c.Subject))
+		err = errors.Join(err, fmt.Errorf(`%s is %q, want "mailto:" or "https:" with a domain of the Internet, such as `+
+			`"mailto:admin@example.org": push services reject others`, "Subject", c.Subject))
 	}
 	policy := pusher.DefaultPolicy()
 	policy.AllowedPrefixes = c.AllowedPrefixes
@@ -73,7 +73,7 @@ func NewKey() string {
 func encode(raw []byte) string { return base64.RawURLEncoding.EncodeToString(raw) }
 
 // errKey does not have the Key.
-var errKey = errors.New(`Key is not a private key of P-256 as PEM or as 32 bytes in base64url: make one with "pushctl vapid-key"`)
+var errKey = fmt.Errorf(`%s is not a private key of P-256 as PEM or as 32 bytes in base64url: make one with "pushctl vapid-key"`, "Key")
 
 func (c Config) key() (key *ecdsa.PrivateKey, err error) {
 	if block, _ := pem.Decode([]byte(c.Key)); block != nil {
@@ -95,11 +95,10 @@ func (c Config) key() (key *ecdsa.PrivateKey, err error) {
 // subjects finds the top-level domain of a subject.
 var subjects = regexp.MustCompile(`^(?:mailto:[^@<>\s]+@|https://)[^@/:\s]*[^@/:.\s]\.([^@/:.\s]+)(?:[/:]\S*)?$`)
 
-// A token is used for less time than it is valid, which may be 24 h (RFC 8292, 2).
 const (
-	tokenFor  = 12 * time.Hour
 	tokenUse  = 11 * time.Hour
-	maxTokens = 1000 // origins, which users name
+	tokenFor  = 12 * time.Hour // at most 24 h (RFC 8292, 2)
+	maxTokens = 1000           // origins, which users name
 )
 
 // vapid identifies the homeserver to push services. It is safe for concurrent use.
@@ -109,12 +108,7 @@ type vapid struct {
 	ackKey          []byte // of the tokens that activate pushers
 
 	mu     sync.Mutex
-	tokens bounded.Map[string, token] // by origin
-}
-
-type token struct {
-	header string
-	made   time.Time
+	tokens bounded.Map[string, string] // headers by time and origin
 }
 
 // newVAPID returns nil for an invalid config.
@@ -123,7 +117,7 @@ func newVAPID(cfg Config) *vapid {
 	if err != nil {
 		return nil
 	}
-	v := &vapid{key: key, public: cfg.PublicKey(), subject: cfg.Subject, tokens: bounded.Map[string, token]{Limit: maxTokens}}
+	v := &vapid{key: key, public: cfg.PublicKey(), subject: cfg.Subject, tokens: bounded.Map[string, string]{Limit: maxTokens}}
 	raw, _ := key.Bytes()
 	v.ackKey, _ = hkdf.Key(sha256.New, raw, nil, "pushfx activation of pushers", sha256.Size) // of a valid length
 	return v
@@ -133,11 +127,12 @@ func newVAPID(cfg Config) *vapid {
 func (v *vapid) authorization(origin string, now time.Time) string {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if t, found := v.tokens.Get(origin); found && now.Sub(t.made).Abs() < tokenUse {
-		return t.header
+	began := now.Truncate(tokenUse)
+	header, found := v.tokens.Get(began.String() + origin)
+	if !found {
+		header = "vapid t=" + v.sign(origin, began.Add(tokenFor)) + ", k=" + v.public
+		v.tokens.Put(began.String()+origin, header, 1)
 	}
-	header := "vapid t=" + v.sign(origin, now.Add(tokenFor)) + ", k=" + v.public
-	v.tokens.Put(origin, token{header, now}, 1)
 	return header
 }
 
