@@ -393,7 +393,7 @@ func TestWebPush(t *testing.T) {
 		t.Errorf("got %s", r.stdout)
 	}
 	gateway := "webpush://" + strings.TrimPrefix(service.URL, "http://")
-	if r := b.want(exitOK, "gateways", "hold", "-yes", gateway); !strings.Contains(r.stdout+r.stderr, gateway) {
+	if r := b.want(exitOK, "queues", "retry", "-gateway", gateway); !strings.Contains(r.stdout, "nothing waits") {
 		t.Errorf("got %s", r.stdout)
 	}
 	args := []string{"send-test", string(alice), "-allowed-prefixes", "127.0.0.0/8"}
