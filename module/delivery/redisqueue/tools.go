@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/pushfx/pushfx/module"
@@ -12,9 +11,6 @@ import (
 	"github.com/pushfx/pushfx/module/redisclient"
 	"github.com/pushfx/pushfx/module/stored"
 )
-
-// number64 is the text of a number.
-func number64(n int64) string { return strconv.FormatInt(n, 10) }
 
 // State is what the log of a user says of a pusher.
 type State struct {
