@@ -645,7 +645,7 @@ func (s *Scheduler) IsOpen(gate string) bool {
 // Last is the time since the pusher failed, 0 for none.
 func (s *Scheduler) IsWell(now time.Time, gate string, last time.Duration) bool {
 	g := s.gates[gate]
-	return g == nil || g.answered.After(now.Add(-last)) || s.IsOpen(gate) && g.newlyFailed < closeUsers
+	return s.HasTaken(now, gate, last) || s.IsOpen(gate) && (g == nil || g.newlyFailed < closeUsers)
 }
 
 // HasTaken reports whether a gate has accepted something in the last time.
