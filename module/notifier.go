@@ -264,10 +264,6 @@ type DeliveryQueue interface {
 	// Forget removes the log of a user.
 	Forget(ctx context.Context, user mxid.UserID) error
 
-	// HeldGateways returns the names of the gateways that operators hold. Hosts send
-	// them no notifications.
-	HeldGateways(ctx context.Context) ([]string, error)
-
 	// Summary describes what waits, claimed or not, for metrics. Of several hosts that call it
 	// every 15 s, it may do so for one; see [QueueSummary.Elsewhere]. Its cost is bounded: with
 	// more than 1,000 users, or hundreds of gates, it is an estimate. It leaves out a part of
@@ -365,7 +361,6 @@ type Claim struct {
 	Number int64  // the pusher's place: at or before the notification that it sends next
 	Nonce  string // identifies the claim
 	Fails  bool   // see [DueUser.Fails]; the caller changes it
-	Listed any    // where the queue lists the user; for the queue alone
 }
 
 // Trouble describes the last attempts to send. The zero value is none.
@@ -412,8 +407,6 @@ type DueUser struct {
 	// answered there. A user who was just marked may still be returned without Fails; the
 	// [Claim] knows.
 	Fails bool
-
-	Listed any // for the queue alone
 }
 
 // ClaimRequest asks for the due pushers of a user.

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"database/sql"
 	"encoding/json"
 	"slices"
 	"strings"
@@ -73,7 +72,7 @@ func (o *outbox) stop(drain time.Duration) {
 // show the event, or when ctx ends. If the room has an event with the same id, it returns the earlier event.
 func (o *outbox) add(ctx context.Context, e rooms.Event, change rooms.Change, user mxid.UserID) (rooms.Event, error) {
 	var row sqlstore.Row
-	e, err := o.rooms.Add(ctx, e, change, func(ctx context.Context, tx *sql.Tx, e rooms.Event) (err error) {
+	e, err := o.rooms.Add(ctx, e, change, func(ctx context.Context, tx *data.Tx, e rooms.Event) (err error) {
 		row, err = o.Add(ctx, tx, e.Position, e.Room)
 		return err
 	})

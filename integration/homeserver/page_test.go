@@ -339,7 +339,8 @@ func TestPageShowsWhatBecameOfAMessage(t *testing.T) {
 	}
 	b.press("gateway", " ")
 	b.enter("text", "it's night")
-	fates("Decided T · phone: posted T, answered 502 waits · tablet: posted T, answered 502 waits", "Decided T · phone: posted T, answered 502 waits")
+	b.wait(`[...document.querySelectorAll('.fate')].some(fate => fate.innerText.includes(', answered 502 waits'))`)
+	b.wait(`[...document.querySelectorAll('.fate')].map(fate => fate.innerText.match(/waits/g).length).join() === '2,1'`) // of which the first answer may have stopped some
 	b.press("gateway", " ")
 	fates("Decided T · phone: posted T, answered 200 · tablet: posted T, answered 200", "Decided T · phone: posted T, answered 200")
 	b.press("switch/underride/.m.rule.message", " ")

@@ -174,7 +174,7 @@ func TestTheACLOfThePageForQueues(t *testing.T) {
 		{[]string{checkerACL, lookQueueACL}, looks, nil},
 		{[]string{pushctlACL, lookQueueACL, "### ACL: more for pushctl to change the queue"}, append(looks,
 			"0 queues retry @alice:example.org -yes", "0 queues flush @alice:example.org -yes",
-			"0 gateways hold push.example.org -yes", "0 gateways open push.example.org -yes", "0 forget -yes @alice:example.org",
+			"0 forget -yes @alice:example.org",
 		), []string{"0 repair -yes"}},
 	} {
 		g.do("FLUSHALL")

@@ -128,8 +128,6 @@ func damages(keys stored.Keys) []damage {
 		{"pushers that expire", expiringKey, fixed, runs("EXPIRE", pushers, 3600)},
 		{"an entry of an address that expires", expiringKey, fixed, runs("SET", unusedEntry, `{"form":2,"last":1,"taken":0,"by":"","users":["@bob:example.org"],"address":true}`, "EX", 3600)},
 		{"pending pushkeys of an early development version", otherVersion, left, runs("ZADD", "pushkeys:pending", 17, "x")},
-		{"held gateways that expire", expiringKey, fixed, inOrder(
-			runs("HSET", keys.DeliveryGateways(), "https://x:443", 1), runs("EXPIRE", keys.DeliveryGateways(), 3600))},
 
 		{"push rules of a later version", otherVersion, left, spoils(`"revision":{`, `"revision":{"form":2,`)},
 		{"pushers of a later version", otherVersion, left, runs("HSET", pushers, "revision", `{"form":2}`)},
@@ -152,7 +150,6 @@ func damages(keys stored.Keys) []damage {
 		{"a user who is listed too late", notListed, fixed, inOrder(waits(keys, 1), runs("ZADD", keys.ShardDue(0, "g g"), tooLate, string(alice)))},
 		{"a pusher that is due too late", notListed, fixed, waits(keys, tooLate)},
 		{"a log that expires", expiringKey, fixed, inOrder(waits(keys, 1), runs("EXPIRE", keys.UserLog(alice), 3600))},
-		{"a held gateway with an unreadable time", unreadableGateway, left, runs("HSET", keys.DeliveryGateways(), "https://x:443", secret)},
 
 		{"a log of another type", wrongType, left, runs("SET", keys.UserLog(alice), "x")},
 		{"due times of another type", wrongType, left, runs("SET", keys.ShardDue(0, "g"), "x")},
@@ -266,7 +263,6 @@ func TestAValueOfAnotherVersionStays(t *testing.T) {
 				}
 			} else {
 				b.want(exitFailure, "queues", "flush", string(alice), "-yes")
-				b.want(exitFailure, "gateways", "hold", "push.example.org", "-yes")
 			}
 			b.ctl("refresh-defaults", "-yes")
 			b.want(exitProblems, "repair", "-yes", "-reset-damaged", "-save", filepath.Join(t.TempDir(), "c"))

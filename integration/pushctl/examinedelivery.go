@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -20,11 +19,10 @@ import (
 )
 
 var (
-	unreadableEntry   = kind{"unreadable notifications", byHost}
-	unreadableState   = kind{"unreadable log of notifications", byHand}
-	unreadableGateway = kind{"unreadable held gateway", byHand}
-	strayShard        = kind{"index of a shard that no host looks at", byHand}
-	notListed         = kind{"waiting user whom hosts do not find in time", byRepair}
+	unreadableEntry = kind{"unreadable notifications", byHost}
+	unreadableState = kind{"unreadable log of notifications", byHand}
+	strayShard      = kind{"index of a shard that no host looks at", byHand}
+	notListed       = kind{"waiting user whom hosts do not find in time", byRepair}
 )
 
 // readFormat reads the format of the queue. Other is an error if another version of the module wrote the queue.
@@ -60,7 +58,7 @@ func (s *scanner) examineDelivery(ctx context.Context, node *redis.Client, x *ex
 			}
 			continue
 		}
-		if key.Kind.OfShard() || key.Kind == stored.DeliveryGatewaysKey || key.Kind == stored.DeliveryFormatKey {
+		if key.Kind.OfShard() || key.Kind == stored.DeliveryFormatKey {
 			lasting = append(lasting, name)
 		}
 		if key.Kind.OfShard() && s.shards > 0 && key.Shard >= s.shards {
@@ -70,8 +68,6 @@ func (s *scanner) examineDelivery(ctx context.Context, node *redis.Client, x *ex
 		switch key.Kind {
 		case stored.DeliveryFormatKey, stored.DeliverySummaryKey:
 			err = node.Get(ctx, name).Err()
-		case stored.DeliveryGatewaysKey:
-			err = x.examineGateways(ctx, node, name)
 		case stored.ShardGatesKey:
 			err = node.ZCard(ctx, name).Err()
 		case stored.ShardDueKey, stored.ShardAfterKey:
@@ -101,16 +97,6 @@ func (s *scanner) examineDelivery(ctx context.Context, node *redis.Client, x *ex
 		return err
 	}
 	return s.examineExpiries(ctx, node, x, lasting)
-}
-
-func (x *examination) examineGateways(ctx context.Context, node *redis.Client, name string) error {
-	all, err := node.HGetAll(ctx, name).Result()
-	for gateway, text := range all {
-		if _, failed := strconv.ParseInt(text, 10, 64); failed != nil {
-			x.problems = append(x.problems, problem{kind: unreadableGateway, subject: name, detail: gateway})
-		}
-	}
-	return err
 }
 
 // examinedLog is a user's log, without texts.

@@ -25,10 +25,10 @@ import (
 func gatewaysCommand() command {
 	return command{
 		name:    "gateways",
-		summary: "shows push gateways with waiting notifications, and held gateways",
-		about: "Shows held gateways, and for each push gateway and app with waiting notifications: the users, the due\n" +
+		summary: "shows push gateways with waiting notifications",
+		about: "Shows, for each push gateway and app with waiting notifications: the users, the due\n" +
 			"ones, for how long the oldest notification has waited, the users whose last request hangs while others\n" +
-			"are answered, since when requests fail, and the last answer. Times are of a sample of the users. A gateway that fails is closed: its\n" +
+			"are answered, since when requests fail, and the last answer. Of 1,000 users or more, they are of a sample. A gateway that fails is closed: its\n" +
 			"users stay due, and hosts try one of them every 5 s. Exit status 2: a part cannot be read; the rest\n" +
 			"is shown.",
 		flags: (*flags).addJSON,
@@ -38,15 +38,14 @@ func gatewaysCommand() command {
 
 // shownGateway is a push gateway for an app.
 type shownGateway struct {
-	Gateway   string    `json:"gateway"`
-	App       string    `json:"app_id,omitempty"` // empty: a held gateway without waiting users
-	HeldSince time.Time `json:"held_since,omitzero"`
-	Users     int       `json:"users"`
-	Due       int       `json:"due"`
-	Oldest    float64   `json:"oldest_seconds"` // for how long the oldest notification has waited
-	Hanging   int       `json:"hanging"`
-	Since     time.Time `json:"failing_since,omitzero"`
-	Last      string    `json:"last,omitempty"` // the status, or why there was no answer
+	Gateway string    `json:"gateway"`
+	App     string    `json:"app_id,omitempty"`
+	Users   int       `json:"users"`
+	Due     int       `json:"due"`
+	Oldest  float64   `json:"oldest_seconds"` // for how long the oldest notification has waited
+	Hanging int       `json:"hanging"`
+	Since   time.Time `json:"failing_since,omitzero"`
+	Last    string    `json:"last,omitempty"` // the status, or why there was no answer
 }
 
 // gate has what waits for a gateway and an app. Its times are of a sample of the users.
@@ -55,13 +54,8 @@ type gate struct {
 	late, oldest        time.Duration
 	since               time.Time // time of the first failure
 	last                string    // answer
-	isTried             bool      // whether a host lately tried the gateway without success
-	heldSince           time.Time
+	isClosed            bool      // a host lately tried the gateway without success: due users wait for it, not for a host
 }
-
-// isClosed reports whether hosts have closed the gate, or an operator holds it. Its due users wait for the gateway, not
-// for a host.
-func (g *gate) isClosed() bool { return g.isTried || !g.heldSince.IsZero() }
 
 // The time after a failure during which hosts count as trying the gateway. They try a closed gateway every 5 s, and a
 // gateway whose address is not public every hour.
@@ -70,66 +64,31 @@ const (
 	blockedFor = 70 * time.Minute
 )
 
-// readGates returns the gates of the index by name, and the held gateways. After an error, both lack what cannot be read.
-func (c *call) readGates(ctx context.Context) (gates map[string]*gate, held map[string]time.Time, err error) {
-	held, err = c.queue.Held(ctx)
-	err = notRead("which gateways are held", err)
+// readGates returns the gates of the index by name. After an error, it lacks what cannot be read.
+func (c *call) readGates(ctx context.Context) (gates map[string]*gate, err error) {
 	gates = map[string]*gate{}
-	users, digests := map[mxid.UserID]bool{}, map[string]*gate{}
-	listings, failed := c.readIndex(ctx)
-	for _, l := range listings {
-		g := gates[l.Gate]
-		if g == nil {
-			gateway, _ := delivery.SplitGate(l.Gate)
-			g = &gate{heldSince: held[gateway]}
-			gates[l.Gate], digests[stored.GateDigest(l.Gate)] = g, g
+	found, err := c.queue.Gates(ctx)
+	for name, of := range found {
+		g := &gate{users: of.Users, hanging: of.Failing}
+		gates[name] = g
+		users, due := map[mxid.UserID]bool{}, map[mxid.UserID]bool{}
+		for _, p := range of.Sample {
+			if users[p.User] = true; g.add(p) {
+				due[p.User] = true
+			}
 		}
-		g.users, g.due, g.hanging = g.users+l.Users, g.due+l.Due, g.hanging+l.Failing
-		for _, user := range l.Sample {
-			users[user] = true
-		}
+		g.due = len(due) * g.users / max(1, len(users))
 	}
-	places, unread := c.queue.Places(ctx, slices.Collect(maps.Keys(users)))
-	for _, p := range places {
-		if g := digests[p.Gate]; g != nil {
-			g.add(p)
-		}
-	}
-	return gates, held, errors.Join(err, failed, notRead("what waits for some users", unread))
-}
-
-func notRead(what string, err error) error {
-	if err == nil {
-		return nil
-	}
-	return fmt.Errorf("cannot read %s: %w", what, err)
-}
-
-// readIndex returns the listings of all shards. After an error, it returns the listings of the other shards.
-func (c *call) readIndex(ctx context.Context) (all []redisqueue.Listing, err error) {
-	var mu sync.Mutex
-	var failed []int
-	var last error
-	_ = parallel(ctx, shardsOf(c.queue.Index.Shards), func(ctx context.Context, shard int) error {
-		listings, err := c.queue.Index.Listings(ctx, shard)
-		mu.Lock()
-		defer mu.Unlock()
-		if all = append(all, listings...); err != nil {
-			failed, last = append(failed, shard), err
-		}
-		return nil
-	})
-	slices.Sort(failed)
-	return all, notRead(fmt.Sprintf("shards %v of %d", failed, c.queue.Index.Shards), last)
+	return gates, err
 }
 
 // readGateNames reads the names of the gates in the index. An index with a key of another type has no names; the scan
 // reports the key.
 func (s *scanner) readGateNames(ctx context.Context) error {
-	listings, err := s.readIndex(ctx)
+	byShard, err := s.queue.Index.GateNames(ctx)
 	s.gateNames = map[string]string{}
-	for _, l := range listings {
-		s.gateNames[stored.GateDigest(l.Gate)] = l.Gate
+	for _, name := range slices.Concat(byShard...) {
+		s.gateNames[stored.GateDigest(name)] = name
 	}
 	if redisclient.IsWrongType(err) {
 		return nil
@@ -138,14 +97,15 @@ func (s *scanner) readGateNames(ctx context.Context) error {
 }
 
 // add adds what waits for a pusher.
-func (g *gate) add(p redisqueue.Place) {
-	g.late = max(g.late, p.Now.Sub(time.UnixMicro(p.Until)))
+func (g *gate) add(p redisqueue.Place) (isDue bool) {
+	late := p.Now.Sub(time.UnixMicro(p.Until))
+	g.late, isDue = max(g.late, late), late >= 0
 	if !p.Oldest.IsZero() {
 		g.oldest = max(g.oldest, p.Now.Sub(p.Oldest))
 	}
 	w := delivery.ReadTrouble(module.Trouble{Generation: p.Generation, Text: p.Trouble})
 	if w.Since.IsZero() {
-		return
+		return isDue
 	}
 	g.last = lastOf(w)
 	if g.since.IsZero() || w.Since.Before(g.since) {
@@ -155,26 +115,21 @@ func (g *gate) add(p redisqueue.Place) {
 	if w.Class == "blocked" {
 		most = blockedFor
 	}
-	g.isTried = g.isTried || p.Now.Sub(w.Last) <= most
+	g.isClosed = g.isClosed || p.Now.Sub(w.Last) <= most
+	return isDue
 }
 
 func (c *call) showGateways(ctx context.Context) error {
 	if err := c.openQueue(ctx); err != nil {
 		return err
 	}
-	gates, held, unread := c.readGates(ctx)
-	all, shown := []shownGateway{}, map[string]bool{}
+	gates, unread := c.readGates(ctx)
+	all := []shownGateway{}
 	for _, name := range slices.Sorted(maps.Keys(gates)) {
 		g := gates[name]
 		if g.users > 0 {
 			gateway, app := delivery.SplitGate(name)
-			shown[gateway] = true
-			all = append(all, shownGateway{gateway, app, g.heldSince, g.users, g.due, g.oldest.Seconds(), g.hanging, g.since, g.last})
-		}
-	}
-	for _, name := range slices.Sorted(maps.Keys(held)) {
-		if !shown[name] {
-			all = append(all, shownGateway{Gateway: name, HeldSince: held[name]})
+			all = append(all, shownGateway{gateway, app, g.users, g.due, g.oldest.Seconds(), g.hanging, g.since, g.last})
 		}
 	}
 	return errors.Join(unread, c.result(all, func(w io.Writer) error { return writeGateways(w, all, c.now()) }, false))
@@ -182,92 +137,17 @@ func (c *call) showGateways(ctx context.Context) error {
 
 func writeGateways(w io.Writer, all []shownGateway, now time.Time) error {
 	if len(all) == 0 {
-		_, err := fmt.Fprintln(w, "No notifications wait, and no gateway is held.")
+		_, err := fmt.Fprintln(w, "No notifications wait.")
 		return err
 	}
 	var rows [][]string
 	for _, g := range all {
 		rows = append(rows, []string{
-			printable(g.Gateway), printable(cmp.Or(g.App, "-")), ago(g.HeldSince, now), strconv.Itoa(g.Users), strconv.Itoa(g.Due), duration(g.Oldest, time.Second),
+			printable(g.Gateway), printable(cmp.Or(g.App, "-")), strconv.Itoa(g.Users), strconv.Itoa(g.Due), duration(g.Oldest, time.Second),
 			strconv.Itoa(g.Hanging), ago(g.Since, now), printable(cmp.Or(g.Last, "-")),
 		})
 	}
-	return writeTable(w, []string{"GATEWAY", "APP", "HELD FOR", "USERS", "DUE", "WAITING FOR", "HANGING", "FAILING FOR", "LAST"}, rows)
-}
-
-func gatewaysHoldCommand() command {
-	return command{
-		name: "gateways hold", args: "HOST",
-		summary: "stops sending to a push gateway",
-		about: "Stops all hosts from sending to a push gateway, within two seconds. The command gateways open ends\n" +
-			"it. Notifications for its pushers wait for a day. HOST is " + gatewayForms + ".\n" +
-			"Without -yes it shows what it would do. Exit status 1: no pusher uses the gateway.",
-		flags: (*flags).addYes,
-		run:   (*call).holdGateway,
-	}
-}
-
-func (c *call) holdGateway(ctx context.Context) error {
-	if err := c.openQueue(ctx); err != nil {
-		return err
-	}
-	g, err := readGatewayName(c.args[0])
-	if err != nil {
-		return err
-	}
-	pushers, err := c.pushersAt(ctx, g)
-	if err != nil {
-		return err
-	}
-	return c.changeGateway(g, pushers, "hold", func(name string) error { return c.queue.Hold(ctx, name) })
-}
-
-func gatewaysOpenCommand() command {
-	return command{
-		name: "gateways open", args: "HOST",
-		summary: "starts sending to a held push gateway again",
-		about: "Lets all hosts send to a held push gateway again, within two seconds. Waiting notifications follow\n" +
-			"within half a minute. HOST is " + gatewayForms + ". Without -yes it shows\n" +
-			"what it would do. Exit status 1: the gateway is not held.",
-		flags: (*flags).addYes,
-		run:   (*call).openGateway,
-	}
-}
-
-func (c *call) openGateway(ctx context.Context) error {
-	g, err := readGatewayName(c.args[0])
-	if err != nil {
-		return err
-	}
-	held, err := c.queue.Held(ctx)
-	if err != nil {
-		return err
-	}
-	names := map[string]int{}
-	for name := range held {
-		if g.matches(name) {
-			names[name] = 0
-		}
-	}
-	if len(names) == 0 {
-		return notFoundError(fmt.Sprintf("no gateway %s is held", g))
-	}
-	return c.changeGateway(g, names, "open", func(name string) error {
-		_, err := c.queue.OpenGateway(ctx, name)
-		return err
-	})
-}
-
-// changeGateway calls do for the only gateway in found, which has the number of pushers of each gateway that g matches.
-func (c *call) changeGateway(g gatewayName, found map[string]int, verb string, do func(name string) error) error {
-	name, err := g.only(found)
-	if err == nil && c.yes {
-		err = do(name)
-	}
-	if err != nil {
-		return err
-	}
-	return c.report("%s %s", verb, printable(name))
+	return writeTable(w, []string{"GATEWAY", "APP", "USERS", "DUE", "WAITING FOR", "HANGING", "FAILING FOR", "LAST"}, rows)
 }
 
 // errEnough ends a scan early.

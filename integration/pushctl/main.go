@@ -63,7 +63,7 @@ func commands() []command {
 		showCommand(), checkCommand(), repairCommand(), refreshCommand(), exportCommand(), importCommand(), resetCommand(),
 		forgetCommand(), explainCommand(), queuesCommand(), queuesShowCommand(), queuesRetryCommand(), queuesFlushCommand(),
 		sendTestCommand(),
-		gatewaysCommand(), gatewaysHoldCommand(), gatewaysOpenCommand(),
+		gatewaysCommand(),
 	}
 }
 

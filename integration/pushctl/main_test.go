@@ -342,7 +342,7 @@ func TestNoTableIsWiderThanATerminal(t *testing.T) {
 	found := newReport()
 	for _, k := range []kind{
 		unreadableEvent, emptyEvent, unreadablePushers, pusherUnindexed, unreadablePushkey, pusherTaken,
-		otherVersion, expiringKey, unreadableEntry, unreadableGateway, wrongType, misplacedKey, unknownKey, ruleProblem(pushrule.ForeignDefault), ruleProblem(pushrule.FeatureOff),
+		otherVersion, expiringKey, unreadableEntry, wrongType, misplacedKey, unknownKey, ruleProblem(pushrule.ForeignDefault), ruleProblem(pushrule.FeatureOff),
 	} {
 		for range 1000 {
 			found.count(k)
@@ -354,7 +354,7 @@ func TestNoTableIsWiderThanATerminal(t *testing.T) {
 		},
 		"queues show": func(w io.Writer) error {
 			return writeQueues(w, []shownQueue{{
-				namedPusher: phone, Gateway: host, State: stateHeld, Since: now.Add(-20 * time.Hour),
+				namedPusher: phone, Gateway: host, State: stateClosed, Since: now.Add(-20 * time.Hour),
 			}}, now)
 		},
 		"gateways": func(w io.Writer) error {

@@ -55,17 +55,10 @@ func (b *backend) openQueue(ctx context.Context) error {
 	return other
 }
 
-func shardsOf(n int) (shards []int) {
-	for shard := range n {
-		shards = append(shards, shard)
-	}
-	return shards
-}
-
 type shownQueues struct {
 	Users   int     `json:"users"` // with waiting notifications, at each gateway and app
 	Due     int     `json:"due"`
-	Closed  int     `json:"behind_closed_gateways"` // due users of gateways that fail or are held
+	Closed  int     `json:"behind_closed_gateways"` // due users of gateways that fail
 	Hanging int     `json:"hanging_users"`
 	Oldest  float64 `json:"oldest_seconds"` // for how long the oldest notification has waited
 	Late    float64 `json:"late_seconds"`   // lateness of the user that has been due the longest at other gateways
@@ -81,12 +74,12 @@ func (c *call) showQueues(ctx context.Context) error {
 	if err := c.openQueue(ctx); err != nil {
 		return err
 	}
-	gates, _, unread := c.readGates(ctx)
+	gates, unread := c.readGates(ctx)
 	var q shownQueues
 	for _, g := range gates {
 		q.Users, q.Due, q.Hanging = q.Users+g.users, q.Due+g.due, q.Hanging+g.hanging
 		q.Oldest = max(q.Oldest, g.oldest.Seconds())
-		if g.isClosed() {
+		if g.isClosed {
 			q.Closed += g.due
 		} else {
 			q.Late = max(q.Late, g.late.Seconds())
@@ -109,7 +102,7 @@ func unlessProblems(err error) error {
 }
 
 func (q shownQueues) write(w io.Writer) error {
-	err := writeTable(w, []string{"USERS", "DUE", "BEHIND CLOSED OR HELD GATEWAYS", "LONGEST DUE FOR", "WAITING FOR", "HANGING"}, [][]string{{
+	err := writeTable(w, []string{"USERS", "DUE", "BEHIND CLOSED GATEWAYS", "LONGEST DUE FOR", "WAITING FOR", "HANGING"}, [][]string{{
 		strconv.Itoa(q.Users), strconv.Itoa(q.Due), strconv.Itoa(q.Closed), duration(q.Late, time.Millisecond),
 		duration(q.Oldest, time.Second), strconv.Itoa(q.Hanging),
 	}})
@@ -133,7 +126,7 @@ func (b *backlog) pusherID() string { return b.Place.Pusher }
 func (c *call) readBacklogs(ctx context.Context, users ...mxid.UserID) (all []backlog, err error) {
 	places, err := c.queue.Places(ctx, users)
 	if err != nil {
-		return nil, notRead("the queue", err)
+		return nil, fmt.Errorf("cannot read the queue: %w", err)
 	}
 	lists := c.pushers.LoadMany(ctx, users)
 	for _, p := range places {
@@ -182,8 +175,7 @@ const (
 	stateOff      = "not sent to" // disabled, or not of the kind http
 	stateWaits    = "waits"
 	stateUnderWay = "under way"
-	stateLate     = "late" // due, but no host sends
-	stateHeld     = "gateway held"
+	stateLate     = "late"           // due, but no host sends
 	stateClosed   = "gateway closed" // waits until a failing gateway works again
 	stateGone     = "gone"           // deleted; a host will drop its backlog
 )
@@ -227,7 +219,7 @@ func (c *call) queuesOf(ctx context.Context, user mxid.UserID) ([]shownQueue, er
 	var gates map[string]*gate
 	if len(backlogs) > 0 {
 		var unread error
-		if gates, _, unread = c.readGates(ctx); unread != nil {
+		if gates, unread = c.readGates(ctx); unread != nil {
 			fmt.Fprintf(c.notes, "pushctl: %v\n", unread)
 		}
 	}
@@ -276,9 +268,7 @@ func (q *shownQueue) fill(b backlog, gates map[string]*gate) {
 	}
 	switch {
 	case q.State != stateWell:
-	case !g.heldSince.IsZero():
-		q.State = stateHeld
-	case !due.After(b.Now) && g.isClosed():
+	case !due.After(b.Now) && g.isClosed:
 		q.State, q.Last = stateClosed, cmp.Or(q.Last, g.last)
 	case b.Now.Sub(due) > maxLate:
 		q.State = stateLate
@@ -328,17 +318,17 @@ func (c *call) selectBacklogs(ctx context.Context, user mxid.UserID) (all []back
 	if user != "" {
 		return c.readBacklogs(ctx, user)
 	}
-	listings, err := c.readIndex(ctx)
+	byShard, err := c.queue.Index.GateNames(ctx)
 	if err != nil {
 		return nil, err
 	}
 	users := map[mxid.UserID]bool{}
-	for _, l := range listings {
-		if gateway, _ := delivery.SplitGate(l.Gate); !c.gateway.matches(gateway) {
-			continue
-		}
-		for shard := range c.queue.Index.Shards {
-			found, err := c.queue.Index.UsersAt(ctx, shard, l.Gate)
+	for shard, gates := range byShard {
+		for _, gate := range gates {
+			if gateway, _ := delivery.SplitGate(gate); !c.gateway.matches(gateway) {
+				continue
+			}
+			found, err := c.queue.Index.UsersAt(ctx, shard, gate)
 			if err != nil {
 				return nil, err
 			}
@@ -474,23 +464,7 @@ func (c *call) retryQueues(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := c.noteHeld(ctx, s.backlogs); err != nil {
-		return err
-	}
 	return c.report("retry %d of %d pushers%s", all, len(s.backlogs), s.at)
-}
-
-// noteHeld writes a note if some of the backlogs are at a held gateway, to which hosts send nothing.
-func (c *call) noteHeld(ctx context.Context, all []backlog) error {
-	held, err := c.queue.Held(ctx)
-	if err != nil {
-		return err
-	}
-	isHeld := func(b backlog) bool { return !held[b.gateway].IsZero() }
-	if i := slices.IndexFunc(all, isHeld); i >= 0 {
-		fmt.Fprintf(c.notes, "pushctl: hosts send nothing to %s, which is held (gateways open ends it)\n", printable(all[i].gateway))
-	}
-	return nil
 }
 
 func queuesFlushCommand() command {

@@ -176,7 +176,7 @@ func TestQueuesAreShown(t *testing.T) {
 		b.do("HSET", log, pusher, fmt.Sprintf("%d %s %d %s %s", time.Now().Add(-time.Minute).UnixMicro(), s.Nonce, s.Number, s.Gate, stored.TroubleText(s.Generation, trouble)))
 	}
 	late(fmt.Sprintf(`{"n":1,"s":1,"l":%d,"c":503}`, time.Now().UnixMilli()))
-	if r := b.want(exitOK, "queues"); !strings.Contains(r.stdout, "BEHIND CLOSED OR HELD GATEWAYS") {
+	if r := b.want(exitOK, "queues"); !strings.Contains(r.stdout, "BEHIND CLOSED GATEWAYS") {
 		t.Errorf("a gateway that failed just now: got %s", r.stdout)
 	}
 	late("")
@@ -245,42 +245,6 @@ func TestBacklogsAreFlushed(t *testing.T) {
 			t.Errorf("%s: %+v, %v", user, log, err)
 		}
 	}
-}
-
-func TestGatewaysAreHeldAndOpened(t *testing.T) {
-	t.Parallel()
-	d := onOne(t).deliver(8)
-	d.answers(takes)
-	d.notify(alice)
-	<-d.posted
-	if r := d.want(exitOK, "gateways", "hold", "Push.Example.org.:0443"); !strings.Contains(r.stdout, "would hold https://push.example.org:443") {
-		t.Errorf("got %s", r.stdout)
-	}
-	d.want(exitProblems, "gateways", "hold", "http://push.example.org") // another scheme
-	d.want(exitFailure, "gateways", "hold", "push.example.org/path")
-	d.want(exitOK, "gateways", "hold", "push.example.org", "-yes")
-	d.until("it is held", func() bool {
-		q := d.queues(alice)[0]
-		if q.Notifications == 0 {
-			d.notify(alice)
-			select {
-			case <-d.posted:
-			case <-time.After(100 * time.Millisecond):
-			}
-		}
-		return q.State == stateHeld && !q.Due.IsZero() // the host has put it off
-	})
-	var all []shownGateway
-	r := d.want(exitOK, "gateways", "-json")
-	if err := json.Unmarshal([]byte(r.stdout), &all); err != nil || len(all) != 1 || all[0].HeldSince.IsZero() || all[0].Users != 1 {
-		t.Errorf("got %+v, %v", all, err)
-	}
-	d.want(exitProblems, "gateways", "open", "other.example.org")
-	if r := d.want(exitOK, "gateways", "open", "push.example.org", "-yes"); !strings.Contains(r.stdout, "done: open https://push.example.org:443") {
-		t.Errorf("got %s", r.stdout)
-	}
-	d.want(exitOK, "queues", "retry", string(alice), "-yes")
-	d.until("it is delivered", func() bool { return d.queues(alice)[0].Notifications == 0 })
 }
 
 func TestForgetDropsBacklogs(t *testing.T) {
@@ -509,7 +473,6 @@ func TestUnknownUsersAndGatewaysAreNotFound(t *testing.T) {
 		{"queues", "retry", "-gateway", "no.example.org"}, {"queues", "flush", "-gateway", "no.example.org", "-yes"},
 		{"queues", "flush", "-gateway", "http://push.example.org"}, {"queues", "flush", "-gateway", "push.example.org:8443", "-yes"},
 		{"queues", "flush", string(alice), "-gateway", "no.example.org", "-yes"}, {"queues", "retry", string(bob), "-gateway", "push.example.org"},
-		{"gateways", "hold", "no.example.org"}, {"gateways", "hold", "no.example.org", "-yes"}, {"gateways", "open", "push.example.org", "-yes"},
 	} {
 		r := d.want(exitProblems, args...)
 		who := "push.example.org"
@@ -620,7 +583,7 @@ func TestAGatewayThatCouldBeSeveralIsAskedFor(t *testing.T) {
 	}
 	d.stop()
 	const all = "http://push.example.org:8080 (2 pushers), http://push.example.org:80 (1 pushers), https://push.example.org:443 (1 pushers)"
-	for _, args := range [][]string{{"queues", "retry", "-gateway"}, {"queues", "flush", "-gateway"}, {"gateways", "hold"}} {
+	for _, args := range [][]string{{"queues", "retry", "-gateway"}, {"queues", "flush", "-gateway"}} {
 		for _, flags := range [][]string{nil, {"-yes"}} {
 			if r := d.want(exitFailure, slices.Concat(args, []string{"push.example.org"}, flags)...); !strings.Contains(r.stderr, all) {
 				t.Errorf("%s: got %s", args, r.stderr)
@@ -638,17 +601,6 @@ func TestAGatewayThatCouldBeSeveralIsAskedFor(t *testing.T) {
 	d.want(exitOK, "queues", "flush", "-gateway", "push.example.org:8080", "-yes")
 	if r := d.want(exitFailure, "queues", "retry", "-gateway", "push.example.org"); strings.Contains(r.stderr, "8080") {
 		t.Errorf("a flushed gateway: %s", r.stderr)
-	}
-	for _, name := range []string{"https://push.example.org", "push.example.org:80"} {
-		d.want(exitOK, "gateways", "hold", name, "-yes")
-	}
-	if r := d.want(exitOK, "queues", "retry", "-gateway", "push.example.org:443"); !strings.Contains(r.stderr, "hosts send nothing to https://push.example.org:443") {
-		t.Errorf("retry at a held gateway: got %q", r.stderr)
-	}
-	d.want(exitFailure, "gateways", "open", "push.example.org", "-yes")
-	d.want(exitOK, "gateways", "open", "push.example.org:443", "-yes")
-	if r := d.want(exitOK, "gateways", "open", "push.example.org", "-yes"); r.stdout != "done: open http://push.example.org:80\n" {
-		t.Errorf("the only one that is held: got %s", r.stdout)
 	}
 }
 

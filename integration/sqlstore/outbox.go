@@ -77,8 +77,13 @@ const (
 	logEvery = 30 * time.Second
 )
 
+// Transaction is what Outbox needs of an [sql.Tx].
+type Transaction interface {
+	ExecContext(ctx context.Context, statement string, args ...any) (sql.Result, error)
+}
+
 // Add adds the row of an event in the transaction that stores the event. After the commit, this host calls HandOver.
-func (o *Outbox) Add(ctx context.Context, tx *sql.Tx, id int64, room string) (Row, error) {
+func (o *Outbox) Add(ctx context.Context, tx Transaction, id int64, room string) (Row, error) {
 	r := Row{ID: id, Room: room, taken: time.Now(), until: o.Now().Add(lease).UnixMilli()}
 	_, err := tx.ExecContext(ctx, `INSERT INTO push_outbox (id, room_id, until) VALUES ($1, $2, $3)`, id, room, r.until)
 	return r, err
@@ -100,7 +105,7 @@ func (o *Outbox) handOver(stop context.Context, r Row) error {
 	}
 	until := o.Now() // another host takes it at once
 	if stop.Err() == nil {
-		until = until.Add(min(time.Second<<min(r.Tries, 6), time.Minute))
+		until = until.Add(time.Second << min(r.Tries, 3))
 	}
 	return errors.Join(err, o.write(ctx, `UPDATE push_outbox SET rest = $2, tries = $3, until = $4, held = FALSE WHERE id = $1 AND until = $5`,
 		r.ID, rest, r.Tries+1, until.UnixMilli(), r.until))

@@ -61,11 +61,12 @@ type Assembled struct {
 	Log              *zap.Logger
 	HasNotifications bool // GET /notifications is served
 
-	servers  *redisclient.Monitor // nil if the host has replaced all parts on Redis
-	mailer   *smtp.Mailer         // nil if the host sends no mail, or has its own
-	metrics  *metrics.Set
-	fromHost []string // interfaces and the types of the host's parts
-	hasRun   atomic.Bool
+	servers   *redisclient.Monitor // nil if the host has replaced all parts on Redis, as the next one
+	pipelines *redisclient.Pipelines
+	mailer    *smtp.Mailer // nil if the host sends no mail, or has its own
+	metrics   *metrics.Set
+	fromHost  []string // interfaces and the types of the host's parts
+	hasRun    atomic.Bool
 }
 
 // Assemble joins the parts. Its Notifications are not nil.
@@ -80,7 +81,7 @@ func (b *Builder) Assemble(p Parts) *Assembled {
 		mailer: b.ownMailer, metrics: b.metrics, fromHost: b.hostParts(),
 	}
 	if b.onRedis {
-		a.servers = b.servers
+		a.servers, a.pipelines = b.servers, b.pipelines
 	}
 	return a
 }
@@ -154,6 +155,9 @@ func (a *Assembled) Run(ctx context.Context) {
 		running.Go(func() { a.Delivery.Run(ctx) })
 	}
 	running.Wait()
+	if a.pipelines != nil {
+		a.pipelines.Wait()
+	}
 	if a.mailer != nil {
 		_ = a.mailer.Close() // has no error
 	}

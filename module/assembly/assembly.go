@@ -130,6 +130,7 @@ func (b *Builder) redis() (redis.UniversalClient, rediscommit.Config, rediscommi
 	}
 	if b.pipelines == nil {
 		b.pipelines = redisclient.NewPipelines(client, b.observer)
+		b.metrics.Add(metrics.NewSilent(b.pipelines.Silent))
 	}
 	return client, b.host.Config.Redis, rediscommit.Options{Now: b.servers.Clock().Now, Pipelines: b.pipelines, Observer: b.observer}
 }

@@ -107,7 +107,7 @@ func (b *Builder) Delivery(
 	d, err := delivery.New(delivery.Seams{
 		Queue: queue, Gateway: gateway, Host: host, Feed: feed, Unread: counts, Attention: attention,
 		Mailer: mailer, MailComposer: composer, ConfirmAddress: confirm, Channels: b.channels, WebPush: b.host.Config.WebPush,
-		Slow: b.host.Config.Redis.Durability.MaxWait(), Now: b.servers.Clock().Now, Observer: b.observer,
+		Now: b.servers.Clock().Now, Observer: b.observer,
 	}, b.host.Config.Delivery)
 	if err != nil {
 		return nil, err

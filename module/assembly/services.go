@@ -74,7 +74,7 @@ func (b *Builder) UnreadStore() (module.UnreadStore, error) {
 // Unread returns the service of unread counts.
 func (b *Builder) Unread(store module.UnreadStore) *unread.Service {
 	b.metrics.AddUnread()
-	return unread.New(store, b.host.Config.Unread, b.host.Config.Delivery.MaxAge, b.host.Config.Redis.Durability.MaxWait(), b.servers.Clock().Now, b.observer)
+	return unread.New(store, b.host.Config.Unread, b.host.Config.Delivery.MaxAge, b.servers.Clock().Now, b.observer)
 }
 
 // Health returns the health of the servers.

@@ -3,6 +3,7 @@ package delivery
 import (
 	"context"
 	"slices"
+	"sync"
 
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/fault"
@@ -11,6 +12,7 @@ import (
 	"github.com/pushfx/pushfx/module/match"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/observe"
+	"github.com/pushfx/pushfx/module/retry"
 	"github.com/pushfx/pushfx/module/strictjson"
 )
 
@@ -19,7 +21,7 @@ import (
 type audience struct {
 	feed     *feed.Feed
 	host     module.HostService
-	parts    *parts.Parts // of the stores
+	parts    parts.Groups // of the stores
 	observer observe.Observer
 }
 
@@ -117,13 +119,19 @@ var rulesAtOnce = parts.Size{Chunk: 500, AtOnce: 2}
 
 // load reads rules. It does not wait for a part that does not answer.
 func (a *audience) load(ctx context.Context, users []mxid.UserID) map[mxid.UserID]module.Result[module.Content] {
-	loaded := parts.Load(ctx, a.parts, users, rulesAtOnce, a.host.Rulesets, func(r module.Result[module.Content]) bool {
-		return r.Err == nil || fault.KindOf(r.Err) == fault.Database
-	})
-	for _, user := range users {
-		if _, found := loaded[user]; !found {
-			loaded[user] = module.Result[module.Content]{Err: module.Unavailable(errSilent)}
+	var mu sync.Mutex
+	loaded := make(map[mxid.UserID]module.Result[module.Content], len(users))
+	for _, user := range parts.Do(ctx, a.parts, users, rulesAtOnce, func(ctx context.Context, chunk []mxid.UserID) (answered bool) {
+		rules := a.host.Rulesets(ctx, chunk)
+		mu.Lock()
+		defer mu.Unlock()
+		for user, r := range rules {
+			loaded[user] = r
+			answered = answered || r.Err == nil || fault.KindOf(r.Err) == fault.Database
 		}
+		return answered
+	}) {
+		loaded[user] = module.Result[module.Content]{Err: module.Unavailable(retry.ErrSilent)}
 	}
 	return loaded
 }

@@ -12,7 +12,6 @@ import (
 
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/delivery/queuetest"
-	"github.com/pushfx/pushfx/module/internal/parts"
 	"github.com/pushfx/pushfx/module/match"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/observe"
@@ -122,7 +121,7 @@ func withAudience(t *testing.T, test func(t *testing.T, s *ruleStore, a *audienc
 		defer cancel()
 		go feed.Run(ctx)
 		synctest.Wait()
-		test(t, s, &audience{feed, s, parts.New(queuetest.NewMemory().Parts, 0), observe.None})
+		test(t, s, &audience{feed, s, queuetest.NewMemory().Parts, observe.None})
 	})
 }
 

@@ -54,7 +54,7 @@ type collection struct {
 	note       string // of what was sent last
 	id         string
 	place, end int64 // of the notifications that it has
-	all        []channel.Collected
+	all        []channel.Notification
 	dropped    map[DropReason]int
 }
 
@@ -198,7 +198,7 @@ func (c *collection) read(life context.Context) (ok bool) {
 		case !c.d.clock().Before(time.UnixMilli(meta.Expires)):
 			c.dropped[DropExpired]++
 		default:
-			c.all, events = append(c.all, channel.Collected{Notification: n, Meta: meta}), append(events, meta)
+			c.all, events = append(c.all, channel.Notification{Notification: n, Meta: meta}), append(events, meta)
 		}
 	}
 	read, err := c.areRead(life, events)
@@ -233,7 +233,7 @@ func (c *collection) areMuted(life context.Context) (muted []bool, err error) {
 
 // drop leaves out some notifications.
 func (c *collection) drop(reason DropReason, isDropped []bool) {
-	var left []channel.Collected
+	var left []channel.Notification
 	for i, one := range c.all {
 		if !isDropped[i] {
 			left = append(left, one)

@@ -13,7 +13,6 @@ import (
 	"github.com/pushfx/pushfx/module/delivery/content"
 	"github.com/pushfx/pushfx/module/delivery/turns"
 	"github.com/pushfx/pushfx/module/feed"
-	"github.com/pushfx/pushfx/module/internal/parts"
 	"github.com/pushfx/pushfx/module/match"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/observe"
@@ -30,7 +29,6 @@ type Delivery struct {
 	channels  channel.Set
 	host      module.HostService
 	audience  *audience
-	parts     *parts.Parts // of the queue
 	clock     func() time.Time
 	observer  observe.Observer
 	hasUnread bool
@@ -80,9 +78,6 @@ type Seams struct {
 
 	Channels []module.Channel // of the host, for kinds of its own
 
-	// Slow is how long an answer of the queue may take that waits for replicas or a disk.
-	Slow time.Duration
-
 	// Now is the clock of the queue. Nil is the host's clock.
 	Now func() time.Time
 
@@ -109,14 +104,13 @@ func New(seams Seams, cfg Config) (*Delivery, error) {
 	seams.Observer = observe.Or(seams.Observer)
 	d := &Delivery{
 		cfg: cfg, limits: cfg.limits(), queue: seams.Queue, channels: channels, host: seams.Host,
-		parts: parts.New(seams.Queue.Parts, seams.Slow),
 		clock: seams.Now, observer: seams.Observer,
 		hasUnread: seams.Unread != nil, hasDelays: seams.Attention != nil,
 		stopping: make(chan struct{}),
 		gates:    newGates(turns.Config{MaxInFlight: cfg.MaxInFlight, MaxPerGate: cfg.MaxPerGateway, Random: rand.Float64}),
 		failures: &failures{observer: seams.Observer, reported: map[string]time.Time{}},
 	}
-	d.audience = &audience{seams.Feed, seams.Host, d.parts, seams.Observer}
+	d.audience = &audience{seams.Feed, seams.Host, seams.Queue.Parts, seams.Observer}
 	d.summaries = &summaries{queue: seams.Queue, failures: d.failures, channels: channels, reported: map[pusher.Kind]bool{}}
 	d.claims = &claims{queue: seams.Queue, failures: d.failures, own: map[pusherName]*claimed{}}
 	userOf := func(user mxid.UserID) mxid.UserID { return user }
@@ -153,10 +147,8 @@ func (d *Delivery) Run(ctx context.Context) {
 	d.mu.Unlock()
 	var beside sync.WaitGroup
 	beside.Go(func() { d.summaries.run(ctx) })
-	held := make(chan struct{})
-	beside.Go(func() { d.readAllHeld(ctx, held) })
 	defer beside.Wait()
-	d.look(ctx, held)
+	d.look(ctx)
 	d.mu.Lock()
 	d.life = nil
 	d.mu.Unlock()
@@ -164,7 +156,6 @@ func (d *Delivery) Run(ctx context.Context) {
 	drained := time.AfterFunc(d.cfg.DrainTimeout, end)
 	defer drained.Stop()
 	d.sending.Wait()
-	d.parts.Wait()
 }
 
 // Kinds returns the kinds of pushers that this host sends to.
@@ -200,7 +191,7 @@ func (d *Delivery) Stats() Stats {
 	}
 	all := Stats{
 		InFlight: s.InFlight, Slow: s.Hanging, Late: late,
-		Gateways:        [gateStates]int{GateOpen: s.Open, GateClosed: s.Closed, GateHeld: s.Held, GateBlocked: s.Blocked},
+		Gateways:        [gateStates]int{GateOpen: s.Open, GateClosed: s.Closed, GateBlocked: s.Blocked},
 		RemovalsStopped: s.Stopped, CutOff: isCutOff,
 	}
 	d.summaries.addTo(&all)

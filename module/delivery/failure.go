@@ -14,6 +14,7 @@ import (
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/fault"
 	"github.com/pushfx/pushfx/module/observe"
+	"github.com/pushfx/pushfx/module/retry"
 )
 
 // FailReason is why the queue, or a store that delivery reads, failed.
@@ -111,7 +112,7 @@ func reasonOf(err error) FailReason {
 		}
 	case errors.Is(err, context.Canceled):
 		return FailCanceled
-	case errors.Is(err, errSilent), errors.Is(err, context.DeadlineExceeded), errors.As(err, &network) && network.Timeout():
+	case errors.Is(err, retry.ErrSilent), errors.Is(err, context.DeadlineExceeded), errors.As(err, &network) && network.Timeout():
 		return FailTimeout
 	case errors.As(err, &network), errors.Is(err, io.EOF):
 		return FailUnreachable

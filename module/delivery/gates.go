@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/delivery/channel"
 	"github.com/pushfx/pushfx/module/delivery/turns"
 	"github.com/pushfx/pushfx/module/mxid"
 )
@@ -56,10 +57,10 @@ func (g *gates) tick() {
 const lowLine = 64
 
 // end ends a turn, and starts a look if more users are due, or the gate is open again.
-func (g *gates) end(t *turns.Turn, r turns.Result, wait time.Duration) {
+func (g *gates) end(t *turns.Turn, r turns.Result) {
 	g.mu.Lock()
 	wasOpen := g.turns.IsOpen(t.Gate)
-	g.turns.End(time.Now(), t, r, wait)
+	g.turns.End(time.Now(), t, r)
 	hasMore := g.hasMore && g.turns.WaitingAt(t.Gate) < lowLine || !wasOpen && g.turns.IsOpen(t.Gate)
 	g.mu.Unlock()
 	if hasMore {
@@ -117,20 +118,23 @@ func (g *gates) state(gate string, last time.Duration) (isWell, isCutOff bool) {
 	return g.turns.IsWell(now, gate, last), g.turns.IsCutOff(now)
 }
 
-// hasTaken is [turns.Scheduler.HasTaken].
-func (g *gates) hasTaken(gate string, last time.Duration) bool {
+// isGone reports whether an answer removes its pusher: at once, or because all answers for
+// [channel.Answer.GoneAfter] were the same, while the gate took what others got.
+func (g *gates) isGone(gate string, a channel.Answer, before trouble, now time.Time) bool {
+	if a.GoneAfter == 0 || before.Status != a.Status {
+		return a.Outcome == module.Gone
+	}
+	failing := now.Sub(time.UnixMilli(before.Since))
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.turns.HasTaken(time.Now(), gate, last)
+	return a.Outcome == module.Gone || failing >= a.GoneAfter && g.turns.HasTaken(time.Now(), gate, failing)
 }
 
-// closedFor returns how long a gate was closed at this host in a period that ends now. Last
-// is the length of the period.
-func (g *gates) closedFor(gate string, last time.Duration) time.Duration {
+// wasClosed is [turns.Scheduler.WasClosed], for the last time until now.
+func (g *gates) wasClosed(gate string, last time.Duration) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	now := time.Now()
-	return g.turns.ClosedFor(now, now.Add(-last), gate)
+	return g.turns.WasClosed(time.Now().Add(-last), gate)
 }
 
 // room is [turns.Scheduler.Room].
@@ -146,12 +150,6 @@ func (g *gates) mayClaim(gate string) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.turns.IsOpen(gate) && g.turns.MayReach(time.Now(), gate)
-}
-
-func (g *gates) hold(gateways []string) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.turns.Hold(gateways)
 }
 
 // capacity returns how many users to claim for.

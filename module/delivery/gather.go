@@ -40,12 +40,12 @@ func newGather[K comparable, V any](
 	queue module.DeliveryQueue, userOf func(K) mxid.UserID, ask func(context.Context, []K) map[K]V,
 ) *gather[K, V] {
 	return &gather[K, V]{ask: ask, next: map[K]*question[V]{}, parts: func(ctx context.Context, keys []K) [][]K {
-		return inParts(ctx, queue, keys, userOf)
+		return byPart(ctx, queue, keys, userOf)
 	}}
 }
 
-// inParts groups items by the parts of the queue that have their users.
-func inParts[K any](ctx context.Context, queue module.DeliveryQueue, items []K, userOf func(K) mxid.UserID) (parts [][]K) {
+// byPart groups items by the parts of the queue that have their users.
+func byPart[K any](ctx context.Context, queue module.DeliveryQueue, items []K, userOf func(K) mxid.UserID) (parts [][]K) {
 	if len(items) == 1 {
 		return [][]K{items}
 	}

@@ -42,7 +42,8 @@ type world struct {
 	overlaps   int
 	unread     module.Unread
 	attention  module.Attention
-	mailbox    *mailbox // nil without mail
+	mailbox    *mailbox      // nil without mail
+	mailer     module.Mailer // of the next host, nil for the mailbox
 	webPush    webpush.Config
 	dropped    map[DropReason]int
 	counts     map[string]int // by event and label
@@ -95,6 +96,9 @@ func (w *world) stopped(queue module.DeliveryQueue, gateway module.Gateway) *Del
 	}
 	if w.mailbox != nil {
 		seams.Mailer, seams.MailComposer, seams.ConfirmAddress = w.mailbox, w.mailbox, w.mailbox.confirm
+		if w.mailer != nil {
+			seams.Mailer = w.mailer
+		}
 	}
 	d, err := New(seams, w.cfg)
 	if err != nil {

@@ -22,9 +22,9 @@ const (
 	LateFailed    LateCause = "failed"    // the gateway answered otherwise, did not answer, or could not be reached
 	LateSlow      LateCause = "slow"      // the gateway took most of the time to accept it
 	LateDelayed   LateCause = "delayed"   // module.Attention delayed it
-	LateClosed    LateCause = "closed"    // its gateway was closed most of the time, after failures of other pushers
+	LateClosed    LateCause = "closed"    // its gateway was closed meanwhile, after failures of other pushers
 
-	// LateWaited is any other cause: its gateway was held, a host died or was paused, no
+	// LateWaited is any other cause: a host died or was paused, no
 	// host ran, Redis failed, or hosts had no place.
 	LateWaited LateCause = "waited"
 )
@@ -92,7 +92,7 @@ func (s *sending) lateError(added time.Time, age, took time.Duration) *LateError
 		e.Cause = LateSlow
 	case t.Delayed != 0:
 		e.Cause = LateDelayed
-	case s.d.gates.closedFor(s.target.Gate(), age) > age/2:
+	case s.d.gates.wasClosed(s.target.Gate(), age):
 		e.Cause = LateClosed
 	}
 	return e

@@ -38,16 +38,8 @@ const (
 	claimRest = hangAfter + 500*time.Millisecond
 )
 
-// look claims due pushers and sends for them, until ctx ends. At the start, it waits a moment
-// for the held gateways.
-func (d *Delivery) look(ctx context.Context, held <-chan struct{}) {
-	wait := time.NewTimer(lookEvery)
-	select {
-	case <-held:
-	case <-wait.C:
-	case <-ctx.Done():
-	}
-	wait.Stop()
+// look claims due pushers and sends for them, until ctx ends.
+func (d *Delivery) look(ctx context.Context) {
 	for ctx.Err() == nil {
 		began := time.Now()
 		timer := time.NewTimer(d.lookOnce(ctx))
@@ -59,27 +51,6 @@ func (d *Delivery) look(ctx context.Context, held <-chan struct{}) {
 		timer.Stop()
 		_ = retry.Sleep(ctx, time.Until(began.Add(lookGap)))
 	}
-}
-
-// readAllHeld reads which gateways are held, beside the looks: their master may not answer.
-// It closes the channel after the first try.
-func (d *Delivery) readAllHeld(ctx context.Context, read chan<- struct{}) {
-	d.readHeld(ctx)
-	close(read)
-	for retry.Sleep(ctx, lookEvery) == nil {
-		d.readHeld(ctx)
-	}
-}
-
-func (d *Delivery) readHeld(ctx context.Context) {
-	names, err := d.queue.HeldGateways(ctx)
-	if err != nil {
-		if ctx.Err() == nil {
-			d.failures.add("read which gateways are held", err)
-		}
-		return
-	}
-	d.gates.hold(names)
 }
 
 // lookOnce claims due pushers and sends for them. It returns when to look again.
@@ -123,7 +94,7 @@ func (d *Delivery) claimAll(ctx context.Context, due []module.DueUser) {
 	if len(due) == 0 {
 		return
 	}
-	parts := inParts(ctx, d.queue, due, func(u module.DueUser) mxid.UserID { return u.User })
+	parts := byPart(ctx, d.queue, due, func(u module.DueUser) mxid.UserID { return u.User })
 	ended := make(chan struct{}, len(parts))
 	for _, part := range parts {
 		started := d.start(func(life context.Context) {
@@ -183,7 +154,7 @@ func (d *Delivery) claimSome(life context.Context, due []module.DueUser) {
 	}
 	claimedAt := time.Now()
 	var all []*sending
-	for i, result := range d.queue.Claim(life, requests) {
+	for i, result := range d.queue.Claim(retry.LeaveSilent(life), requests) {
 		r, claimed := requests[i], result.Value
 		if result.Err != nil {
 			d.failures.add("claim what is due", result.Err)

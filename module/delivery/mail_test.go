@@ -643,7 +643,7 @@ func TestAHostIsOnABlockListForTenMinutes(t *testing.T) {
 			t.Errorf("%d reports", w.reported(observe.MailsDelayed))
 		}
 		time.Sleep(10 * time.Minute)
-		if len(w.removed) > 0 || w.queue.Waiting() != users || len(w.dropped) > 0 || b.tries > 300 {
+		if len(w.removed) > 0 || w.queue.Waiting() != users || len(w.dropped) > 0 || b.tries > 400 {
 			t.Errorf("%d of %d wait, removed %v, dropped %v, %d tries", w.queue.Waiting(), users, w.removed, w.dropped, b.tries)
 		}
 		b.set(func() { b.answer = nil })
@@ -784,6 +784,24 @@ func TestAHostWithoutAMailerLeavesMailsToOthers(t *testing.T) {
 			t.Errorf("%d mails, want 1", got)
 		}
 	})
+}
+
+// Hosts without a mailer have the default delay, whatever the delay of the hosts that send.
+func TestTheDelayOfAMailIsTheSendersOwn(t *testing.T) {
+	for _, delay := range []time.Duration{20 * time.Second, time.Hour} {
+		t.Run(fmt.Sprint(delay), func(t *testing.T) {
+			withMail(t, func(w *world, _ *reader, b *mailbox) {
+				w.setMail(name1, address)
+				w.mailbox = nil
+				plain := w.host()
+				w.mailbox, w.cfg.Mail.Delay = b, delay
+				w.host()
+				w.notify(plain, 1, "!r:h", name1)
+				time.Sleep(delay + 2*time.Second)
+				w.wantMails(delay)
+			})
+		})
+	}
 }
 
 // A host of another version sets pushers of a kind that this host does not know, and sends for them.

@@ -17,6 +17,7 @@ import (
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/observe"
 	"github.com/pushfx/pushfx/module/pusher"
+	"github.com/pushfx/pushfx/module/retry"
 )
 
 // A call adds to the logs of chunkUsers users at once, and has chunksAtOnce such chunks in
@@ -37,13 +38,15 @@ type addition struct {
 	targets []*channel.Target // of each recipient
 }
 
-// handover is an event that is being added to logs.
-type handover struct {
-	d          *Delivery
-	ev         *content.Event
+// adding is a call that adds notifications to the logs of users: of an event, or counts.
+type adding struct {
+	*Delivery
+	ev         *content.Event // nil for counts
 	meta       content.Meta
 	id, text   string // of its notifications; text is the stored form of meta
 	recipients map[mxid.UserID]module.Decision
+	invited    pusher.Key // of an inactive pusher; zero but for [Delivery.Invite]
+	left       parts.Left
 }
 
 // Notify implements [module.Notifier].
@@ -59,50 +62,72 @@ func (d *Delivery) Notify(ctx context.Context, e module.Event, decisions module.
 	if err != nil || !of {
 		return err
 	}
-	h := &handover{d: d, ev: ev, id: content.EventID(ev.ID), meta: newMeta(d.clock(), ev.Lifetime), recipients: map[mxid.UserID]module.Decision{}}
-	h.meta.Event, h.meta.Room, h.meta.Trace = ev.ID, ev.Room, d.observer.Traceparent(ctx)
-	h.meta.Position, h.meta.Thread = ev.Position, ev.Thread
+	a := d.newAdding(content.EventID(ev.ID), ev.Lifetime)
+	a.ev, a.recipients = ev, map[mxid.UserID]module.Decision{}
+	a.meta.Event, a.meta.Room, a.meta.Trace = ev.ID, ev.Room, d.observer.Traceparent(ctx)
+	a.meta.Position, a.meta.Thread = ev.Position, ev.Thread
 	if ev.RingsFor > 0 {
-		h.meta.RingsUntil = h.meta.Added + ev.RingsFor.Milliseconds()
+		a.meta.RingsUntil = a.meta.Added + ev.RingsFor.Milliseconds()
 	}
-	h.text = h.meta.Text()
+	a.text = a.meta.Text()
 	var users []mxid.UserID
 	for _, decision := range decisions {
 		if decision.Result.Notify() {
 			users = append(users, decision.User)
-			h.recipients[decision.User] = decision
+			a.recipients[decision.User] = decision
 		}
 	}
-	return d.add(ctx, users, h.additionFor)
+	return a.add(ctx, users)
 }
 
-func newMeta(added time.Time, lifetime time.Duration) content.Meta {
-	return content.Meta{Added: added.UnixMilli(), Expires: added.Add(lifetime).UnixMilli()}
+func (d *Delivery) newAdding(id string, lifetime time.Duration) *adding {
+	added := d.clock()
+	return &adding{Delivery: d, id: id, meta: content.Meta{Added: added.UnixMilli(), Expires: added.Add(lifetime).UnixMilli()}}
 }
 
-func (h *handover) additionFor(user mxid.UserID, list pusher.List) *addition {
-	a, isIDOnly := h.d.newAddition(user, h.meta), true
+// additionFor returns what to add for a user. It has no pushers for a user who gets nothing.
+func (a *adding) additionFor(user mxid.UserID, list pusher.List) *addition {
+	if a.ev == nil {
+		return a.countsFor(user, list)
+	}
+	one, isIDOnly := a.newAddition(user), true
 	for _, p := range list.All() {
-		if target, ok := h.d.channels.Read(user, p); ok && !target.Inactive {
+		if target, ok := a.channels.Read(user, p); ok && !target.Inactive {
 			isIDOnly = isIDOnly && target.IsIDOnly
-			a.addTarget(target, h.d.channels.Delay(target.Kind))
+			one.addTarget(target, a.channels.Delay(target.Kind))
 		}
 	}
-	if len(a.targets) == 0 {
-		return a
+	if len(one.targets) == 0 {
+		return one
 	}
-	decision := h.recipients[user]
-	to := content.To{User: user, RoomName: decision.RoomName, Outcome: h.ev.Outcome(decision.Result), IDOnly: isIDOnly}
+	decision := a.recipients[user]
+	to := content.To{User: user, RoomName: decision.RoomName, Outcome: a.ev.Outcome(decision.Result), IDOnly: isIDOnly}
 	if len(to.RoomName) > maxRoomName {
 		to.RoomName = ""
 	}
-	a.Notification = h.ev.Notification(to, h.d.limits)
-	a.Notification.ID, a.Notification.Meta, a.Urgent = h.id, h.text, h.ev.RingsFor > 0
-	return a
+	one.Notification = a.ev.Notification(to, a.limits)
+	one.Notification.ID, one.Notification.Meta, one.Urgent = a.id, a.text, a.ev.RingsFor > 0
+	return one
 }
 
-func (d *Delivery) newAddition(user mxid.UserID, m content.Meta) *addition {
-	return &addition{Addition: module.Addition{User: user, Lease: lease, MaxUserBytes: d.cfg.MaxUserBytes}, meta: m}
+func (a *adding) countsFor(user mxid.UserID, list pusher.List) *addition {
+	one := a.newAddition(user)
+	one.Notification = content.Counts(a.id, a.meta)
+	for _, p := range list.All() {
+		target, ok := a.channels.Read(user, p)
+		switch {
+		case !ok:
+		case target.Inactive && p.Key == a.invited:
+			one.addTarget(target, 0)
+		case !target.Inactive && !target.NoCounts && a.invited == pusher.Key{}:
+			one.addTarget(target, max(a.cfg.BadgeDelay, time.Millisecond))
+		}
+	}
+	return one
+}
+
+func (a *adding) newAddition(user mxid.UserID) *addition {
+	return &addition{Addition: module.Addition{User: user, Lease: lease, MaxUserBytes: a.cfg.MaxUserBytes}, meta: a.meta}
 }
 
 func (a *addition) addTarget(target *channel.Target, delay time.Duration) {
@@ -115,65 +140,36 @@ func (d *Delivery) UpdateBadges(ctx context.Context, users ...mxid.UserID) error
 	if !d.hasUnread {
 		return nil
 	}
-	m, id := newMeta(d.clock(), d.cfg.MaxAge), rand.Text()[:8]
-	return d.add(ctx, slices.Clone(users), func(user mxid.UserID, list pusher.List) *addition {
-		a := d.newAddition(user, m)
-		a.Notification = content.Counts(id, m)
-		for _, p := range list.All() {
-			if target, ok := d.channels.Read(user, p); ok && !target.NoCounts && !target.Inactive {
-				a.addTarget(target, max(d.cfg.BadgeDelay, time.Millisecond))
-			}
-		}
-		return a
-	})
+	return d.newAdding(rand.Text()[:8], d.cfg.MaxAge).add(ctx, slices.Clone(users))
 }
 
 // Invite sends an inactive pusher what activates it: whatever waits for it is sent as its activation.
 func (d *Delivery) Invite(ctx context.Context, user mxid.UserID, key pusher.Key) error {
-	m, id := newMeta(d.clock(), d.cfg.MaxAge), rand.Text()[:8]
-	return d.add(ctx, []mxid.UserID{user}, func(user mxid.UserID, list pusher.List) *addition {
-		a := d.newAddition(user, m)
-		a.Notification = content.Counts(id, m)
-		if p, found := list.Pusher(key); found {
-			if target, ok := d.channels.Read(user, p); ok && target.Inactive {
-				a.addTarget(target, 0)
-			}
-		}
-		return a
-	})
-}
-
-// adding is a call that adds notifications to the logs of users.
-type adding struct {
-	d           *Delivery
-	additionFor func(mxid.UserID, pusher.List) *addition
-	left        parts.Left
+	a := d.newAdding(rand.Text()[:8], d.cfg.MaxAge)
+	a.invited = key
+	return a.add(ctx, []mxid.UserID{user})
 }
 
 // add adds a notification for each user with pushers, in the order of the user ids, and
 // sends what it has claimed. Its error is a [module.LeftError].
-func (d *Delivery) add(ctx context.Context, users []mxid.UserID, additionFor func(mxid.UserID, pusher.List) *addition) error {
+func (a *adding) add(ctx context.Context, users []mxid.UserID) error {
 	slices.SortFunc(users, func(a, b mxid.UserID) int { return strings.Compare(string(a), string(b)) })
 	users = slices.Compact(users)
 	if len(users) == 0 {
 		return nil
 	}
-	a := &adding{d: d, additionFor: additionFor}
-	a.left.Add(module.Unavailable(errSilent), d.parts.Do(ctx, users, parts.Size{Chunk: chunkUsers, AtOnce: chunksAtOnce}, a.chunk)...)
+	a.left.Add(module.Unavailable(retry.ErrSilent), parts.Do(ctx, a.queue.Parts, users, parts.Size{Chunk: chunkUsers, AtOnce: chunksAtOnce}, a.chunk)...)
 	return a.left.Err()
 }
 
-var (
-	errNoResult = errors.New("delivery: no result")
-	errSilent   = errors.New("delivery: a part of the storage does not answer")
-)
+var errNoResult = errors.New("delivery: no result")
 
 // chunk adds for some users of a part. It reports whether the part has answered for any of
 // them.
 func (a *adding) chunk(ctx context.Context, users []mxid.UserID) (answered bool) {
 	readAt := time.Now()
 	var all []*addition
-	for i, list := range a.d.pushersOf(ctx, users) {
+	for i, list := range a.pushersOf(ctx, users) {
 		switch {
 		case list.Err == nil:
 			answered = true
@@ -196,7 +192,7 @@ func (a *adding) chunk(ctx context.Context, users []mxid.UserID) (answered bool)
 func (a *adding) leavesOut(user mxid.UserID, err error) bool {
 	isUnreadable := fault.KindOf(err) == fault.Database
 	if isUnreadable {
-		a.d.failures.add("a user gets no notifications", fmt.Errorf("%s: %w", user, err))
+		a.failures.add("a user gets no notifications", fmt.Errorf("%s: %w", user, err))
 	}
 	return isUnreadable
 }
@@ -204,7 +200,7 @@ func (a *adding) leavesOut(user mxid.UserID, err error) bool {
 // append adds notifications to the queue, and sends what it has claimed. It reports whether
 // the queue has answered.
 func (a *adding) append(ctx context.Context, all []*addition, readAt time.Time) (answered bool) {
-	d := a.d
+	d := a.Delivery
 	wasIdle, hastened := d.isStopping(), false
 	additions := make([]module.Addition, len(all))
 	for i, addition := range all {

@@ -15,6 +15,7 @@ import (
 	"github.com/pushfx/pushfx/module/match"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pushrule"
+	"github.com/pushfx/pushfx/module/retry"
 )
 
 // rulesWithTweaks notify of each message, with a sound, a highlight and a large tweak.
@@ -100,13 +101,14 @@ func TestPushersOfAUserShareTheText(t *testing.T) {
 	})
 }
 
-// parted is a queue whose users with an odd number are in a part that answers nothing.
+// parted is a queue whose users with an odd number are in a part that answers nothing. As on Redis, a call for many
+// users finds that out in a second, and later ones know it.
 type parted struct {
 	module.DeliveryQueue
 	isAway atomic.Bool
-	waits  time.Duration // until a call fails
-	calls  atomic.Int64  // to the part
-	most   atomic.Int64  // users in a call
+	known  atomic.Bool
+	calls  atomic.Int64 // to the part
+	most   atomic.Int64 // users in a call
 }
 
 func isOdd(user mxid.UserID) bool {
@@ -117,8 +119,15 @@ func (q *parted) away(ctx context.Context, user mxid.UserID) error {
 	if !q.isAway.Load() || !isOdd(user) {
 		return nil
 	}
-	time.Sleep(q.waits)
-	return module.Unavailable(context.DeadlineExceeded)
+	if !retry.LeavesSilent(ctx) {
+		time.Sleep(5 * time.Second)
+		return module.Unavailable(context.DeadlineExceeded)
+	}
+	if !q.known.Load() {
+		time.Sleep(time.Second)
+		q.known.Store(true)
+	}
+	return module.Unavailable(retry.ErrSilent)
 }
 
 func newParted(w *world) *parted {
@@ -128,7 +137,7 @@ func newParted(w *world) *parted {
 		}
 		return 0
 	}
-	return &parted{DeliveryQueue: w.queue, waits: 5 * time.Second}
+	return &parted{DeliveryQueue: w.queue}
 }
 
 func (q *parted) Append(ctx context.Context, additions []module.Addition) []module.Result[module.Appended] {
@@ -154,8 +163,7 @@ func (q *parted) Complete(ctx context.Context, c *module.Claim, d module.Done) (
 	return q.DeliveryQueue.Complete(ctx, c, d)
 }
 
-// A part of the queue that does not answer costs its own users: a call adds for all others, and names the rest. While
-// the call hangs there, others pass the part over.
+// A part of the queue that does not answer costs its own users: a call adds for all others, and names the rest.
 func TestAPartThatDoesNotAnswerCostsItsOwnUsers(t *testing.T) {
 	inBubble(t, func(w *world) {
 		const users = 1000
@@ -195,16 +203,13 @@ func TestAPartThatDoesNotAnswerCostsItsOwnUsers(t *testing.T) {
 				t.Errorf("%d of the other part came within 0.3 s", n)
 			}
 		}()
-		notify(1, 2*time.Second, members...)
+		notify(1, time.Second, members...)
 		if queue.calls.Load() > chunksAtOnce || queue.most.Load() > chunkUsers {
 			t.Errorf("%d calls of at most %d users", queue.calls.Load(), queue.most.Load())
 		}
 		notify(2, 0, members...)
 		notify(1, 0, odd...)
-		time.Sleep(5 * time.Second)      // the first call has ended
-		notify(2, time.Second/2, odd...) // tries again
 		queue.isAway.Store(false)
-		time.Sleep(5 * time.Second)
 		for n := range 2 {
 			w.notify(d, n+1, "!r:h", odd...)
 		}

@@ -88,13 +88,12 @@ type GateState int
 const (
 	GateOpen    GateState = iota
 	GateClosed            // it fails or is throttled, for three users: hosts only probe it
-	GateHeld              // an operator holds it: hosts send it nothing
 	GateBlocked           // its address is not allowed: this host sends it nothing for an hour
 	gateStates
 )
 
 // String returns the name of the state.
-func (s GateState) String() string { return [gateStates]string{"open", "closed", "held", "blocked"}[s] }
+func (s GateState) String() string { return [gateStates]string{"open", "closed", "blocked"}[s] }
 
 // Stats is the current state of a host.
 type Stats struct {

@@ -25,12 +25,6 @@ func (e *RejectedError) Error() string {
 	return fmt.Sprintf("%s of %s: %s rejected its pushkey", e.Pusher, e.User, e.Gateway)
 }
 
-// isGoneAfter reports whether the pusher has got an answer for [channel.Answer.GoneAfter].
-func (s *sending) isGoneAfter(p posted) bool {
-	failing := s.d.clock().Sub(time.UnixMilli(s.trouble.Since))
-	return p.GoneAfter > 0 && s.trouble.Status == p.Status && failing >= p.GoneAfter && s.d.gates.hasTaken(s.target.Gate(), failing)
-}
-
 // isLimited counts a rejection, before the turn ends. It reports whether the gate has
 // reached the rejection limit: then no more of its pushers are removed.
 func (s *sending) isLimited() (stopped bool) {

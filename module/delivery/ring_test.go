@@ -85,7 +85,7 @@ func TestAWaitingCallGoesWhenItsUserJoinsOrDeclines(t *testing.T) {
 	} {
 		t.Run(label, func(t *testing.T) {
 			inBubble(t, func(w *world) {
-				counts := unread.New(storetest.NewMemory().Unread(), unread.Config{}, w.cfg.MaxAge, time.Second, nil, nil)
+				counts := unread.New(storetest.NewMemory().Unread(), unread.Config{}, w.cfg.MaxAge, nil, nil)
 				w.unread = counts
 				w.answer("gw", always(502))
 				w.set(name1, "key", "gw")

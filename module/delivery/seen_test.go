@@ -372,25 +372,6 @@ func TestLateAtAGateThatOpensAndCloses(t *testing.T) {
 	}
 }
 
-// Held gateways stay held while the queue does not tell which are.
-func TestHeldGatewaysStayHeld(t *testing.T) {
-	inBubble(t, func(w *world) {
-		w.set(name1, "key", "gw")
-		w.queue.Hold("https://gw:443", true)
-		w.queue.Fail = func(operation string) error {
-			if operation == "held" && time.Since(w.began) > 2*time.Second {
-				return errors.New("away")
-			}
-			return nil
-		}
-		d := w.host()
-		time.Sleep(3 * time.Second)
-		w.notify(d, 1, "!r:h", name1)
-		time.Sleep(time.Minute)
-		w.want("key")
-	})
-}
-
 // Tools describe a log without content and pushkeys.
 func TestALogIsDescribed(t *testing.T) {
 	inBubble(t, func(w *world) {

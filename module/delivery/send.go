@@ -268,16 +268,14 @@ func (s *sending) endTurnAfter(a channel.Answer) {
 		result = turns.Unused
 	case a.IsAlive():
 		result = turns.Taken
-	case a.Outcome == module.Throttled:
-		result = turns.Throttled
 	case a.Class == channel.ClassBlocked:
 		result = turns.Blocked
 	case a.Outcome == module.Failed && (a.Class == channel.ClassDNS || a.Class == channel.ClassRefused) && channel.IsNamedByUsers(s.turn.Gate):
 		result = turns.Unreached // a server of the host's own is no sign that this host is cut off
-	case a.Outcome == module.Failed, a.Outcome == module.Blocked:
+	case a.Outcome == module.Failed, a.Outcome == module.Throttled, a.Outcome == module.Blocked:
 		result = turns.Failed
 	}
-	s.d.gates.end(s.turn, result, a.RetryAfter)
+	s.d.gates.end(s.turn, result)
 	s.turn = nil
 }
 
@@ -376,7 +374,7 @@ func (s *sending) sendNow(life context.Context, n module.Notification, m content
 	p := s.request(life, m.Trace, func(ctx context.Context) channel.Answer {
 		return s.target.Poster.Post(ctx, channel.Notification{Notification: n, Meta: m, Counts: counts})
 	})
-	if p.Outcome == module.Gone || s.isGoneAfter(p) {
+	if s.d.gates.isGone(s.target.Gate(), p.Answer, s.trouble, s.d.clock()) {
 		p.Outcome = module.Gone
 		return s.reject(life, p, n.Number)
 	}
@@ -420,6 +418,8 @@ func (s *sending) notDelivered(life context.Context, p posted, number int64) boo
 	if step == stepWait && (!isWell || isCutOff) { // does not count as an attempt
 		trouble.Attempts = max(1, s.trouble.Attempts)
 	}
+	isAgain := isWell && trouble.Attempts > 1 && p.Outcome != module.Busy
+	s.claim.Fails = s.claim.Fails || isAgain || !channel.IsNamedByUsers(s.target.Gate()) && (p.Outcome == module.Failed || p.Outcome == module.Throttled)
 	s.trouble = trouble
 	switch step {
 	case stepAgain:

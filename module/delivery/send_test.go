@@ -566,21 +566,6 @@ func TestExpiredNotificationsAreDropped(t *testing.T) {
 	})
 }
 
-func TestHeldGatewaysGetNoRequests(t *testing.T) {
-	inBubble(t, func(w *world) {
-		w.set(name1, "key", "gw")
-		d := w.host()
-		w.queue.Hold("https://gw:443", true)
-		time.Sleep(2 * time.Second)
-		w.notify(d, 1, "!r:h", name1)
-		time.Sleep(10 * time.Minute)
-		w.want("key")
-		w.queue.Hold("https://gw:443", false)
-		w.wait(15*time.Second, func() bool { return w.queue.Waiting() == 0 })
-		w.want("key", 1)
-	})
-}
-
 func TestAnOutageOfTheQueueLosesNothing(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.set(name1, "key", "gw")

@@ -49,7 +49,7 @@ func SendTest(ctx context.Context, seams Seams, user mxid.UserID, p pusher.Pushe
 		send = func(ctx context.Context) channel.Answer {
 			return to.Poster.Post(ctx, channel.Notification{Notification: n, Meta: m})
 		}
-	} else if send, err = to.Collector.Compose(collectionID(to.ID, 0, m.Event), []channel.Collected{{Notification: n, Meta: m}}, false); err != nil {
+	} else if send, err = to.Collector.Compose(collectionID(to.ID, 0, m.Event), []channel.Notification{{Notification: n, Meta: m}}, false); err != nil {
 		return TestResult{}, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, cfg.RequestTimeout)

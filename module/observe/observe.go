@@ -228,9 +228,9 @@ const (
 	ClockDiffers
 	ClockUnknown
 
-	// MasterSkipped is a master of a cluster that does not reply, so that values which an
-	// interrupted move of a slot has left there are missing. It is reported again only after
-	// the master has replied.
+	// MasterSkipped is a master of a cluster that does not reply: calls for many users leave
+	// out its users, and values which an interrupted move of a slot has left there are missing.
+	// It is reported again only after the master has replied.
 	MasterSkipped
 
 	// DeliveryDelayed is a failure that delivery will repeat, reported once in half a
@@ -277,7 +277,7 @@ var problems = [...]string{
 	RedisEvicts:              "Redis may evict keys",
 	ClockDiffers:             "the clocks of this host and of Redis differ",
 	ClockUnknown:             "the clock of Redis cannot be read",
-	MasterSkipped:            "a Redis master does not reply, missing values are not looked for there",
+	MasterSkipped:            "a Redis master does not reply",
 	DeliveryDelayed:          "notifications are delayed",
 	MailsDelayed:             "mails are delayed",
 	KindNotSent:              "notifications wait for a kind of pusher that this host does not send",

@@ -11,6 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/pushfx/pushfx/module/observe"
+	"github.com/pushfx/pushfx/module/retry"
 )
 
 // moves finds keys that an interrupted move of their slot has left on another node of a
@@ -41,20 +42,20 @@ import (
 // It is safe for concurrent use.
 type moves struct {
 	cluster  *redis.ClusterClient // nil for other clients
-	observer observe.Observer
+	silences *silences
 
-	mu       sync.Mutex
-	layouts  map[string]*reply[*layout] // by the address of the node that replied
-	blocks   map[block]*reply[*keys]
-	silences map[string]silence // by the node's id, until it replies
+	mu      sync.Mutex
+	layouts map[string]*reply[*layout] // by the address of the node that replied
+	blocks  map[block]*reply[*keys]
+	skipped map[string]bool // masters that were reported, by id, until they reply
 }
 
 // newMoves returns the moves of the cluster behind client. Other clients have none.
-func newMoves(client redis.UniversalClient, observer observe.Observer) *moves {
+func newMoves(client redis.UniversalClient, silences *silences) *moves {
 	cluster, _ := client.(*redis.ClusterClient)
 	return &moves{
-		cluster: cluster, observer: observer,
-		layouts: map[string]*reply[*layout]{}, blocks: map[block]*reply[*keys]{}, silences: map[string]silence{},
+		cluster: cluster, silences: silences,
+		layouts: map[string]*reply[*layout]{}, blocks: map[block]*reply[*keys]{}, skipped: map[string]bool{},
 	}
 }
 
@@ -62,9 +63,6 @@ const (
 	replyAge   = time.Second
 	settledAge = 30 * time.Second
 	lookGap    = 2 * replyAge
-
-	// silenceAge is how long a silent node is not asked again.
-	silenceAge = 5 * time.Second
 
 	// searchTimeout leaves a request time to try again.
 	searchTimeout = 3 * time.Second
@@ -97,11 +95,6 @@ type keys struct {
 	asked   time.Time         // before the nodes were
 	settled bool              // no slot moved, and all nodes replied
 	nodes   map[int][]*listed // by slot
-}
-
-type silence struct {
-	since time.Time
-	err   error
 }
 
 // ErrOtherMaster means that a master has a key but does not serve it. The error of the
@@ -276,7 +269,12 @@ func (k *keys) of(n *listed) (slots []int64) {
 // failover.
 func (m *moves) layoutFrom(ctx context.Context, address string, last *layout) (*layout, error) {
 	asked := time.Now()
-	l := &layout{known: clientsOf(ctx, m.cluster.ForEachShard), asked: asked, since: asked}
+	l := &layout{asked: asked, since: asked}
+	if last != nil && m.silences.hasAny() { // the cluster client may ask the silent node for the others
+		l.known = last.known
+	} else {
+		l.known = clientsOf(ctx, m.cluster.ForEachShard)
+	}
 	list := func(n *listed) (nodes []*listed, err error) {
 		err = m.reach(ctx, l, n, func(ctx context.Context, client *redis.Client) error {
 			text, err := client.ClusterNodes(ctx).Result()
@@ -310,42 +308,43 @@ func (m *moves) layoutFrom(ctx context.Context, address string, last *layout) (*
 	l.others = slices.DeleteFunc(nodes, func(n *listed) bool { return n.id == l.own })
 	for _, n := range l.others {
 		if n.is("fail") && n.hasSlots {
-			m.skip(n, silence{err: fmt.Errorf("the Redis at %s: the cluster has declared it failed", n.addresses[0])})
+			m.skip(n, fmt.Errorf("the Redis at %s: the cluster has declared it failed", n.addresses[0]))
 		}
 	}
 	return l, nil
 }
 
-// reach calls do with a client of a node, unless the node was silent lately. Its errors
-// name the node.
+// reach calls do with a client of a node, unless the node is silent. Its errors name the node.
 func (m *moves) reach(ctx context.Context, l *layout, n *listed, do func(context.Context, *redis.Client) error) error {
-	m.mu.Lock()
-	last := m.silences[n.id]
-	m.mu.Unlock()
-	if time.Since(last.since) < silenceAge {
-		return last.err
-	}
-	err := reach(ctx, m.cluster.Options(), l.known, n, do)
-	if err != nil {
-		err = fmt.Errorf("the Redis at %s: %w", n.addresses[0], err)
-	}
+	err := reach(ctx, m.cluster.Options(), l.known, n, func(ctx context.Context, client *redis.Client) error {
+		if m.silences.isSilent(client) {
+			return retry.ErrSilent
+		}
+		f := m.silences.begin(client.Options().Addr, 0)
+		err := do(ctx, client)
+		f.end(err)
+		return err
+	})
 	if !lacksReply(err) {
 		m.mu.Lock()
 		defer m.mu.Unlock()
-		delete(m.silences, n.id)
-	} else if ctx.Err() == nil && n.id != "" {
-		m.skip(n, silence{time.Now(), err})
+		delete(m.skipped, n.id)
+		return err
+	}
+	err = fmt.Errorf("the Redis at %s: %w", n.addresses[0], err)
+	if ctx.Err() == nil && !isTimeout(err) && !errors.Is(err, retry.ErrSilent) { // silences report the others
+		m.skip(n, err)
 	}
 	return err
 }
 
 // skip reports a master that is left out, once until it replies again.
-func (m *moves) skip(n *listed, now silence) {
+func (m *moves) skip(n *listed, err error) {
 	m.mu.Lock()
-	_, wasSilent := m.silences[n.id]
-	m.silences[n.id] = now
+	wasSkipped := m.skipped[n.id]
+	m.skipped[n.id] = true
 	m.mu.Unlock()
-	if !wasSilent && n.is("master") {
-		m.observer.Report(observe.MasterSkipped, now.err)
+	if !wasSkipped && n.is("master") {
+		m.silences.observer.Report(observe.MasterSkipped, err)
 	}
 }

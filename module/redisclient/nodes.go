@@ -2,6 +2,7 @@ package redisclient
 
 import (
 	"context"
+	"errors"
 	"net"
 	"slices"
 	"strings"
@@ -9,6 +10,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/pushfx/pushfx/module/retry"
 )
 
 // listed is a node of a cluster, as a line of CLUSTER NODES lists it.
@@ -99,7 +102,7 @@ func try(ctx context.Context, client *redis.Client, do func(context.Context, *re
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	for range maxSendings {
-		if err = do(ctx, client); !lacksReply(err) || isUnsent(err) || isTimeout(err) {
+		if err = do(ctx, client); !lacksReply(err) || isUnsent(err) || isTimeout(err) || errors.Is(err, retry.ErrSilent) {
 			break
 		}
 	}

@@ -23,8 +23,9 @@ import (
 // pipelines. All users of a client share one Pipelines. It is safe for concurrent use,
 // does no I/O in the background, and needs no closing.
 type Pipelines struct {
-	client redis.UniversalClient
-	moves  *moves
+	client   redis.UniversalClient
+	moves    *moves
+	silences *silences
 
 	reads  coalescer
 	writes coalescer
@@ -36,9 +37,8 @@ type Pipelines struct {
 // NewPipelines returns the pipelines of a client, which must read from masters. The
 // caller closes the client. The observer gets each [observe.MasterSkipped].
 func NewPipelines(client redis.UniversalClient, observer observe.Observer) *Pipelines {
-	p := &Pipelines{
-		client: client, moves: newMoves(client, observe.Or(observer)), durable: map[Durability]*coalescer{},
-	}
+	s := &silences{observer: observe.Or(observer)}
+	p := &Pipelines{client: client, moves: newMoves(client, s), silences: s, durable: map[Durability]*coalescer{}}
 	p.reads = coalescer{pipelines: p, kind: Kind{IsRead: true}, slots: func(*redis.Client) int { return runtime.GOMAXPROCS(0) }}
 	p.writes = coalescer{pipelines: p, slots: func(*redis.Client) int { return maxBatches }}
 	return p
@@ -123,19 +123,20 @@ func (p *Pipelines) Do(ctx context.Context, k Kind, commands ...*Command) []erro
 		all[i].Command = c
 		open[i] = &all[i]
 	}
-	known := newcomers{}
+	known, began := newcomers{}, time.Now()
 	defer known.close()
 	for try := 0; len(open) > 0; try++ {
 		if len(open) > 1 {
 			p.sendGroups(ctx, k, open)
 		} else if s := open[0]; p.findNode(ctx, s) {
-			p.coalescerOf(k).send(ctx, s.Node, open)
+			p.sendTo(ctx, k, s.Node, open)
 		}
 		if slices.ContainsFunc(open, func(s *sent) bool { return s.left != nil }) {
 			break
 		}
 		open = slices.DeleteFunc(open, func(s *sent) bool { return !p.mayRepeat(ctx, k, s, known) })
-		if len(open) > 0 && !waitBeforeRetry(ctx, try) {
+		isLate := p.leavesSilent(ctx) && time.Since(began) > silentAfter // nodes refuse, perhaps during a failover
+		if len(open) > 0 && (isLate || !waitBeforeRetry(ctx, try)) {
 			break
 		}
 	}
@@ -210,12 +211,53 @@ func (p *Pipelines) sendGroups(ctx context.Context, k Kind, commands []*sent) {
 	var nodes sync.WaitGroup
 	for node, group := range groups {
 		if len(groups) == 1 {
-			p.coalescerOf(k).send(ctx, node, group)
+			p.sendTo(ctx, k, node, group)
 			return
 		}
-		nodes.Go(func() { p.coalescerOf(k).send(ctx, node, group) })
+		nodes.Go(func() { p.sendTo(ctx, k, node, group) })
 	}
 	nodes.Wait()
+}
+
+// leavesSilent reports whether a call does not wait for silent nodes. If there is only one
+// server, each call waits for it.
+func (p *Pipelines) leavesSilent(ctx context.Context) bool {
+	return p.isCluster() && retry.LeavesSilent(ctx)
+}
+
+// Silent returns whether each node of a cluster is silent, by address, as far as calls have
+// found out. It leaves out nodes that have got no commands for a minute.
+func (p *Pipelines) Silent() map[string]bool {
+	if !p.isCluster() {
+		return nil
+	}
+	return p.silences.states()
+}
+
+// Wait waits for commands for which calls have not waited.
+func (p *Pipelines) Wait() { p.silences.left.Wait() }
+
+// sendTo sends commands to a node. A call for many users does not wait for a silent node.
+func (p *Pipelines) sendTo(ctx context.Context, k Kind, node *redis.Client, group []*sent) {
+	if node == nil || !p.leavesSilent(ctx) {
+		p.coalescerOf(k).send(ctx, node, group)
+		return
+	}
+	own := make([]sent, len(group)) // what the sender changes, perhaps when nobody waits any more
+	sending := make([]*sent, len(group))
+	for i, s := range group {
+		own[i] = *s
+		sending[i] = &own[i]
+	}
+	if !p.silences.isSilent(node) && p.silences.await(node, func() { p.coalescerOf(k).send(ctx, node, sending) }) {
+		for i, s := range group {
+			*s = own[i]
+		}
+		return
+	}
+	for _, s := range group {
+		s.err = fmt.Errorf("the Redis at %s: %w", node.Options().Addr, retry.ErrSilent)
+	}
 }
 
 // findNode sets the node of a command, or its error.
@@ -250,6 +292,10 @@ func (p *Pipelines) coalescerOf(k Kind) *coalescer {
 
 // send sends commands in a pipeline that ends with the wait for their durability.
 func (p *Pipelines) send(ctx context.Context, k Kind, node *redis.Client, group []*sent) {
+	if node != nil {
+		f := p.silences.begin(node.Options().Addr, k.Durability.MaxWait())
+		defer func() { f.end(errorOf(group)) }()
+	}
 	switch {
 	case k.isDurable():
 		sendDurably(ctx, k.Durability, node, group)
@@ -271,6 +317,16 @@ func (p *Pipelines) send(ctx context.Context, k Kind, node *redis.Client, group 
 		}
 		exec(ctx, pipe, group)
 	}
+}
+
+// errorOf returns nil if the node has replied to any command.
+func errorOf(group []*sent) (err error) {
+	for _, s := range group {
+		if err = s.err; isReply(err) {
+			return nil
+		}
+	}
+	return err
 }
 
 func (s *sent) queue(ctx context.Context, pipe redis.Pipeliner) {
@@ -301,6 +357,9 @@ func (p *Pipelines) clientRepeats() bool {
 
 // mayRepeat reports whether to send a failed command again, and prepares it.
 func (p *Pipelines) mayRepeat(ctx context.Context, k Kind, s *sent, known newcomers) bool {
+	if errors.Is(s.err, retry.ErrSilent) {
+		return false
+	}
 	if lacksReply(s.err) {
 		return p.repeats(ctx, k, s)
 	}

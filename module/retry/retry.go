@@ -1,8 +1,9 @@
-// Package retry waits between tries; its API may change at any time.
+// Package retry says how long calls wait and try; its API may change at any time.
 package retry
 
 import (
 	"context"
+	"errors"
 	"math/rand/v2"
 	"time"
 )
@@ -37,3 +38,19 @@ func Repeat(ctx context.Context, shortest, longest time.Duration, do func() (wor
 		}
 	}
 }
+
+// ErrSilent means that a part of the storage does not answer.
+var ErrSilent = errors.New("a part of the storage does not answer")
+
+// leavesSilent is the key of a context's value.
+type leavesSilent struct{}
+
+// LeaveSilent returns a context for a call for many users: a node of the storage that is known
+// not to answer must not delay the users of others, so the call fails at once for its own.
+// Without it, a call waits until its context ends.
+func LeaveSilent(ctx context.Context) context.Context {
+	return context.WithValue(ctx, leavesSilent{}, true)
+}
+
+// LeavesSilent reports whether a context is from [LeaveSilent].
+func LeavesSilent(ctx context.Context) bool { return ctx.Value(leavesSilent{}) != nil }

@@ -11,10 +11,11 @@ import (
 // In bounceWindow, bounces remove the pushers of bouncedUsers users, as many as delivery
 // removes without doubt because of refused addresses: a host that reads reports wrongly, or that a
 // block list has, must not remove the pushers of all users at once. A user may have any number of
-// addresses, and repeat reports about them.
+// addresses, repeat reports about them, and set them again: so each user counts once in bouncesKept.
 const (
 	bouncedUsers = 4
 	bounceWindow = 10 * time.Minute
+	bouncesKept  = 24 * time.Hour
 )
 
 var errTooManyBounces = fault.New(fault.Unavailable, "Too many mails have bounced, try again later.")
@@ -22,8 +23,7 @@ var errTooManyBounces = fault.New(fault.Unavailable, "Too many mails have bounce
 // bounces limits how many users lose pushers. It is safe for concurrent use.
 type bounces struct {
 	mu        sync.Mutex
-	began     time.Time
-	users     map[mxid.UserID]bool
+	counted   map[mxid.UserID]time.Time
 	isStopped bool
 }
 
@@ -32,11 +32,26 @@ type bounces struct {
 func (b *bounces) add(user mxid.UserID, now time.Time) (stopped, isNew bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if now.Sub(b.began) >= bounceWindow {
-		b.began, b.users, b.isStopped = now, map[mxid.UserID]bool{}, false
+	inWindow := 0
+	for other, at := range b.counted {
+		switch age := now.Sub(at); {
+		case age >= bouncesKept:
+			delete(b.counted, other)
+		case age < bounceWindow:
+			inWindow++
+		}
 	}
-	if b.users[user] || len(b.users) < bouncedUsers {
-		b.users[user] = true
+	if inWindow < bouncedUsers {
+		b.isStopped = false
+	}
+	if _, isKnown := b.counted[user]; isKnown {
+		return false, false
+	}
+	if inWindow < bouncedUsers {
+		if b.counted == nil {
+			b.counted = map[mxid.UserID]time.Time{}
+		}
+		b.counted[user] = now
 		return false, false
 	}
 	isNew, b.isStopped = !b.isStopped, true

@@ -320,6 +320,42 @@ func TestBouncesRemoveFewPushersAtOnce(t *testing.T) {
 	})
 }
 
+// Five accounts have many addresses that do not exist. Reports about others still remove pushers.
+func TestFewAccountsDoNotStopBounces(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		tokens, m := mail.NewTokens("sixteen bytes or more"), newMemory()
+		policy := pusher.DefaultPolicy()
+		policy.Email = func(context.Context, mxid.UserID, string) (bool, error) { return true, nil }
+		s := service.New(module.Stores{Pushers: m, Pushkeys: m.index()}, nil, service.Options{Policy: policy, Mail: tokens})
+		set := func(user mxid.UserID, address string) {
+			if err := s.Pushers().Set(t.Context(), user, ownPusher(address, pusher.Email, ""), pusher.KeepOthers); err != nil {
+				t.Fatal(err)
+			}
+		}
+		const accounts, addresses = 5, 20
+		address := func(i, n int) string { return fmt.Sprintf("dead%d@%d.example.org", n, i) }
+		for i := range accounts {
+			for n := range addresses {
+				set(mxid.UserID(fmt.Sprintf("@u%d:h", i)), address(i, n))
+			}
+		}
+		set(bob, "bob@example.org")
+		time.Sleep(24 * time.Hour)
+		host := s.Host(s.Rules())
+		for n := range addresses {
+			for i := range accounts {
+				_ = host.MailBounced(t.Context(), tokens.Bounce(address(i, n)))
+			}
+			if err := host.MailBounced(t.Context(), tokens.Bounce("bob@example.org")); err == nil && m.held(bob) == nil {
+				return
+			}
+			time.Sleep(10 * time.Minute)
+		}
+		t.Errorf("a pusher is not removed in %d windows", addresses)
+	})
+}
+
 // stops counts reports of the limit.
 type stops struct {
 	observe.Observer

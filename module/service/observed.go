@@ -16,8 +16,8 @@ func observed(s module.Stores, o observe.Observer) module.Stores {
 		return s
 	}
 	s.Rules = ObservedRules(s.Rules, o)
-	s.Pushers = observedPushers{s.Pushers, newStoreObserver(observe.Pushers, o)}
-	s.Pushkeys = observedPushkeys{s.Pushkeys, newStoreObserver(observe.Pushkeys, o)}
+	s.Pushers = observedPushers{observeReads(s.Pushers, observe.Pushers, o), s.Pushers}
+	s.Pushkeys = observedPushkeys{observeReads(s.Pushkeys, observe.Pushkeys, o), s.Pushkeys}
 	return s
 }
 
@@ -27,126 +27,114 @@ func ObservedRules(s module.RuleStore, o observe.Observer) module.RuleStore {
 	if o = observe.Or(o); o == observe.None {
 		return s
 	}
-	return observedRules{s, newStoreObserver(observe.PushRules, o)}
+	return observedRules{observeReads(s, observe.PushRules, o), s}
 }
 
-type storeObserver struct {
-	observe.Observer
+// reads are the methods that all stores have.
+type reads[K comparable, V any] interface {
+	Load(ctx context.Context, key K) (V, error)
+	LoadMany(ctx context.Context, keys []K) map[K]module.Result[V]
+}
+
+// observedReads are observed reads, and the operations of a store.
+type observedReads[K comparable, V any] struct {
+	reads[K, V]
+	o observe.Observer
+
 	load, loadMany, versions, update, remove *observe.Operation
 }
 
-func newStoreObserver(store string, o observe.Observer) *storeObserver {
+func observeReads[K comparable, V any](s reads[K, V], store string, o observe.Observer) *observedReads[K, V] {
 	of := func(verb string) *observe.Operation {
 		return &observe.Operation{Kind: observe.Store, Name: store, Verb: verb}
 	}
-	return &storeObserver{o, of("load"), of("load_many"), of("versions"), of("update"), of("remove")}
+	return &observedReads[K, V]{s, o, of("load"), of("load_many"), of("versions"), of("update"), of("remove")}
+}
+
+func (r *observedReads[K, V]) Load(ctx context.Context, key K) (V, error) {
+	ctx, end := r.o.Begin(ctx, r.load)
+	value, err := r.reads.Load(ctx, key)
+	end(observe.Outcome{Err: err})
+	return value, err
+}
+
+func (r *observedReads[K, V]) LoadMany(ctx context.Context, keys []K) map[K]module.Result[V] {
+	return observeMany(ctx, r.o, r.loadMany, func(ctx context.Context) map[K]module.Result[V] { return r.reads.LoadMany(ctx, keys) })
+}
+
+// observeMany observes a call with many results: the outcome is the error of one of them, if any
+// failed.
+func observeMany[K comparable, T any](
+	ctx context.Context, o observe.Observer, op *observe.Operation, do func(context.Context) map[K]module.Result[T],
+) map[K]module.Result[T] {
+	ctx, end := o.Begin(ctx, op)
+	all := do(ctx)
+	outcome := observe.Outcome{}
+	for _, result := range all {
+		if outcome.Err = result.Err; outcome.Err != nil {
+			break
+		}
+	}
+	end(outcome)
+	return all
+}
+
+// change observes a change.
+func (r *observedReads[K, V]) change(ctx context.Context, op *observe.Operation, do func(context.Context) error) error {
+	ctx, end := r.o.Begin(ctx, op)
+	err := do(ctx)
+	end(observe.Outcome{Err: err})
+	return err
 }
 
 type observedRules struct {
-	module.RuleStore // Watch is not observed
-	o                *storeObserver
+	*observedReads[mxid.UserID, module.Content]
+	store module.RuleStore
 }
 
-func (s observedRules) Load(ctx context.Context, user mxid.UserID) (module.Content, error) {
-	ctx, end := s.o.Begin(ctx, s.o.load)
-	content, err := s.RuleStore.Load(ctx, user)
-	end(observe.Outcome{Err: err})
-	return content, err
-}
-
-func (s observedRules) LoadMany(ctx context.Context, users []mxid.UserID) map[mxid.UserID]module.Result[module.Content] {
-	ctx, end := s.o.Begin(ctx, s.o.loadMany)
-	all := s.RuleStore.LoadMany(ctx, users)
-	end(outcomeOf(all))
-	return all
+// Watch is not observed.
+func (s observedRules) Watch(ctx context.Context, watching func(), changed func(module.Change)) error {
+	return s.store.Watch(ctx, watching, changed)
 }
 
 func (s observedRules) Versions(ctx context.Context, users []mxid.UserID) map[mxid.UserID]module.Result[int64] {
-	ctx, end := s.o.Begin(ctx, s.o.versions)
-	all := s.RuleStore.Versions(ctx, users)
-	end(outcomeOf(all))
-	return all
+	return observeMany(ctx, s.o, s.versions, func(ctx context.Context) map[mxid.UserID]module.Result[int64] { return s.store.Versions(ctx, users) })
 }
 
-func (s observedRules) Update(ctx context.Context, user mxid.UserID, edit func(*pushrule.Ruleset, bool) error) (module.Content, error) {
-	ctx, end := s.o.Begin(ctx, s.o.update)
-	content, err := s.RuleStore.Update(ctx, user, edit)
-	end(observe.Outcome{Err: err})
+func (s observedRules) Update(ctx context.Context, user mxid.UserID, edit func(*pushrule.Ruleset, bool) error) (content module.Content, err error) {
+	err = s.change(ctx, s.update, func(ctx context.Context) error {
+		content, err = s.store.Update(ctx, user, edit)
+		return err
+	})
 	return content, err
 }
 
 func (s observedRules) Delete(ctx context.Context, user mxid.UserID) error {
-	ctx, end := s.o.Begin(ctx, s.o.remove)
-	err := s.RuleStore.Delete(ctx, user)
-	end(observe.Outcome{Err: err})
-	return err
+	return s.change(ctx, s.remove, func(ctx context.Context) error { return s.store.Delete(ctx, user) })
 }
 
 type observedPushers struct {
+	*observedReads[mxid.UserID, pusher.List]
 	store module.PusherStore
-	o     *storeObserver
-}
-
-func (s observedPushers) Load(ctx context.Context, user mxid.UserID) (pusher.List, error) {
-	ctx, end := s.o.Begin(ctx, s.o.load)
-	list, err := s.store.Load(ctx, user)
-	end(observe.Outcome{Err: err})
-	return list, err
-}
-
-func (s observedPushers) LoadMany(ctx context.Context, users []mxid.UserID) map[mxid.UserID]module.Result[pusher.List] {
-	ctx, end := s.o.Begin(ctx, s.o.loadMany)
-	all := s.store.LoadMany(ctx, users)
-	end(outcomeOf(all))
-	return all
 }
 
 func (s observedPushers) Update(ctx context.Context, user mxid.UserID, edit func(*pusher.List) error) error {
-	ctx, end := s.o.Begin(ctx, s.o.update)
-	err := s.store.Update(ctx, user, edit)
-	end(observe.Outcome{Err: err})
-	return err
+	return s.change(ctx, s.update, func(ctx context.Context) error { return s.store.Update(ctx, user, edit) })
 }
 
 func (s observedPushers) Delete(ctx context.Context, user mxid.UserID) error {
-	ctx, end := s.o.Begin(ctx, s.o.remove)
-	err := s.store.Delete(ctx, user)
-	end(observe.Outcome{Err: err})
-	return err
+	return s.change(ctx, s.remove, func(ctx context.Context) error { return s.store.Delete(ctx, user) })
 }
 
 type observedPushkeys struct {
+	*observedReads[pusher.Digest, pusher.Entry]
 	store module.PushkeyIndex
-	o     *storeObserver
 }
 
-func (s observedPushkeys) Load(ctx context.Context, key pusher.Digest) (pusher.Entry, error) {
-	ctx, end := s.o.Begin(ctx, s.o.load)
-	entry, err := s.store.Load(ctx, key)
-	end(observe.Outcome{Err: err})
+func (s observedPushkeys) Update(ctx context.Context, key pusher.Digest, edit func(*pusher.Entry) error) (entry pusher.Entry, err error) {
+	err = s.change(ctx, s.update, func(ctx context.Context) error {
+		entry, err = s.store.Update(ctx, key, edit)
+		return err
+	})
 	return entry, err
-}
-
-func (s observedPushkeys) LoadMany(ctx context.Context, keys []pusher.Digest) map[pusher.Digest]module.Result[pusher.Entry] {
-	ctx, end := s.o.Begin(ctx, s.o.loadMany)
-	all := s.store.LoadMany(ctx, keys)
-	end(outcomeOf(all))
-	return all
-}
-
-func (s observedPushkeys) Update(ctx context.Context, key pusher.Digest, edit func(*pusher.Entry) error) (pusher.Entry, error) {
-	ctx, end := s.o.Begin(ctx, s.o.update)
-	entry, err := s.store.Update(ctx, key, edit)
-	end(observe.Outcome{Err: err})
-	return entry, err
-}
-
-// outcomeOf returns the error of one of the results, if any failed.
-func outcomeOf[K comparable, T any](all map[K]module.Result[T]) observe.Outcome {
-	for _, result := range all {
-		if result.Err != nil {
-			return observe.Outcome{Err: result.Err}
-		}
-	}
-	return observe.Outcome{}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/observe"
 	"github.com/pushfx/pushfx/module/pusher"
+	"github.com/pushfx/pushfx/module/retry"
 )
 
 var _ module.PusherService = (*pusherService)(nil)
@@ -276,10 +277,8 @@ func (s *pusherService) remove(ctx context.Context, user mxid.UserID, match func
 	if err != nil {
 		return nil, err
 	}
-	soon, cancel := context.WithTimeout(ctx, judgeWait)
-	defer cancel()
 	for _, p := range removed {
-		_ = s.pushkeys.leave(soon, user, p.Digest(), p.Claim)
+		_ = s.pushkeys.leave(retry.LeaveSilent(ctx), user, p.Digest(), p.Claim)
 	}
 	return removed, nil
 }
@@ -360,7 +359,7 @@ func (s *pusherService) withoutSession(ctx context.Context, user mxid.UserID, li
 // loadLive returns the pushers of many users whose sessions are logged in. A user whose
 // sessions cannot be checked gets an error.
 func (s *pusherService) loadLive(ctx context.Context, users []mxid.UserID) map[mxid.UserID]module.Result[pusher.List] {
-	all := s.store.LoadMany(ctx, users)
+	all := s.store.LoadMany(retry.LeaveSilent(ctx), users)
 	s.pushkeys.judge(ctx, all)
 	accounts := s.accounts
 	if accounts == nil {

@@ -12,6 +12,7 @@ import (
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/observe"
 	"github.com/pushfx/pushfx/module/pusher"
+	"github.com/pushfx/pushfx/module/retry"
 )
 
 // pushkeys changes the entries of pushkeys, and judges pushers by them.
@@ -21,7 +22,6 @@ type pushkeys struct {
 	observer observe.Observer
 
 	reported *atomic.Int64 // when an entry that cannot be read was last reported, in Unix seconds
-	silent   *atomic.Int64 // when judge last waited in vain, in Unix microseconds
 }
 
 // now returns the time by the stores' clock.
@@ -61,8 +61,7 @@ func (k pushkeys) claim(
 // removeHidden removes the pushers of a pushkey that users have lost, as well as it can: the
 // entry hides what stays.
 func (k pushkeys) removeHidden(ctx context.Context, users []mxid.UserID, key pusher.Key, entry pusher.Entry) {
-	ctx, cancel := context.WithTimeout(ctx, judgeWait)
-	defer cancel()
+	ctx = retry.LeaveSilent(ctx)
 	for _, user := range users {
 		var removed []pusher.Pusher
 		err := k.Pushers.Update(ctx, user, func(list *pusher.List) error {
@@ -84,29 +83,6 @@ func (k pushkeys) leave(ctx context.Context, user mxid.UserID, key pusher.Digest
 	return err
 }
 
-// A lost master must not delay the users of others: after a wait for entries in vain, waits are
-// short, until there was none in vain for silentFor.
-const (
-	judgeWait = time.Second
-	judgeSoon = 100 * time.Millisecond
-	silentFor = 10 * time.Second
-)
-
-// loadEntries loads entries, those that are read in time.
-func (k pushkeys) loadEntries(ctx context.Context, keys []pusher.Digest) map[pusher.Digest]module.Result[pusher.Entry] {
-	wait := judgeWait
-	if time.Since(time.UnixMicro(k.silent.Load())) < silentFor {
-		wait = judgeSoon
-	}
-	waiting, cancel := context.WithTimeout(ctx, wait)
-	defer cancel()
-	entries := k.Pushkeys.LoadMany(waiting, keys)
-	if ctx.Err() == nil && waiting.Err() != nil {
-		k.silent.Store(time.Now().UnixMicro())
-	}
-	return entries
-}
-
 // judge removes pushers that are not visible from lists, see [pusher.Entry.Shows]. A pusher
 // whose entry cannot be read stays: two faults have to meet before it is another user's.
 // AllShow is false if a pushkey was taken since a pusher was set, even by the same user.
@@ -121,7 +97,7 @@ func (k pushkeys) judge(ctx context.Context, all map[mxid.UserID]module.Result[p
 	if len(keys) == 0 || k.Pushkeys == nil {
 		return true
 	}
-	entries := k.loadEntries(ctx, keys)
+	entries := k.Pushkeys.LoadMany(retry.LeaveSilent(ctx), keys)
 	var unread error
 	allShow = true
 	for _, user := range users {

@@ -885,53 +885,6 @@ func (o countingObserver) Begin(ctx context.Context, op *observe.Operation) (con
 	return o.Observer.Begin(ctx, op)
 }
 
-// silentIndex does not answer while it is silent.
-type silentIndex struct {
-	module.PushkeyIndex
-	isSilent atomic.Bool
-}
-
-func (s *silentIndex) LoadMany(ctx context.Context, keys []pusher.Digest) map[pusher.Digest]module.Result[pusher.Entry] {
-	if !s.isSilent.Load() {
-		return s.PushkeyIndex.LoadMany(ctx, keys)
-	}
-	<-ctx.Done()
-	all := map[pusher.Digest]module.Result[pusher.Entry]{}
-	for _, key := range keys {
-		all[key] = module.Result[pusher.Entry]{Err: module.Unavailable(ctx.Err())}
-	}
-	return all
-}
-
-// A master with entries that hangs delays the pushers of users of other masters once by a second, and then by a moment.
-func TestEntriesThatHangDelayReadersShortly(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		m := newMemory()
-		index := &silentIndex{PushkeyIndex: m.index()}
-		pushers := service.New(module.Stores{Pushers: m, Pushkeys: index}, nil, usual()).Pushers()
-		if err := pushers.Set(t.Context(), alice, pusherOf("en"), pusher.RemoveOthers); err != nil {
-			t.Fatal(err)
-		}
-		for step, test := range []struct {
-			isSilent bool
-			pass     time.Duration
-			want     time.Duration
-		}{
-			{false, 0, 0}, {true, 0, time.Second}, {true, 0, 100 * time.Millisecond}, {true, 9 * time.Second, 100 * time.Millisecond},
-			{true, 9 * time.Second, 100 * time.Millisecond}, {false, 0, 0}, {true, 11 * time.Second, time.Second},
-		} {
-			time.Sleep(test.pass)
-			index.isSilent.Store(test.isSilent)
-			began := time.Now()
-			list, err := pushers.List(t.Context(), alice)
-			if took := time.Since(began); err != nil || list.Len() != 1 || took != test.want {
-				t.Errorf("step %d: %d pushers after %v, %v, want 1 after %v", step, list.Len(), took, err, test.want)
-			}
-		}
-	})
-}
-
 // lateIndex calls late before it reads entries, once.
 type lateIndex struct {
 	module.PushkeyIndex

@@ -8,6 +8,7 @@ import (
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/observe"
 	"github.com/pushfx/pushfx/module/pushrule"
+	"github.com/pushfx/pushfx/module/retry"
 )
 
 var _ module.RuleService = (*ruleService)(nil)
@@ -219,7 +220,7 @@ func (s *ruleService) forget(ctx context.Context, user mxid.UserID) error {
 
 // rulesets returns the rules of many users, repaired; it does not store the repairs.
 func (s *ruleService) rulesets(ctx context.Context, users []mxid.UserID) map[mxid.UserID]module.Result[module.Content] {
-	all := s.store.LoadMany(ctx, users)
+	all := s.store.LoadMany(retry.LeaveSilent(ctx), users)
 	for user, loaded := range all {
 		content := &loaded.Value
 		switch {

@@ -52,7 +52,7 @@ func New(stores module.Stores, changes Changes, o Options) *Service {
 		defaults: o.Defaults, limits: o.Limits, observer: observer,
 	}
 	pushers := pusherService{
-		store: stores.Pushers, pushkeys: pushkeys{stores, changes, observer, new(atomic.Int64), new(atomic.Int64)}, policy: o.Policy, accounts: o.Accounts,
+		store: stores.Pushers, pushkeys: pushkeys{stores, changes, observer, new(atomic.Int64)}, policy: o.Policy, accounts: o.Accounts,
 		activation: o.Activation,
 	}
 	// The importer gets copies of both services: theirs use the stores themselves, and the stores

@@ -14,14 +14,13 @@ import (
 )
 
 const (
-	deliveryPrefix   = "delivery:{"
-	gatesSuffix      = "}:gates"
-	dueMark          = "}:due:"
-	afterMark        = "}:after:"
-	sentMark         = "}:sent:"
-	deliveryGateways = "delivery:gateways"
-	deliveryFormat   = "delivery:format"
-	deliverySummary  = "delivery:summary"
+	deliveryPrefix  = "delivery:{"
+	gatesSuffix     = "}:gates"
+	dueMark         = "}:due:"
+	afterMark       = "}:after:"
+	sentMark        = "}:sent:"
+	deliveryFormat  = "delivery:format"
+	deliverySummary = "delivery:summary"
 )
 
 // UserLog is the key of the hash with what a user has to send. The field [LogField] has a
@@ -51,12 +50,6 @@ func (k Keys) ShardDue(shard int, gate string) string { return k.shard(shard, du
 
 // ShardAfter is like [Keys.ShardDue], for users that fail at the gate.
 func (k Keys) ShardAfter(shard int, gate string) string { return k.shard(shard, afterMark+gate) }
-
-// DeliveryGateways is the key of the hash of push gateways that operators delay. A
-// field is the scheme, host and port of pushers' URLs, like
-// "https://push.example.org:443"; its value is the start of the delay in milliseconds
-// since 1970.
-func (k Keys) DeliveryGateways() string { return k.Prefix + deliveryGateways }
 
 // DeliveryFormat is the key of the string with a [DeliveryFormatText].
 func (k Keys) DeliveryFormat() string { return k.Prefix + deliveryFormat }
@@ -304,8 +297,6 @@ func ReadDeliveryFormat(text string) (shards int, err error) {
 
 func parseDelivery(name string) (Key, bool) {
 	switch name {
-	case deliveryGateways:
-		return Key{Kind: DeliveryGatewaysKey}, true
 	case deliveryFormat:
 		return Key{Kind: DeliveryFormatKey}, true
 	case deliverySummary:

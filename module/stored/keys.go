@@ -93,14 +93,13 @@ const (
 	UnreadKey                      // see [Keys.Unread]
 	PushkeyKey                     // see [Keys.Pushkey]
 
-	UserLogKey          // see [Keys.UserLog]
-	SentKey             // see [Keys.Sent]
-	ShardGatesKey       // see [Keys.ShardGates]
-	ShardDueKey         // see [Keys.ShardDue]
-	ShardAfterKey       // see [Keys.ShardAfter]
-	DeliveryGatewaysKey // see [Keys.DeliveryGateways]
-	DeliverySummaryKey  // see [Keys.DeliverySummary]
-	DeliveryFormatKey   // see [Keys.DeliveryFormat]
+	UserLogKey         // see [Keys.UserLog]
+	SentKey            // see [Keys.Sent]
+	ShardGatesKey      // see [Keys.ShardGates]
+	ShardDueKey        // see [Keys.ShardDue]
+	ShardAfterKey      // see [Keys.ShardAfter]
+	DeliverySummaryKey // see [Keys.DeliverySummary]
+	DeliveryFormatKey  // see [Keys.DeliveryFormat]
 )
 
 // OfDelivery reports whether a key belongs to delivery. [Keys.DeliveryFormat] has the form

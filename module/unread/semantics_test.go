@@ -233,7 +233,7 @@ func runScenario(t *testing.T, lines, way string) {
 	clock := newClock()
 	s := &script{
 		t: t, results: results(t), memory: memory, clock: clock, compact: way == "compacted", repeat: way == "repeated",
-		service: New(memory.Unread(), Config{}, 24*time.Hour, 0, clock.tick, nil), byNumber: New(memory.Unread(), Config{CountNotifications: true}, 24*time.Hour, 0, clock.tick, nil),
+		service: New(memory.Unread(), Config{}, 24*time.Hour, clock.tick, nil), byNumber: New(memory.Unread(), Config{CountNotifications: true}, 24*time.Hour, clock.tick, nil),
 	}
 	for line := range strings.Lines(lines) {
 		if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "#") {

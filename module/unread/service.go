@@ -17,6 +17,7 @@ import (
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/observe"
 	"github.com/pushfx/pushfx/module/pushrule"
+	"github.com/pushfx/pushfx/module/retry"
 	"github.com/pushfx/pushfx/module/unread/fold"
 )
 
@@ -33,7 +34,6 @@ type Config struct {
 // background, and caches nothing.
 type Service struct {
 	store    module.UnreadStore
-	parts    *parts.Parts // of the store
 	cfg      Config
 	maxAge   time.Duration
 	now      func() time.Time
@@ -44,9 +44,8 @@ type Service struct {
 
 // New returns a service. MaxAge is the age at which notifications expire: redactions are
 // known for as long. Now is the clock of the stores, on which all hosts agree; nil means
-// the host's clock. Slow is how long an answer of the store may take that waits for replicas
-// or a disk. Observer may be nil.
-func New(store module.UnreadStore, cfg Config, maxAge, slow time.Duration, now func() time.Time, observer observe.Observer) *Service {
+// the host's clock. Observer may be nil.
+func New(store module.UnreadStore, cfg Config, maxAge time.Duration, now func() time.Time, observer observe.Observer) *Service {
 	if now == nil {
 		now = time.Now
 	}
@@ -54,7 +53,7 @@ func New(store module.UnreadStore, cfg Config, maxAge, slow time.Duration, now f
 		return &observe.Operation{Kind: observe.Store, Name: observe.Unread, Verb: verb}
 	}
 	return &Service{
-		store: store, parts: parts.New(store.Parts, slow), cfg: cfg, maxAge: maxAge, now: now, observer: observe.Or(observer),
+		store: store, cfg: cfg, maxAge: maxAge, now: now, observer: observe.Or(observer),
 		add: of("add"), read: of("read"), forget: of("forget"), rooms: of("rooms"), retain: of("retain"), list: of("list"),
 		states: of("states"),
 	}
@@ -145,8 +144,6 @@ func (s *Service) Forget(ctx context.Context, room string, position int64, users
 // atOnce divides a call for many users.
 var atOnce = parts.Size{Chunk: 500, AtOnce: 2}
 
-var errSilent = errors.New("unread: a part of the storage does not answer")
-
 // appendToAll appends the texts of different users. Its error is a [module.LeftError]. It is
 // without the users of unreadable lists: a repetition would not help.
 func (s *Service) appendToAll(ctx context.Context, texts []module.UserText) error {
@@ -155,7 +152,7 @@ func (s *Service) appendToAll(ctx context.Context, texts []module.UserText) erro
 		users[i], of[t.User] = t.User, t
 	}
 	var left parts.Left
-	silent := s.parts.Do(ctx, users, atOnce, func(ctx context.Context, chunk []mxid.UserID) (answered bool) {
+	silent := parts.Do(ctx, s.store.Parts, users, atOnce, func(ctx context.Context, chunk []mxid.UserID) (answered bool) {
 		some := make([]module.UserText, len(chunk))
 		for i, user := range chunk {
 			some[i] = of[user]
@@ -168,7 +165,7 @@ func (s *Service) appendToAll(ctx context.Context, texts []module.UserText) erro
 		}
 		return answered
 	})
-	left.Add(module.Unavailable(errSilent), silent...)
+	left.Add(module.Unavailable(retry.ErrSilent), silent...)
 	return left.Err()
 }
 

@@ -27,7 +27,7 @@ const room = "!room:example.org"
 
 func newService(t testing.TB) (*Service, *storetest.Memory) {
 	memory := storetest.NewMemory()
-	return New(memory.Unread(), Config{}, 24*time.Hour, 0, newClock().tick, nil), memory
+	return New(memory.Unread(), Config{}, 24*time.Hour, newClock().tick, nil), memory
 }
 
 func add(t testing.TB, s *Service, position int64, result string, users ...mxid.UserID) {
@@ -154,7 +154,7 @@ func (r refusing) Append(ctx context.Context, texts []module.UserText) []module.
 
 func TestAnEventSkipsUsersWithAnUnreadableKey(t *testing.T) {
 	memory, counts := storetest.NewMemory(), &counting{Observer: observe.None, counts: map[observe.Event]int{}}
-	s := New(refusing{memory.Unread()}, Config{}, 24*time.Hour, 0, nil, counts)
+	s := New(refusing{memory.Unread()}, Config{}, 24*time.Hour, nil, counts)
 	add(t, s, 1, "event", alice, bob)
 	if err := s.Forget(t.Context(), room, 1, []mxid.UserID{alice, bob}); err != nil {
 		t.Fatal(err)
@@ -169,7 +169,7 @@ func TestAnEventSkipsUsersWithAnUnreadableKey(t *testing.T) {
 
 func TestListsStayShort(t *testing.T) {
 	memory, counts := storetest.NewMemory(), &counting{Observer: observe.None, counts: map[observe.Event]int{}}
-	s := New(memory.Unread(), Config{}, 24*time.Hour, 0, newClock().tick, counts)
+	s := New(memory.Unread(), Config{}, 24*time.Hour, newClock().tick, counts)
 	longest := 0
 	for i := range int64(2000) {
 		add(t, s, i+1, "event", alice)
@@ -203,7 +203,7 @@ func TestListsStayShort(t *testing.T) {
 // Members of a room get their operations together. They must not compact together.
 func TestMembersOfARoomDoNotCompactTogether(t *testing.T) {
 	memory, counts := storetest.NewMemory(), &counting{Observer: observe.None, counts: map[observe.Event]int{}}
-	s := New(memory.Unread(), Config{}, 24*time.Hour, 0, newClock().tick, counts)
+	s := New(memory.Unread(), Config{}, 24*time.Hour, newClock().tick, counts)
 	users := make([]mxid.UserID, 1000)
 	for i := range users {
 		users[i] = mxid.UserID(fmt.Sprintf("@user%d:example.org", i))
@@ -236,7 +236,7 @@ func (neverReplacing) Replace(_ context.Context, all []module.UnreadReplacement)
 // The alert on lists that are not compacted is for a share above 0.05.
 func TestListsThatAreNotCompactedAreCounted(t *testing.T) {
 	counts := &counting{Observer: observe.None, counts: map[observe.Event]int{}}
-	s := New(neverReplacing{storetest.NewMemory().Unread()}, Config{}, 24*time.Hour, 0, newClock().tick, counts)
+	s := New(neverReplacing{storetest.NewMemory().Unread()}, Config{}, 24*time.Hour, newClock().tick, counts)
 	for i := range int64(100) {
 		add(t, s, i+1, "event", alice)
 	}
@@ -249,7 +249,7 @@ func TestListsThatAreNotCompactedAreCounted(t *testing.T) {
 func TestDamagedListsAreCountedWhenTheyGrow(t *testing.T) {
 	memory, counts := storetest.NewMemory(), &counting{Observer: observe.None, counts: map[observe.Event]int{}}
 	memory.Texts[alice] = []string{"damaged"}
-	s := New(memory.Unread(), Config{}, 24*time.Hour, 0, newClock().tick, counts)
+	s := New(memory.Unread(), Config{}, 24*time.Hour, newClock().tick, counts)
 	for i := range int64(MaxOps) {
 		add(t, s, i+1, "event", alice)
 	}
@@ -264,7 +264,7 @@ func TestDamagedListsAreCountedWhenTheyGrow(t *testing.T) {
 
 func TestIdleRoomsLeaveTheRecord(t *testing.T) {
 	memory, now := storetest.NewMemory(), time.UnixMilli(1764000000000)
-	s := New(memory.Unread(), Config{}, 24*time.Hour, 0, func() time.Time { return now }, nil)
+	s := New(memory.Unread(), Config{}, 24*time.Hour, func() time.Time { return now }, nil)
 	if err := s.Read(t.Context(), alice, "!idle", "", 5); err != nil {
 		t.Fatal(err)
 	}
@@ -279,7 +279,7 @@ func TestIdleRoomsLeaveTheRecord(t *testing.T) {
 
 func TestRetainLeavesRecentRoomsAlone(t *testing.T) {
 	memory, now := storetest.NewMemory(), time.UnixMilli(1764000000000)
-	s := New(memory.Unread(), Config{}, 24*time.Hour, 0, func() time.Time { return now }, nil)
+	s := New(memory.Unread(), Config{}, 24*time.Hour, func() time.Time { return now }, nil)
 	add(t, s, 1, "event", alice)
 	for _, test := range []struct {
 		after time.Duration
@@ -325,7 +325,7 @@ func TestAnInvalidRoomIsLeftOutOfTheCounts(t *testing.T) {
 
 func TestPagesOfTheList(t *testing.T) {
 	memory, now := storetest.NewMemory(), time.UnixMilli(1764000000000)
-	s := New(memory.Unread(), Config{}, 24*time.Hour, 0, func() time.Time { return now }, nil)
+	s := New(memory.Unread(), Config{}, 24*time.Hour, func() time.Time { return now }, nil)
 	for i := range int64(130) { // three at a time, of which one is a highlight
 		if i%3 == 0 {
 			now = now.Add(time.Second)
@@ -459,7 +459,7 @@ func TestCrashesAtEachPoint(t *testing.T) {
 		calm, _ := newService(t)
 		var hosts [2]*Service
 		for i := range hosts {
-			hosts[i] = New(crashing{memory.Unread(), random}, Config{}, 24*time.Hour, 0, clock.tick, nil)
+			hosts[i] = New(crashing{memory.Unread(), random}, Config{}, 24*time.Hour, clock.tick, nil)
 		}
 		persist := func(call func(*Service) error) {
 			t.Helper()
@@ -493,7 +493,7 @@ func TestCrashesAtEachPoint(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			got, err := New(memory.Unread(), Config{}, 24*time.Hour, 0, clock.tick, nil).Rooms(t.Context(), user)
+			got, err := New(memory.Unread(), Config{}, 24*time.Hour, clock.tick, nil).Rooms(t.Context(), user)
 			if err != nil || fmt.Sprint(got) != fmt.Sprint(want) {
 				t.Fatalf("seed %d: %s has %v, want %v, error %v", seed, user, got, want, err)
 			}
@@ -522,7 +522,7 @@ func (w waiting) Load(ctx context.Context, users []mxid.UserID) map[mxid.UserID]
 func TestUsersAnswerForThemselvesBeforeSending(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		loads := 0
-		s := New(waiting{storetest.NewMemory().Unread(), &loads}, Config{}, 24*time.Hour, 0, nil, nil)
+		s := New(waiting{storetest.NewMemory().Unread(), &loads}, Config{}, 24*time.Hour, nil, nil)
 		add(t, s, 1, "event", alice)
 		add(t, s, 2, "event", alice)
 		if err := s.Read(t.Context(), alice, room, "", 1); err != nil {
@@ -553,7 +553,7 @@ func TestTheListOfARoomIsInTheOrderOfPositions(t *testing.T) {
 	memory, now := storetest.NewMemory(), time.UnixMilli(1764000000000)
 	var hosts [2]*Service
 	for i := range hosts {
-		hosts[i] = New(memory.Unread(), Config{}, 24*time.Hour, 0, func() time.Time { return now.Add(time.Duration(-5*i) * time.Millisecond) }, nil)
+		hosts[i] = New(memory.Unread(), Config{}, 24*time.Hour, func() time.Time { return now.Add(time.Duration(-5*i) * time.Millisecond) }, nil)
 	}
 	event := results(t)["event"]
 	for i := range int64(40) {
@@ -587,7 +587,7 @@ func TestTheListOfARoomIsInTheOrderOfPositions(t *testing.T) {
 // For a minute, the clock of Redis is eight days ahead.
 func TestAClockThatIsAheadForAMinute(t *testing.T) {
 	memory, ahead := storetest.NewMemory(), time.Duration(0)
-	s := New(memory.Unread(), Config{}, 24*time.Hour, 0, func() time.Time { return time.Now().Add(ahead) }, nil)
+	s := New(memory.Unread(), Config{}, 24*time.Hour, func() time.Time { return time.Now().Add(ahead) }, nil)
 	if err := s.Read(t.Context(), alice, "!idle", "", 5); err != nil {
 		t.Fatal(err)
 	}
@@ -620,7 +620,7 @@ func TestAClockThatIsAheadForAMinute(t *testing.T) {
 // A list that has no place for all unread notifications is counted when it is compacted.
 func TestShortenedListsAreCounted(t *testing.T) {
 	memory, counts := storetest.NewMemory(), &counting{Observer: observe.None, counts: map[observe.Event]int{}}
-	s := New(memory.Unread(), Config{}, 24*time.Hour, 0, nil, counts)
+	s := New(memory.Unread(), Config{}, 24*time.Hour, nil, counts)
 	invited := func(n int) module.Place {
 		return module.Place{Room: fmt.Sprintf("!%0254d", n), Position: 1, Thread: module.MainThread}
 	}
@@ -671,7 +671,7 @@ func TestAddNamesTheUsersWhoAreLeft(t *testing.T) {
 		"@away:x": away, "@sender:x": away, "@damaged:x": fault.New(fault.Database, "unreadable"),
 		"@unconfirmed:x": module.Unavailable(fmt.Errorf("%w: no replica", fault.ErrNotConfirmed)),
 	}}
-	s := New(store, Config{}, 24*time.Hour, 0, newClock().tick, nil)
+	s := New(store, Config{}, 24*time.Hour, newClock().tick, nil)
 	at := module.Place{Room: "!r:x", Position: 1, Thread: module.MainThread, Sender: "@sender:x"}
 	var decisions module.Decisions
 	for _, user := range []mxid.UserID{"@good:x", "@away:x", "@damaged:x", "@unconfirmed:x"} {

@@ -36,10 +36,29 @@ const (
 
 // DB is an open database. It is safe for concurrent use. Reads never wait for writes.
 type DB struct {
-	reader *sql.DB
-	writer *sql.DB // one connection, so that the writes of a host wait in the host and not in SQLite
+	reader *pool
+	writer *pool // one connection, so that the writes of a host wait in the host and not in SQLite
+}
 
-	prepared sync.Map // statements of reader by their texts, which are constants: half the time of a query is its text's
+// pool keeps prepared statements by their texts, which are constants: half the time of a short statement is its text's.
+type pool struct {
+	*sql.DB
+	prepared sync.Map
+}
+
+func (p *pool) prepare(ctx context.Context, text string) (*sql.Stmt, error) {
+	if known, found := p.prepared.Load(text); found {
+		return known.(*sql.Stmt), nil
+	}
+	statement, err := p.PrepareContext(ctx, text)
+	if err != nil {
+		return nil, err
+	}
+	known, found := p.prepared.LoadOrStore(text, statement)
+	if found {
+		_ = statement.Close() // another one was as quick
+	}
+	return known.(*sql.Stmt), nil
 }
 
 // Open opens a file, and creates it if it does not exist.
@@ -54,13 +73,15 @@ func Open(ctx context.Context, file string) (*DB, error) {
 	// WAL with synchronous NORMAL: a killed host loses nothing, a power failure may take the last transactions.
 	name := (&url.URL{Scheme: "file", OmitHost: true, Path: filepath.ToSlash(path)}).String() +
 		fmt.Sprintf("?_txlock=immediate&_pragma=busy_timeout(%d)&_pragma=synchronous(NORMAL)&_pragma=foreign_keys(1)", busyTimeout.Milliseconds())
-	db := new(DB)
-	if db.writer, err = sql.Open("sqlite", name); err != nil {
+	writer, err := sql.Open("sqlite", name)
+	if err != nil {
 		return nil, err
 	}
-	if db.reader, err = sql.Open("sqlite", name+"&_pragma=query_only(1)"); err != nil {
+	reader, err := sql.Open("sqlite", name+"&_pragma=query_only(1)")
+	if err != nil {
 		return nil, err
 	}
+	db := &DB{reader: &pool{DB: reader}, writer: &pool{DB: writer}}
 	db.writer.SetMaxOpenConns(1)
 	db.reader.SetMaxOpenConns(maxReaders)
 	db.reader.SetMaxIdleConns(maxReaders)
@@ -111,7 +132,7 @@ func (db *DB) prepare(ctx context.Context) error {
 func (db *DB) Close() error { return errors.Join(db.reader.Close(), db.writer.Close()) }
 
 // Writer is for single statements; see [DB.Write] for transactions.
-func (db *DB) Writer() *sql.DB { return db.writer }
+func (db *DB) Writer() *sql.DB { return db.writer.DB }
 
 // Refusal is an error for the client.
 type Refusal string
@@ -119,31 +140,73 @@ type Refusal string
 // Error returns the text.
 func (r Refusal) Error() string { return string(r) }
 
+// Tx is a transaction. Its statements are prepared for later transactions when it ends.
+type Tx struct {
+	*sql.Tx
+	on  *pool
+	new []string
+}
+
+func (t *Tx) prepared(ctx context.Context, text string) (*sql.Stmt, bool) {
+	known, found := t.on.prepared.Load(text)
+	if !found {
+		t.new = append(t.new, text)
+		return nil, false
+	}
+	return t.StmtContext(ctx, known.(*sql.Stmt)), true
+}
+
+// ExecContext is that of [sql.Tx].
+func (t *Tx) ExecContext(ctx context.Context, text string, args ...any) (sql.Result, error) {
+	if statement, found := t.prepared(ctx, text); found {
+		return statement.ExecContext(ctx, args...)
+	}
+	return t.Tx.ExecContext(ctx, text, args...)
+}
+
+// QueryContext is that of [sql.Tx].
+func (t *Tx) QueryContext(ctx context.Context, text string, args ...any) (*sql.Rows, error) {
+	if statement, found := t.prepared(ctx, text); found {
+		return statement.QueryContext(ctx, args...)
+	}
+	return t.Tx.QueryContext(ctx, text, args...)
+}
+
 // Write runs a transaction, which sees the writes of all hosts. Its errors are a [Refusal], or [module.Unavailable].
-func (db *DB) Write(ctx context.Context, do func(ctx context.Context, tx *sql.Tx) error) error {
+func (db *DB) Write(ctx context.Context, do func(ctx context.Context, tx *Tx) error) error {
 	waiting, cancel := context.WithTimeout(ctx, busyTimeout)
 	defer cancel()
 	conn, err := db.writer.Conn(waiting)
 	if err != nil {
 		return failed(fmt.Errorf("waiting for writes that wait for a locked file: %w", err))
 	}
-	defer conn.Close()
 	// From here on only other hosts can delay it, up to the busy timeout.
 	ctx = context.WithoutCancel(ctx)
-	tx, err := conn.BeginTx(ctx, nil)
-	if err != nil {
-		return failed(err)
+	tx := &Tx{on: db.writer}
+	err = tx.run(ctx, conn, do)
+	conn.Close()
+	for _, text := range tx.new { // now the connection is free for it
+		if _, err := db.writer.prepare(ctx, text); err != nil {
+			break
+		}
 	}
-	defer tx.Rollback() // no effect after the commit
-	if err := do(ctx, tx); err != nil {
-		return failed(err)
+	return failed(err)
+}
+
+func (t *Tx) run(ctx context.Context, conn *sql.Conn, do func(ctx context.Context, tx *Tx) error) (err error) {
+	if t.Tx, err = conn.BeginTx(ctx, nil); err != nil {
+		return err
 	}
-	return failed(tx.Commit())
+	defer t.Rollback() // no effect after the commit
+	if err := do(ctx, t); err != nil {
+		return err
+	}
+	return t.Commit()
 }
 
 // Exec is [DB.Write] for one statement.
 func (db *DB) Exec(ctx context.Context, statement string, args ...any) error {
-	return db.Write(ctx, func(ctx context.Context, tx *sql.Tx) error {
+	return db.Write(ctx, func(ctx context.Context, tx *Tx) error {
 		_, err := tx.ExecContext(ctx, statement, args...)
 		return err
 	})
@@ -163,17 +226,11 @@ type Source interface {
 
 // QueryContext implements [Source].
 func (db *DB) QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
-	known, found := db.prepared.Load(query)
-	if !found {
-		statement, err := db.reader.PrepareContext(ctx, query)
-		if err != nil {
-			return nil, err
-		}
-		if known, found = db.prepared.LoadOrStore(query, statement); found {
-			_ = statement.Close() // another one was as quick
-		}
+	statement, err := db.reader.prepare(ctx, query)
+	if err != nil {
+		return nil, err
 	}
-	return known.(*sql.Stmt).QueryContext(ctx, args...)
+	return statement.QueryContext(ctx, args...)
 }
 
 // Scan reads the columns of a row, as [sql.Rows.Scan] does.

@@ -69,7 +69,7 @@ func TestHostsShareAFile(t *testing.T) {
 			}
 			defer db.Close()
 			for n := range writes {
-				err := db.Write(t.Context(), func(ctx context.Context, tx *sql.Tx) error {
+				err := db.Write(t.Context(), func(ctx context.Context, tx *Tx) error {
 					events, _, err := One(ctx, tx, Value[int], `SELECT COUNT(*) FROM rooms`)
 					if err != nil {
 						return err
@@ -95,7 +95,7 @@ func TestAFailedWriteLeavesNothing(t *testing.T) {
 	t.Parallel()
 	db := open(t, filepath.Join(t.TempDir(), "demo.db"))
 	add := func(id string, then error) error {
-		return db.Write(t.Context(), func(ctx context.Context, tx *sql.Tx) error {
+		return db.Write(t.Context(), func(ctx context.Context, tx *Tx) error {
 			_, err := tx.ExecContext(ctx, `INSERT INTO rooms (room_id) VALUES (?)`, id)
 			return errors.Join(err, then)
 		})

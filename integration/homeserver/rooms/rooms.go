@@ -4,7 +4,6 @@ package rooms
 
 import (
 	"context"
-	"database/sql"
 	"encoding/json"
 	"slices"
 	"strings"
@@ -87,8 +86,8 @@ type Change struct {
 // Add adds an event with the next position, and finds its thread. Also, if not nil, is called in the transaction. If the room
 // has an event with the same id, Add returns the earlier event and changes nothing. An error of also is returned as
 // [module.Unavailable].
-func (s *Store) Add(ctx context.Context, e Event, change Change, also func(ctx context.Context, tx *sql.Tx, e Event) error) (Event, error) {
-	err := s.db.Write(ctx, func(ctx context.Context, tx *sql.Tx) error {
+func (s *Store) Add(ctx context.Context, e Event, change Change, also func(ctx context.Context, tx *data.Tx, e Event) error) (Event, error) {
+	err := s.db.Write(ctx, func(ctx context.Context, tx *data.Tx) error {
 		earlier, found, err := event(ctx, tx, e.Room, e.ID)
 		if err != nil {
 			return err
@@ -97,10 +96,11 @@ func (s *Store) Add(ctx context.Context, e Event, change Change, also func(ctx c
 			e = earlier
 			return nil
 		}
-		if err := changeRoom(ctx, tx, e.Room, change); err != nil {
+		nth, err := changeRoom(ctx, tx, e.Room, change)
+		if err != nil {
 			return err
 		}
-		if e, err = addEvent(ctx, tx, e); err != nil {
+		if e, err = addEvent(ctx, tx, e, nth); err != nil {
 			return err
 		}
 		if also == nil {
@@ -111,35 +111,36 @@ func (s *Store) Add(ctx context.Context, e Event, change Change, also func(ctx c
 	return e, err
 }
 
-// changeRoom stores a room, its name and its members.
-func changeRoom(ctx context.Context, tx *sql.Tx, room string, change Change) error {
-	if _, err := tx.ExecContext(ctx, `INSERT INTO rooms (room_id, name) VALUES (?1, ?2)
-		ON CONFLICT DO UPDATE SET name = ?2 WHERE ?2 <> ''`, room, change.Name); err != nil {
-		return err
+// changeRoom stores a room, its name and its members, and returns how many events the room has had with this one.
+func changeRoom(ctx context.Context, tx *data.Tx, room string, change Change) (events int, err error) {
+	events, _, err = data.One(ctx, tx, data.Value[int], `INSERT INTO rooms (room_id, name, events) VALUES (?1, ?2, 1)
+		ON CONFLICT DO UPDATE SET events = events + 1, name = IIF(?2 = '', name, ?2) RETURNING events`, room, change.Name)
+	if err != nil {
+		return 0, err
 	}
 	if change.User != "" {
 		if err := setMember(ctx, tx, room, change.User, change.Is); err != nil {
-			return err
+			return 0, err
 		}
 	}
 	if change.Members == nil {
-		return nil
+		return events, nil
 	}
 	listed, err := json.Marshal(change.Members)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	if _, err := tx.ExecContext(ctx, `DELETE FROM members WHERE room_id = ? AND NOT by_event
 		AND user_id NOT IN (SELECT value FROM json_each(?))`, room, string(listed)); err != nil {
-		return err
+		return 0, err
 	}
 	_, err = tx.ExecContext(ctx, `INSERT INTO members SELECT ?, value, ?, 0 FROM json_each(?) WHERE true ON CONFLICT DO NOTHING`,
 		room, Joined, string(listed))
-	return err
+	return events, err
 }
 
 // setMember stores a membership from an event, which has precedence over lists of members.
-func setMember(ctx context.Context, tx *sql.Tx, room string, user mxid.UserID, is Membership) error {
+func setMember(ctx context.Context, tx *data.Tx, room string, user mxid.UserID, is Membership) error {
 	stored, err := tx.ExecContext(ctx, `INSERT INTO members SELECT ?1, ?2, ?3, 1 WHERE
 		(SELECT COUNT(*) FROM members WHERE room_id = ?1 AND by_event AND user_id <> ?2) < ?4
 		ON CONFLICT DO UPDATE SET membership = excluded.membership, by_event = 1`, room, user, is, maxMembers)
@@ -152,24 +153,18 @@ func setMember(ctx context.Context, tx *sql.Tx, room string, user mxid.UserID, i
 	return ErrTooManyMembers
 }
 
-// addEvent stores an event, and removes old events of its room, a hundred at a time.
-func addEvent(ctx context.Context, tx *sql.Tx, e Event) (Event, error) {
+// addEvent stores the nth event of a room, and removes old events, a hundred at a time.
+func addEvent(ctx context.Context, tx *data.Tx, e Event, nth int) (Event, error) {
 	var err error
 	relation := RelationOf(e.JSON)
 	e.Parent = relation.Parent
 	if e.Thread, e.Hops, err = threadOf(ctx, tx, e.Room, relation); err != nil {
 		return e, err
 	}
-	if err := tx.QueryRowContext(ctx, `INSERT INTO events (room_id, event_id, json, parent, thread, hops, power) VALUES (?, ?, ?, ?, ?, ?, ?)
-		RETURNING position`, e.Room, e.ID, e.JSON, e.Parent, e.Thread, e.Hops, e.Power).Scan(&e.Position); err != nil {
+	e.Position, _, err = data.One(ctx, tx, data.Value[int64], `INSERT INTO events (room_id, event_id, json, parent, thread, hops, power)
+		VALUES (?, ?, ?, ?, ?, ?, ?) RETURNING position`, e.Room, e.ID, e.JSON, e.Parent, e.Thread, e.Hops, e.Power)
+	if err != nil || nth%100 != 0 {
 		return e, err
-	}
-	var events int
-	if err := tx.QueryRowContext(ctx, `UPDATE rooms SET events = events + 1 WHERE room_id = ? RETURNING events`, e.Room).Scan(&events); err != nil {
-		return e, err
-	}
-	if events%100 != 0 {
-		return e, nil
 	}
 	_, err = tx.ExecContext(ctx, `DELETE FROM events WHERE room_id = ?1 AND position NOT IN (SELECT id FROM push_outbox)
 		AND position <= (SELECT position FROM events WHERE room_id = ?1 ORDER BY position DESC LIMIT 1 OFFSET ?2)`, e.Room, keptEvents)
@@ -292,7 +287,7 @@ func (s *Store) Name(ctx context.Context, room string) (string, error) {
 // Redact removes the content of an event, except for a membership (Matrix specification, "Redactions"), takes the event
 // from the outbox, and adds the redaction. The event keeps its relation, which the threads of other events need.
 func (s *Store) Redact(ctx context.Context, e, redaction Event) (Event, error) {
-	return s.Add(ctx, redaction, Change{}, func(ctx context.Context, tx *sql.Tx, added Event) error {
+	return s.Add(ctx, redaction, Change{}, func(ctx context.Context, tx *data.Tx, added Event) error {
 		text, err := withoutContent(e.JSON, added.JSON)
 		if err != nil {
 			return err

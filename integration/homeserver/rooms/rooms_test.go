@@ -2,7 +2,6 @@ package rooms
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"io"
@@ -28,7 +27,7 @@ func open(t *testing.T) *Store {
 	return New(db)
 }
 
-func nothing(context.Context, *sql.Tx, Event) error { return nil }
+func nothing(context.Context, *data.Tx, Event) error { return nil }
 
 func add(t *testing.T, s *Store, id, relation, to string) Event {
 	t.Helper()
@@ -273,7 +272,7 @@ func TestAnEventIsStoredWhole(t *testing.T) {
 	calls := 0
 	add := func(is Membership, fails error) error {
 		_, err := s.Add(t.Context(), Event{Room: room, ID: "$1", JSON: "{}"}, Change{User: "@a:x", Is: is},
-			func(context.Context, *sql.Tx, Event) error { calls++; return fails })
+			func(context.Context, *data.Tx, Event) error { calls++; return fails })
 		return err
 	}
 	if err := add(Joined, io.ErrUnexpectedEOF); fault.KindOf(err) != fault.Unavailable {

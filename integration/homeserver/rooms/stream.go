@@ -39,7 +39,7 @@ func (s *Store) change(ctx context.Context, users []mxid.UserID, first, second s
 		return err
 	}
 	args = append([]any{string(list)}, args...)
-	return s.db.Write(ctx, func(ctx context.Context, tx *sql.Tx) error {
+	return s.db.Write(ctx, func(ctx context.Context, tx *data.Tx) error {
 		if _, err := tx.ExecContext(ctx, first, args...); err != nil {
 			return err
 		}

@@ -3,7 +3,6 @@ package sessions
 import (
 	"context"
 	"crypto/sha256"
-	"database/sql"
 	"encoding/base64"
 	"encoding/json"
 
@@ -35,7 +34,7 @@ type Ignored struct {
 
 // SetAccountData stores account data of a user. Errors: [ErrTooMuchData].
 func (s *Sessions) SetAccountData(ctx context.Context, user mxid.UserID, one AccountData) error {
-	return s.db.Write(ctx, func(ctx context.Context, tx *sql.Tx) error {
+	return s.db.Write(ctx, func(ctx context.Context, tx *data.Tx) error {
 		if _, err := tx.ExecContext(ctx, `INSERT OR REPLACE INTO account_data VALUES (?, ?, ?, ?)`, user, one.Room, one.Type, string(one.Content)); err != nil {
 			return err
 		}
@@ -53,7 +52,7 @@ func (s *Sessions) SetAccountData(ctx context.Context, user mxid.UserID, one Acc
 	})
 }
 
-func setIgnored(ctx context.Context, tx *sql.Tx, user mxid.UserID, content json.RawMessage) error {
+func setIgnored(ctx context.Context, tx *data.Tx, user mxid.UserID, content json.RawMessage) error {
 	var list Ignored
 	if err := json.Unmarshal(content, &list); err != nil {
 		return err
@@ -105,7 +104,7 @@ const maxFilters = 100 // of a user
 func (s *Sessions) AddFilter(ctx context.Context, user mxid.UserID, content string) (id string, err error) {
 	sum := sha256.Sum256([]byte(content))
 	id = base64.RawURLEncoding.EncodeToString(sum[:12])
-	return id, s.db.Write(ctx, func(ctx context.Context, tx *sql.Tx) error {
+	return id, s.db.Write(ctx, func(ctx context.Context, tx *data.Tx) error {
 		if _, err := tx.ExecContext(ctx, `INSERT OR REPLACE INTO filters VALUES (?, ?, ?)`, user, id, content); err != nil {
 			return err
 		}

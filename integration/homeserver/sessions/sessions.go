@@ -8,7 +8,6 @@ import (
 	"context"
 	"crypto/rand"
 	"crypto/subtle"
-	"database/sql"
 	"encoding/json"
 	"errors"
 	"time"
@@ -126,7 +125,7 @@ func (s *Sessions) LogIn(ctx context.Context, user mxid.UserID, password, device
 		if err != nil {
 			return "", err
 		}
-		err = s.db.Write(ctx, func(ctx context.Context, tx *sql.Tx) error {
+		err = s.db.Write(ctx, func(ctx context.Context, tx *data.Tx) error {
 			now, err := accountOf(ctx, tx, user)
 			if err != nil {
 				return err
@@ -184,7 +183,7 @@ func (s *Sessions) SetPasswordAndEndOthers(ctx context.Context, user mxid.UserID
 	if err != nil {
 		return err
 	}
-	err = s.db.Write(ctx, func(ctx context.Context, tx *sql.Tx) error {
+	err = s.db.Write(ctx, func(ctx context.Context, tx *data.Tx) error {
 		if _, err := tx.ExecContext(ctx, setPassword, user, hash); err != nil {
 			return err
 		}
@@ -212,7 +211,7 @@ func (s *Sessions) EndAll(ctx context.Context, user mxid.UserID) error {
 // Deactivate ends all sessions of a user for ever, removes the user's other data, and adds the user to
 // [Sessions.ToForget]. The user leaves all rooms.
 func (s *Sessions) Deactivate(ctx context.Context, user mxid.UserID) error {
-	err := s.db.Write(ctx, func(ctx context.Context, tx *sql.Tx) error {
+	err := s.db.Write(ctx, func(ctx context.Context, tx *data.Tx) error {
 		if _, err := tx.ExecContext(ctx, `INSERT INTO users (user_id, deactivated_ts, to_forget) VALUES (?1, ?2, 1)
 			ON CONFLICT DO UPDATE SET password = '', deactivated_ts = ?2, to_forget = 1`, user, time.Now().UnixMilli()); err != nil {
 			return err

@@ -71,18 +71,18 @@ const MaxWait = time.Hour
 // RetryIn returns how long a pusher waits: a random part of a limit that doubles with
 // each attempt, so that pushers do not retry together. Random is from 0 to 1.
 func (a Answer) RetryIn(attempts int, failingFor time.Duration, random float64) time.Duration {
-	if a.Outcome == module.Throttled {
-		return min(max(a.RetryAfter, MinWait), MaxWait)
-	}
-	longest := maxWait
-	if a.Outcome == module.Busy || a.Outcome == module.Blocked || a.IsOwn || failingFor > aloneAfter {
+	longest, least := maxWait, time.Duration(0)
+	if a.Outcome != module.Failed || a.IsOwn || failingFor > aloneAfter {
 		longest = maxWaitAlone
 	}
-	wait := min(time.Duration(max(1, a.Patience)*random*float64(min(firstWait<<min(max(attempts-1, 0), 16), longest))), maxWaitAlone)
-	if a.Outcome == module.Busy {
-		wait = max(wait, min(a.RetryAfter, MaxWait))
+	switch a.Outcome {
+	case module.Throttled:
+		least = max(a.RetryAfter, MinWait)
+	case module.Busy:
+		least = a.RetryAfter
 	}
-	return wait
+	wait := min(time.Duration(max(1, a.Patience)*random*float64(min(firstWait<<min(max(attempts-1, 0), 16), longest))), maxWaitAlone)
+	return max(wait, min(least, MaxWait))
 }
 
 // ClassOf returns why an error is no answer.

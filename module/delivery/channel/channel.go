@@ -38,7 +38,7 @@ type Poster interface {
 type Notification struct {
 	module.Notification
 	Meta   content.Meta
-	Counts *module.Counts // nil for none
+	Counts *module.Counts // nil for none, and for a [Collector]
 }
 
 // Collector sends all that waits for a pusher at once, and seldom.
@@ -51,21 +51,15 @@ type Collector interface {
 	Confirm(ctx context.Context) (bool, error)
 
 	// Muted reports of each notification whether the user's present push rules want it no more.
-	Muted(rules pushrule.Ruleset, all []Collected) []bool
+	Muted(rules pushrule.Ruleset, all []Notification) []bool
 
 	// Compose returns a function that sends the notifications, oldest first. A repetition has the
 	// same id. Short leaves out what makes it large.
-	Compose(id string, all []Collected, short bool) (send func(context.Context) Answer, err error)
+	Compose(id string, all []Notification, short bool) (send func(context.Context) Answer, err error)
 
 	// Note returns the text that Pause gets for the next one, after one that was delivered.
-	Note(note string, all []Collected, now time.Time) string
+	Note(note string, all []Notification, now time.Time) string
 
 	// Delayed is reported when the gateway takes nothing of this host.
 	Delayed() observe.Problem
-}
-
-// Collected is a notification for a [Collector].
-type Collected struct {
-	module.Notification
-	Meta content.Meta
 }

@@ -103,9 +103,10 @@ func (s Set) Kinds() (kinds []pusher.Kind) {
 	return kinds
 }
 
-// Delay is how long a notification for a pusher of a kind waits before it is sent.
+// Delay is how long a notification for a pusher of a kind waits before it is sent. A host that does
+// not send the kind leaves that to those that do.
 func (s Set) Delay(kind pusher.Kind) time.Duration {
-	if c := s.Channels[kind]; c != nil {
+	if c := s.Channels[kind]; c != nil && c.Sends() {
 		return c.Delay()
 	}
 	return 0

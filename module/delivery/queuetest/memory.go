@@ -24,7 +24,6 @@ type Memory struct {
 	logs  map[mxid.UserID]*memoryLog
 	sent  map[memoryPusher]string
 	taken map[memoryPlace]time.Time // until when looks pass over a user at a gate, at least
-	held  map[string]bool
 	nonce int
 	calls int
 
@@ -80,7 +79,7 @@ const maxMemoryBytes = 1 << 20 // of a user's texts
 // NewMemory returns an empty queue.
 func NewMemory() *Memory {
 	return &Memory{
-		logs: map[mxid.UserID]*memoryLog{}, sent: map[memoryPusher]string{}, taken: map[memoryPlace]time.Time{}, held: map[string]bool{},
+		logs: map[mxid.UserID]*memoryLog{}, sent: map[memoryPusher]string{}, taken: map[memoryPlace]time.Time{},
 	}
 }
 
@@ -125,13 +124,6 @@ func (m *Memory) TextBytes() (n int) {
 		n += log.bytes()
 	}
 	return n
-}
-
-// Hold holds or opens a gateway.
-func (m *Memory) Hold(gateway string, held bool) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.held[gateway] = held
 }
 
 // Open implements [module.DeliveryQueue].
@@ -614,20 +606,6 @@ func (m *Memory) Forget(ctx context.Context, user mxid.UserID) error {
 	defer m.mu.Unlock()
 	delete(m.logs, user)
 	return nil
-}
-
-// HeldGateways implements [module.DeliveryQueue].
-func (m *Memory) HeldGateways(ctx context.Context) (names []string, err error) {
-	if err := m.begin(ctx, "held"); err != nil {
-		return nil, err
-	}
-	defer m.mu.Unlock()
-	for name, held := range m.held {
-		if held {
-			names = append(names, name)
-		}
-	}
-	return names, nil
 }
 
 // Summary implements [module.DeliveryQueue].

@@ -7,11 +7,9 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/pushfx/pushfx/module"
-	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/redisclient"
 	"github.com/pushfx/pushfx/module/stored"
 )
@@ -53,14 +51,15 @@ func (q *Queue) appendCall(a module.Addition, nonce string, done *module.Appende
 			delay, wait = -1, a.Lease
 		}
 		args = append(args, r.Pusher, stored.GateDigest(r.Gate), delay, r.Generation)
-		e := entryAt(one.entries, r.Gate)
+		e := requestAt(one.entries, r.Gate)
 		if e == nil {
-			e = newEntry(a.User, r.Gate, wait, names)
+			e = q.Index.listRequest(a.User, r.Gate, wait)
+			e.addNames(names...)
 			one.entries = append(one.entries, e)
 		}
 		// A host does not claim at a gate that fails. Most pushers there wait for their next
 		// try, so a listing that is due now would make a look claim in vain.
-		e.afterReply = e.afterReply || wait == 0 || q.behind.has(e.listing)
+		e.afterReply = e.afterReply || wait == 0 || e.isBehind.Load()
 		e.delay = min(e.delay, wait)
 	}
 	one.call = appendTo.Call([]string{q.keys.UserLog(a.User)}, args...)
@@ -69,54 +68,18 @@ func (q *Queue) appendCall(a module.Addition, nonce string, done *module.Appende
 			return err
 		}
 		for _, e := range one.entries {
-			q.behind.set(e.listing, e.isBehind)
+			e.isBehind.Store(e.findsBehind)
 		}
 		return nil
 	}
 	return one
 }
 
-func entryAt(entries []*entry, gate string) *entry {
-	if i := slices.IndexFunc(entries, func(e *entry) bool { return e.gate == gate }); i >= 0 {
+func requestAt(entries []*listRequest, gate string) *listRequest {
+	if i := slices.IndexFunc(entries, func(e *listRequest) bool { return e.gate == gate }); i >= 0 {
 		return entries[i]
 	}
 	return nil
-}
-
-// behind has users with a pusher at a gate that has something to send already: it waits, or
-// is claimed. The next append finds it so again, and lists the user once, as its reply says.
-// Otherwise it would list the user for its claim, too.
-type behind struct {
-	mu    sync.Mutex
-	users map[userAt]struct{} // at most maxBehind
-}
-
-type userAt struct {
-	user mxid.UserID
-	gate string
-}
-
-const maxBehind = 10_000
-
-func (b *behind) has(l *listing) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	_, found := b.users[userAt{l.user, l.gate}]
-	return found
-}
-
-func (b *behind) set(l *listing, isBehind bool) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	at := userAt{l.user, l.gate}
-	switch {
-	case !isBehind:
-		delete(b.users, at)
-		return
-	case b.users == nil || len(b.users) >= maxBehind:
-		b.users = map[userAt]struct{}{}
-	}
-	b.users[at] = struct{}{}
 }
 
 // readAppended reads the reply of appendScript, and what it means for the listings.
@@ -134,22 +97,22 @@ func readAppended(a module.Addition, nonce string, one *listedCall, reply []any,
 	}
 	for i, r := range a.Pushers {
 		kind, place, wait := number(reply[4+3*i]), number(reply[5+3*i]), time.Duration(number(reply[6+3*i]))*time.Microsecond
-		e := entryAt(one.entries, r.Gate)
+		e := requestAt(one.entries, r.Gate)
 		switch kind {
 		case 0:
 			continue
 		case 1:
 			e.addOpen(1)
-			done.Claims[i] = &module.Claim{User: a.User, Pusher: r.Pusher, Gate: r.Gate, Number: place, Nonce: nonce, Fails: e.fails, Listed: e.listing}
+			done.Claims[i] = &module.Claim{User: a.User, Pusher: r.Pusher, Gate: r.Gate, Number: place, Nonce: nonce, Fails: e.fails}
 		case 3:
 			done.Hastened = true
 		}
 		if wait < e.delay || e.afterReply && !e.waits {
 			e.delay, e.isListed = max(0, wait), false
 		}
-		e.waits, e.isBehind = true, e.isBehind || kind != 1
+		e.waits, e.findsBehind = true, e.findsBehind || kind != 1
 	}
-	one.entries = slices.DeleteFunc(one.entries, func(e *entry) bool { return e.afterReply && !e.waits })
+	one.entries = slices.DeleteFunc(one.entries, func(e *listRequest) bool { return e.afterReply && !e.waits })
 	return nil
 }
 

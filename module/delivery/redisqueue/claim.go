@@ -32,9 +32,7 @@ func (q *Queue) Claim(ctx context.Context, requests []module.ClaimRequest) []mod
 	var settlements []settlement
 	for i, r := range requests {
 		if r.Limit == 0 {
-			if s := settlementOf(r, 0); s != nil {
-				settlements = append(settlements, *s)
-			}
+			settlements = append(settlements, q.settlementOf(r, 0))
 			continue
 		}
 		nonces[i] = newNonce()
@@ -52,7 +50,8 @@ func (q *Queue) Claim(ctx context.Context, requests []module.ClaimRequest) []mod
 			results[i].Value, s, err = q.readClaimed(ctx, requests[i], nonces[i], reply)
 		}
 		if results[i].Err = err; redisclient.IsWrongType(err) {
-			results[i].Err, s = unreadable(err), settlementOf(requests[i], -1)
+			results[i].Err = unreadable(err)
+			settlements = append(settlements, q.settlementOf(requests[i], -1))
 		}
 		if s != nil {
 			settlements = append(settlements, *s)
@@ -68,13 +67,10 @@ func unreadable(err error) error {
 }
 
 // settlementOf settles the listing that a look took, for a user whose log is not read.
-func settlementOf(r module.ClaimRequest, delay time.Duration) *settlement {
-	l, found := r.Listed.(*listing)
-	if !found {
-		return nil
-	}
+func (q *Queue) settlementOf(r module.ClaimRequest, delay time.Duration) settlement {
+	l := q.Index.listings.at(r.User, r.Gate)
 	shard, score := l.known()
-	return &settlement{listing: l, shard: shard, score: score, delay: delay, fails: r.Fails}
+	return settlement{listing: l, shard: shard, score: score, delay: delay, fails: r.Fails}
 }
 
 func (q *Queue) claimCall(r module.ClaimRequest, nonce string) *redisclient.Call {
@@ -97,11 +93,10 @@ func (q *Queue) readClaimed(ctx context.Context, r module.ClaimRequest, nonce st
 	}
 	claimed.End, claimed.Unknown = number(reply[0]), number(reply[1]) > 0
 	left, gates := time.Duration(number(reply[2]))*time.Microsecond, text(reply[3])
-	l := &listing{user: r.User, gate: r.Gate}
-	if found, isListing := r.Listed.(*listing); isListing {
-		l = found
+	l := q.Index.listings.at(r.User, r.Gate)
+	for _, p := range r.Pushers {
+		l.addNames(p.Pusher)
 	}
-	l.addNames(r.Pushers)
 	fails := strings.Contains(gates, ","+stored.GateDigest(r.Gate))
 	for _, part := range reply[4:] {
 		parts, _ := part.([]any)
@@ -109,7 +104,7 @@ func (q *Queue) readClaimed(ctx context.Context, r module.ClaimRequest, nonce st
 			return claimed, nil, unavailable("claim", fmt.Errorf("%d replies", len(parts)))
 		}
 		one := module.ClaimedPusher{Claim: &module.Claim{
-			User: r.User, Pusher: text(parts[0]), Gate: r.Gate, Number: number(parts[1]), Nonce: nonce, Fails: fails, Listed: l,
+			User: r.User, Pusher: text(parts[0]), Gate: r.Gate, Number: number(parts[1]), Nonce: nonce, Fails: fails,
 		}}
 		one.Trouble.Generation, one.Trouble.Text = stored.ReadTroubleText(text(parts[2]))
 		one.Waiting = int(number(parts[3]))
@@ -220,7 +215,7 @@ func readFields(key string, reply **redis.SliceCmd, fields []string) *redisclien
 
 // Complete implements [module.DeliveryQueue].
 func (q *Queue) Complete(ctx context.Context, c *module.Claim, d module.Done) (left int, err error) {
-	l, answered := q.listingOf(c), ""
+	l, answered := q.Index.listings.at(c.User, c.Gate), ""
 	if d.Answered {
 		answered = stored.GateDigest(c.Gate)
 	}
@@ -258,14 +253,6 @@ func (q *Queue) Complete(ctx context.Context, c *module.Claim, d module.Done) (l
 	return int(number(reply[0])), nil
 }
 
-// listingOf returns what the host knows of the listing of a claim.
-func (q *Queue) listingOf(c *module.Claim) *listing {
-	if l, found := c.Listed.(*listing); found {
-		return l
-	}
-	return &listing{user: c.User, gate: c.Gate}
-}
-
 // Sent implements [module.DeliveryQueue].
 func (q *Queue) Sent(ctx context.Context, user mxid.UserID, pusher string) (string, error) {
 	key := q.keys.Sent(user, pusher)
@@ -280,22 +267,18 @@ func (q *Queue) Sent(ctx context.Context, user mxid.UserID, pusher string) (stri
 // Postpone implements [module.DeliveryQueue]. The listing may say the end of the claim, which
 // is later than the delay, so Postpone lists the user again.
 func (q *Queue) Postpone(ctx context.Context, c *module.Claim, delay time.Duration, trouble module.Trouble, fails bool) error {
-	digest, marked, l := stored.GateDigest(c.Gate), "", q.listingOf(c)
-	e := newEntry(c.User, c.Gate, delay, nil)
+	digest, marked, e := stored.GateDigest(c.Gate), "", q.Index.listRequest(c.User, c.Gate, delay)
 	if e.fails = fails; fails {
 		marked = digest
 	}
-	one := &listedCall{replied: fencedUnlessOne, entries: []*entry{e}}
+	one := &listedCall{replied: fencedUnlessOne, entries: []*listRequest{e}}
 	one.call = postpone.Call([]string{q.keys.UserLog(c.User)}, c.Pusher, c.Nonce, c.Number, microseconds(delay), digest,
 		stored.TroubleText(trouble.Generation, trouble.Text), marked)
 	err := q.end(ctx, one)
 	if err != nil && !errors.Is(err, module.ErrFenced) {
 		return err
 	}
-	l.addOpen(-1)
-	if e.isListed && l.gate == c.Gate {
-		l.set(e.known())
-	}
+	e.addOpen(-1)
 	return err
 }
 

@@ -290,19 +290,16 @@ func (h *history) wantEmpty() {
 		for _, c := range claims {
 			_ = one.send(c, func(n module.Notification) { h.record(c, n.ID) })
 		}
-		var gates []redisqueue.Listing
-		for shard := range one.Index.Shards {
-			listings, err := one.Index.Listings(h.Context(), shard)
-			if err != nil {
-				h.Fatal(err)
-			}
-			gates = append(gates, listings...)
+		byShard, err := one.Index.GateNames(h.Context())
+		if err != nil {
+			h.Fatal(err)
 		}
+		gates := slices.Concat(byShard...)
 		if len(gates) == 0 {
 			break
 		}
 		if time.Now().After(deadline) {
-			h.Fatalf("left in the index: %+v", gates)
+			h.Fatalf("left in the index: %v", gates)
 		}
 	}
 	for _, user := range h.users {

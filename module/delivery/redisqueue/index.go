@@ -29,6 +29,7 @@ type Index struct {
 
 	places   places
 	looks    looks
+	listings listings
 	removals batch[settlement]
 }
 
@@ -78,18 +79,6 @@ func findShard(masters []*redis.Client, user mxid.UserID, isGood func(*redis.Cli
 	return start, false
 }
 
-// byMaster returns the masters of the index, and their shards.
-func (x *Index) byMaster(ctx context.Context) (masters []*redis.Client, shards map[*redis.Client][]int) {
-	shards = map[*redis.Client][]int{}
-	for shard, master := range x.masters(ctx) {
-		if shards[master] == nil {
-			masters = append(masters, master)
-		}
-		shards[master] = append(shards[master], shard)
-	}
-	return masters, shards
-}
-
 // checkFormat compares the format, unless it could not be read, and stores a missing one.
 func (x *Index) checkFormat(ctx context.Context, found *string) error {
 	want := stored.DeliveryFormatText(x.Shards)
@@ -114,57 +103,32 @@ func (x *Index) storeFormat(ctx context.Context, want string) error {
 	}))[0])
 }
 
-// Listing is what a shard of the index says of a gate.
-type Listing struct {
-	Gate                string
-	Users, Failing, Due int
-	Sample              []mxid.UserID // the earliest users
-}
+// listedGates is how many gates of a shard are read.
+const listedGates = 2000
 
-// sampleUsers is how many users a shard returns in samples, about.
-const sampleUsers = 100
-
-// Listings returns the gates of a shard, at most 2,000 of them.
-func (x *Index) Listings(ctx context.Context, shard int) ([]Listing, error) {
-	key := x.keys.ShardGates(shard)
-	var names *redis.StringSliceCmd
-	var now *redis.TimeCmd
-	if err := x.read(ctx, &redisclient.Command{Key: key, Queue: func(ctx context.Context, to redisclient.Sender) func() error {
-		names, now = to.ZRange(ctx, key, 0, listedGates-1), to.Time(ctx)
-		return func() error { return cmp.Or(names.Err(), now.Err()) }
-	}}); err != nil || len(names.Val()) == 0 {
-		return nil, err
+// GateNames returns the gates of each shard, at most 2,000 of it. The error names the shards that
+// cannot be read, whose gates are missing.
+func (x *Index) GateNames(ctx context.Context) (byShard [][]string, err error) {
+	names, commands := make([]*redis.StringSliceCmd, x.Shards), make([]*redisclient.Command, x.Shards)
+	for shard := range commands {
+		key := x.keys.ShardGates(shard)
+		commands[shard] = command(key, &names[shard], func(ctx context.Context, to redisclient.Sender) *redis.StringSliceCmd {
+			return to.ZRange(ctx, key, 0, listedGates-1)
+		})
 	}
-	last := int64(sampleUsers / len(names.Val()))
-	var commands []*redisclient.Command
-	counts, due, users := make([][2]*redis.IntCmd, len(names.Val())), make([][2]*redis.IntCmd, len(names.Val())), make([][2]*redis.StringSliceCmd, len(names.Val()))
-	for i, gate := range names.Val() {
-		for n, key := range []string{x.keys.ShardDue(shard, gate), x.keys.ShardAfter(shard, gate)} {
-			commands = append(commands,
-				command(key, &counts[i][n], func(ctx context.Context, to redisclient.Sender) *redis.IntCmd { return to.ZCard(ctx, key) }),
-				command(key, &due[i][n], func(ctx context.Context, to redisclient.Sender) *redis.IntCmd {
-					return to.ZCount(ctx, key, "-inf", number64(now.Val().UnixMicro()))
-				}),
-				command(key, &users[i][n], func(ctx context.Context, to redisclient.Sender) *redis.StringSliceCmd {
-					return to.ZRange(ctx, key, 0, last)
-				}))
+	byShard = make([][]string, x.Shards)
+	var failed []int
+	for shard, one := range x.writer.Read(ctx, commands...) {
+		if one != nil {
+			failed, err = append(failed, shard), one
+			continue
 		}
+		byShard[shard] = names[shard].Val()
 	}
-	if err := x.read(ctx, commands...); err != nil {
-		return nil, err
+	if err != nil {
+		err = fmt.Errorf("cannot read shards %v of %d: %w", failed, x.Shards, err)
 	}
-	all := make([]Listing, len(names.Val()))
-	for i, gate := range names.Val() {
-		all[i] = Listing{Gate: gate, Failing: int(counts[i][1].Val())}
-		for n := range counts[i] {
-			all[i].Users += int(counts[i][n].Val())
-			all[i].Due += int(due[i][n].Val())
-			for _, user := range users[i][n].Val() {
-				all[i].Sample = append(all[i].Sample, mxid.UserID(user))
-			}
-		}
-	}
-	return all, nil
+	return byShard, err
 }
 
 // UsersAt returns the users of a gate in a shard.

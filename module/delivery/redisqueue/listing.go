@@ -12,23 +12,53 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/fault"
+	"github.com/pushfx/pushfx/module/internal/bounded"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/redisclient"
 )
 
-// listing is the entry of a user at a gate in the index, as one call has read or written it.
-// All claims of the call share it.
+// listing is the entry of a user at a gate in the index, as this host has read or written it last.
 type listing struct {
 	user mxid.UserID
 	gate string
 
+	// isBehind says that a pusher at the gate has something to send already: it waits, or is
+	// claimed. The next append finds it so again, and lists the user once, as its reply says.
+	// Otherwise it would list the user for its claim, too.
+	isBehind atomic.Bool
+
 	mu    sync.Mutex
-	names []string // the pushers that the call knew
+	names []string // pushers of the user
 	shard int
 	score int64 // 0 if it is not known
-	open  int   // claims that the host has
+	open  int   // claims that the host has, since a look found the user
+}
+
+// listings are the last ones that this host knows. It is safe for concurrent use.
+type listings struct {
+	mu  sync.Mutex
+	all bounded.Map[userAt, *listing]
+}
+
+type userAt struct {
+	user mxid.UserID
+	gate string
+}
+
+const maxListings = 50_000
+
+func (l *listings) at(user mxid.UserID, gate string) *listing {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	at := userAt{user, gate}
+	one, found := l.all.Get(at)
+	if !found {
+		l.all.Limit = maxListings
+		one = &listing{user: user, gate: gate}
+		l.all.Put(at, one, 1)
+	}
+	return one
 }
 
 // known returns the shard and the score of the listing, or a score of 0. A caller reads it before
@@ -39,20 +69,24 @@ func (l *listing) known() (shard int, score int64) {
 	return l.shard, l.score
 }
 
-func (l *listing) addNames(pushers []module.PusherGate) {
+func (l *listing) addNames(pushers ...string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.names == nil {
-		l.names = make([]string, 0, len(pushers))
-	}
 	for _, p := range pushers {
-		if !slices.Contains(l.names, p.Pusher) {
-			l.names = append(l.names, p.Pusher)
+		if !slices.Contains(l.names, p) {
+			l.names = append(l.names, p)
 		}
 	}
 }
 
-// others returns the other pushers that the call knew.
+// found forgets what the host knew: a look has found the user.
+func (l *listing) found(shard int, score int64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.shard, l.score, l.open, l.names = shard, score, 0, nil
+}
+
+// others returns the other pushers.
 func (l *listing) others(pusher string) (others []any) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -78,15 +112,15 @@ func (l *listing) addOpen(n int) int {
 	return l.open
 }
 
-// entry asks for a listing.
-type entry struct {
+// listRequest asks for a listing.
+type listRequest struct {
 	*listing
 	delay time.Duration
 	fails bool // whether the user is listed as [module.DueUser.Fails]
 
-	afterReply bool // the call's reply says when to list the user
-	waits      bool // by the reply, a pusher has something to send at the gate
-	isBehind   bool // and the call has not claimed it
+	afterReply  bool // the call's reply says when to list the user
+	waits       bool // by the reply, a pusher has something to send at the gate
+	findsBehind bool // and the call has not claimed it
 
 	by          *listCall // the first try
 	isListed    bool
@@ -94,8 +128,8 @@ type entry struct {
 	unconfirmed error
 }
 
-func newEntry(user mxid.UserID, gate string, delay time.Duration, names []string) *entry {
-	return &entry{listing: &listing{user: user, gate: gate, names: names}, delay: delay}
+func (x *Index) listRequest(user mxid.UserID, gate string, delay time.Duration) *listRequest {
+	return &listRequest{listing: x.listings.at(user, gate), delay: delay}
 }
 
 type sender func(context.Context, ...*redisclient.Command) []error
@@ -104,7 +138,7 @@ type sender func(context.Context, ...*redisclient.Command) []error
 type listedCall struct {
 	before  *redisclient.Command // in the slot of the user, nil for none
 	call    *redisclient.Call
-	entries []*entry
+	entries []*listRequest
 	replied func(reply []any) error // may change entries
 
 	err         error
@@ -117,7 +151,7 @@ type listedCall struct {
 // then repeated.
 func (x *Index) sendListed(ctx context.Context, do sender, all []*listedCall) {
 	commands, times := make([]*redisclient.Command, len(all)), make([]*atomic.Int32, len(all))
-	near := map[int][]*entry{}
+	near := map[int][]*listRequest{}
 	var before []*redisclient.Command
 	for i, one := range all {
 		commands[i], times[i] = counted(one.call)
@@ -143,7 +177,7 @@ func (x *Index) sendListed(ctx context.Context, do sender, all []*listedCall) {
 	for i, l := range lists {
 		_ = l.finish(errs[len(all)+i]) // repeated below
 	}
-	var again []*entry
+	var again []*listRequest
 	for i, one := range all {
 		one.err, one.unconfirmed = apart(errs[i])
 		if one.before != nil {
@@ -197,13 +231,13 @@ func counted(call *redisclient.Call) (*redisclient.Command, *atomic.Int32) {
 // listCall lists users in a shard.
 type listCall struct {
 	shard   int
-	entries []*entry
+	entries []*listRequest
 	call    *redisclient.Call
 	command *redisclient.Command
 	times   *atomic.Int32
 }
 
-func (x *Index) listCall(shard int, entries []*entry) *listCall {
+func (x *Index) listCall(shard int, entries []*listRequest) *listCall {
 	l := &listCall{shard: shard, entries: entries}
 	args := newIndexArgs(x, shard)
 	for _, e := range entries {
@@ -241,10 +275,10 @@ func apart(err error) (failed, unconfirmed error) {
 }
 
 // list lists users. Where a master does not answer, it tries another one.
-func (x *Index) list(ctx context.Context, do sender, entries []*entry) {
+func (x *Index) list(ctx context.Context, do sender, entries []*listRequest) {
 	masters, bad := x.masters(ctx), map[*redis.Client]bool{}
 	for len(entries) > 0 {
-		shards := map[int][]*entry{}
+		shards := map[int][]*listRequest{}
 		for _, e := range entries {
 			shard, isNear := x.shardOf(ctx, e.user, x.pipelines.Master(ctx, x.keys.UserLog(e.user)))
 			if !isNear || bad[masters[shard]] {

@@ -3,8 +3,8 @@ package redisqueue
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"sync"
@@ -16,6 +16,7 @@ import (
 	"github.com/pushfx/pushfx/module/fault"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/redisclient"
+	"github.com/pushfx/pushfx/module/retry"
 )
 
 const (
@@ -27,9 +28,6 @@ const (
 	// maxTaken: so many users of a gate in a shard may be taken.
 	minTaken = 4
 	maxTaken = 500
-
-	// A look leaves behind a master that has not answered after so long, when another one has.
-	maxLookWait = 200 * time.Millisecond
 )
 
 // Look implements [module.DeliveryQueue]. It reads the gates of the shards in one round trip
@@ -42,7 +40,6 @@ func (q *Queue) Look(ctx context.Context, look module.Look) (looked module.Looke
 	}
 	chosen, rest := choose(read.gates, look)
 	q.Index.takeAll(ctx, &looked, chosen, look.Lease, read.failed)
-	looked.Users = append(looked.Users, q.Index.looks.takeLate()...)
 	for _, g := range rest {
 		looked.Late, looked.More = max(looked.Late, g.late), true
 	}
@@ -62,16 +59,6 @@ type looks struct {
 	mu   sync.Mutex
 	good map[int]time.Time
 	over map[int]int
-	away map[*redis.Client]bool // masters with a request that has not ended
-	late []module.DueUser       // their users were taken after a look had returned
-}
-
-func (l *looks) takeLate() []module.DueUser {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	late := l.late
-	l.late = nil
-	return late
 }
 
 // note adds a look, and returns the longest time without a good one.
@@ -112,83 +99,6 @@ func (l *looks) read(shard int, isFull bool) (more bool) {
 	return isFull
 }
 
-// begin reports whether a master may be asked.
-func (l *looks) begin(master *redis.Client) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.away == nil {
-		l.away = map[*redis.Client]bool{}
-	}
-	isAway := l.away[master]
-	l.away[master] = true
-	return !isAway
-}
-
-func (l *looks) end(master *redis.Client) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	delete(l.away, master)
-}
-
-var errAway = errors.New("the master does not answer")
-
-// sideBySide asks masters, each for itself, and passes on the answers. It does not wait for a
-// master that is away: its request goes on, and it is not asked again until that has ended.
-// Then the answer goes to late. If ctx has ended, it asks none.
-func sideBySide[T any](ctx context.Context, x *Index, masters []*redis.Client, ask func(context.Context, *redis.Client) T, answer, late func(T)) (silent []*redis.Client) {
-	if ctx.Err() != nil {
-		return masters
-	}
-	var mu sync.Mutex
-	hasLeft, began, answers := false, time.Now(), make(chan *redis.Client, len(masters))
-	got := map[*redis.Client]T{}
-	asked := 0
-	for _, master := range masters {
-		if !x.looks.begin(master) {
-			silent = append(silent, master)
-			continue
-		}
-		asked++
-		go func() {
-			result := ask(context.WithoutCancel(ctx), master)
-			x.looks.end(master)
-			mu.Lock()
-			defer mu.Unlock()
-			if hasLeft {
-				late(result)
-				return
-			}
-			got[master] = result
-			answers <- master
-		}()
-	}
-	var patience <-chan time.Time
-	for n := 0; n < asked; n++ {
-		select {
-		case <-answers:
-			if patience == nil {
-				took := time.Since(began)
-				patience = time.After(max(maxLookWait, 2*took) - took)
-			}
-			continue
-		case <-patience:
-		case <-ctx.Done():
-		}
-		break
-	}
-	mu.Lock()
-	defer mu.Unlock()
-	hasLeft = true
-	for _, master := range masters {
-		if result, found := got[master]; found {
-			answer(result)
-		} else if !slices.Contains(silent, master) {
-			silent = append(silent, master)
-		}
-	}
-	return silent
-}
-
 // dueGate is a gate with due users in a shard.
 type dueGate struct {
 	shard         int
@@ -206,72 +116,44 @@ type dueGates struct {
 	failed map[int]error // by shard
 }
 
-// readIndex reads the due gates of all shards, and the format.
+// readIndex reads the due gates of all shards, and the format. It leaves out masters that are
+// silent.
 func (x *Index) readIndex(ctx context.Context) *dueGates {
 	all := &dueGates{failed: map[int]error{}}
-	masters, shards := x.byMaster(ctx)
-	formatOn := x.pipelines.Master(ctx, x.keys.DeliveryFormat())
-	if !slices.Contains(masters, formatOn) {
-		masters = append(masters, formatOn)
-	}
-	silent := sideBySide(ctx, x, masters, func(ctx context.Context, master *redis.Client) *dueGates {
-		return x.readShards(ctx, shards[master], master == formatOn)
-	}, func(part *dueGates) {
-		all.gates, all.more = append(all.gates, part.gates...), all.more || part.more
-		if part.format != nil {
-			all.format = part.format
-		}
-		for shard, err := range part.failed {
-			all.failed[shard] = err
-		}
-	}, func(*dueGates) {})
-	for _, master := range silent {
-		for _, shard := range shards[master] {
-			all.failed[shard] = unavailable("look", cmp.Or(ctx.Err(), errAway))
-		}
-	}
-	return all
-}
-
-// readShards reads the due gates of shards of a master.
-func (x *Index) readShards(ctx context.Context, shards []int, withFormat bool) *dueGates {
-	part := &dueGates{failed: map[int]error{}}
-	gates, times := make([]*redis.ZSliceCmd, len(shards)), make([]*redis.TimeCmd, len(shards))
-	commands := make([]*redisclient.Command, len(shards))
-	for i, shard := range shards {
+	gates, times := make([]*redis.ZSliceCmd, x.Shards), make([]*redis.TimeCmd, x.Shards)
+	commands := make([]*redisclient.Command, x.Shards)
+	for shard := range commands {
 		key, over := x.keys.ShardGates(shard), int64(x.looks.overOf(shard))
-		commands[i] = &redisclient.Command{Key: key, Queue: func(ctx context.Context, to redisclient.Sender) func() error {
-			gates[i], times[i] = to.ZRangeWithScores(ctx, key, over, over+maxGates-1), to.Time(ctx)
-			return func() error { return cmp.Or(gates[i].Err(), times[i].Err()) }
+		commands[shard] = &redisclient.Command{Key: key, Queue: func(ctx context.Context, to redisclient.Sender) func() error {
+			gates[shard], times[shard] = to.ZRangeWithScores(ctx, key, over, over+maxGates-1), to.Time(ctx)
+			return func() error { return cmp.Or(gates[shard].Err(), times[shard].Err()) }
 		}}
 	}
 	var format *redis.StringCmd
-	if withFormat {
-		key := x.keys.DeliveryFormat()
-		commands = append(commands, command(key, &format, func(ctx context.Context, to redisclient.Sender) *redis.StringCmd { return to.Get(ctx, key) }))
-	}
-	errs := x.writer.Do(ctx, commands...)
-	if withFormat && unlessNil(errs[len(shards)]) == nil {
+	key := x.keys.DeliveryFormat()
+	commands = append(commands, command(key, &format, func(ctx context.Context, to redisclient.Sender) *redis.StringCmd { return to.Get(ctx, key) }))
+	errs := x.writer.Do(retry.LeaveSilent(ctx), commands...)
+	if unlessNil(errs[x.Shards]) == nil {
 		text := format.Val()
-		part.format = &text
+		all.format = &text
 	}
-	for i, shard := range shards {
-		if errs[i] != nil {
-			part.failed[shard] = errs[i]
+	for shard := range x.Shards {
+		if errs[shard] != nil {
+			all.failed[shard] = errs[shard]
 			continue
 		}
-		now, isFull := times[i].Val().UnixMicro(), len(gates[i].Val()) == maxGates
-		for _, z := range gates[i].Val() {
+		now, isFull := times[shard].Val().UnixMicro(), len(gates[shard].Val()) == maxGates
+		for _, z := range gates[shard].Val() {
 			if int64(z.Score) > now {
 				isFull = false
 				break
 			}
 			gate, _ := z.Member.(string)
-			part.gates = append(part.gates, dueGate{shard: shard, gate: gate, late: time.Duration(now-int64(z.Score)) * time.Microsecond})
+			all.gates = append(all.gates, dueGate{shard: shard, gate: gate, late: time.Duration(now-int64(z.Score)) * time.Microsecond})
 		}
-		part.more = x.looks.read(shard, isFull) || part.more
+		all.more = x.looks.read(shard, isFull) || all.more
 	}
-	return part
+	return all
 }
 
 // choose decides how many users of each gate to take in each shard. Rest are the open gates
@@ -317,82 +199,48 @@ func (x *Index) takeAll(ctx context.Context, looked *module.Looked, gates []dueG
 	for _, g := range gates {
 		byShard[g.shard] = append(byShard[g.shard], g)
 	}
-	masters, shards := x.byMaster(ctx)
-	masters = slices.DeleteFunc(masters, func(master *redis.Client) bool {
-		return !slices.ContainsFunc(shards[master], func(shard int) bool { return byShard[shard] != nil })
-	})
-	silent := sideBySide(ctx, x, masters, func(ctx context.Context, master *redis.Client) *taken {
-		return x.takeFrom(ctx, shards[master], byShard, lease)
-	}, func(part *taken) {
-		looked.Users, looked.Late = append(looked.Users, part.Users...), max(looked.Late, part.Late)
-		looked.More = looked.More || part.More
-		for shard, err := range part.failed {
-			failed[shard] = err
-		}
-	}, func(part *taken) {
-		x.looks.mu.Lock()
-		defer x.looks.mu.Unlock()
-		x.looks.late = append(x.looks.late, part.Users...)
-	})
-	for _, master := range silent {
-		for _, shard := range shards[master] {
-			failed[shard] = unavailable("look", cmp.Or(ctx.Err(), errAway))
-		}
-	}
-}
-
-// taken is what a look took from a master.
-type taken struct {
-	module.Looked
-	failed map[int]error
-}
-
-func (x *Index) takeFrom(ctx context.Context, shards []int, byShard map[int][]dueGate, lease time.Duration) *taken {
-	all := &taken{failed: map[int]error{}}
-	var calls []*redisclient.Call
-	var commands []*redisclient.Command
-	shards = slices.DeleteFunc(slices.Clone(shards), func(shard int) bool { return byShard[shard] == nil })
-	for _, shard := range shards {
+	shards := slices.Collect(maps.Keys(byShard))
+	calls, commands := make([]*redisclient.Call, len(shards)), make([]*redisclient.Command, len(shards))
+	for i, shard := range shards {
 		args := newIndexArgs(x, shard)
 		for _, g := range byShard[shard] {
 			args.gate(g.gate)
 			args.entries = append(args.entries, g.most, g.failing)
 		}
 		args.entries = append(args.entries, microseconds(lease))
-		call := args.call(take)
-		calls, commands = append(calls, call), append(commands, call.Command())
+		calls[i] = args.call(take)
+		commands[i] = calls[i].Command()
 	}
-	for i, err := range x.writer.Do(ctx, commands...) {
+	for i, err := range x.writer.Do(retry.LeaveSilent(ctx), commands...) {
 		var reply []any
 		if err == nil {
 			reply, err = sliceOf(calls[i])
 		}
-		if of := byShard[shards[i]]; err == nil && len(reply) != 1+2*len(of) {
+		of := byShard[shards[i]]
+		if err == nil && len(reply) != 1+2*len(of) {
 			err = unavailable("look", fmt.Errorf("%d replies", len(reply)))
 		}
 		if err != nil {
-			all.failed[shards[i]] = err
+			failed[shards[i]] = err
 			continue
 		}
 		now := micros(reply[0])
-		for n, g := range byShard[shards[i]] {
-			before := len(all.Users)
-			all.add(g, now, lease, reply[1+2*n], true)
-			all.add(g, now, lease, reply[2+2*n], false)
-			all.More = all.More || !g.isClosed && len(all.Users)-before == g.most
+		for n, g := range of {
+			before := len(looked.Users)
+			x.addTaken(looked, g, now, lease, reply[1+2*n], true)
+			x.addTaken(looked, g, now, lease, reply[2+2*n], false)
+			looked.More = looked.More || !g.isClosed && len(looked.Users)-before == g.most
 		}
 	}
-	return all
 }
 
-// add adds the taken users of a gate.
-func (t *taken) add(g dueGate, now int64, lease time.Duration, reply any, fails bool) {
+// addTaken adds the taken users of a gate.
+func (x *Index) addTaken(t *module.Looked, g dueGate, now int64, lease time.Duration, reply any, fails bool) {
 	pairs, _ := reply.([]any)
 	for i := 0; i+1 < len(pairs); i += 2 {
 		user := mxid.UserID(text(pairs[i]))
-		l := &listing{user: user, gate: g.gate}
-		l.set(g.shard, now+microseconds(lease))
-		t.Users = append(t.Users, module.DueUser{User: user, Gate: g.gate, Fails: fails, Listed: l})
+		x.listings.at(user, g.gate).found(g.shard, now+microseconds(lease))
+		t.Users = append(t.Users, module.DueUser{User: user, Gate: g.gate, Fails: fails})
 		if !g.isClosed {
 			t.Late = max(t.Late, time.Duration(now-micros(pairs[i+1]))*time.Microsecond)
 		}

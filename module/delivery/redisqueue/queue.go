@@ -49,7 +49,6 @@ type Queue struct {
 	Index Index
 
 	ends   batch[end]
-	behind behind
 	summed summed
 	nonce  string // of this host, as the one that summarizes
 }
@@ -88,19 +87,6 @@ func (q *Queue) Open(ctx context.Context) error {
 // Parts implements [module.DeliveryQueue]: a part has the users of a master.
 func (q *Queue) Parts(ctx context.Context, users []mxid.UserID) [][]mxid.UserID {
 	return rediscommit.Parts(ctx, q.pipelines, users, q.keys.UserLog)
-}
-
-// HeldGateways implements [module.DeliveryQueue].
-func (q *Queue) HeldGateways(ctx context.Context) ([]string, error) {
-	key := q.keys.DeliveryGateways()
-	var names *redis.StringSliceCmd
-	err := q.read(ctx, command(key, &names, func(ctx context.Context, to redisclient.Sender) *redis.StringSliceCmd {
-		return to.HKeys(ctx, key)
-	}))
-	if err != nil {
-		return nil, err
-	}
-	return names.Val(), nil
 }
 
 // command returns a single command of Redis, which sets the reply.

@@ -16,6 +16,7 @@ import (
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/redisclient"
+	"github.com/pushfx/pushfx/module/retry"
 	"github.com/pushfx/pushfx/module/stored"
 )
 
@@ -29,36 +30,29 @@ const (
 	manyGates    = 400
 	someGates    = 8
 	largestGates = 100
-
-	listedGates = 2000 // of each shard
 )
 
 // Summary implements [module.DeliveryQueue]. Names of gates are free, so its cost does not
 // grow with them.
 func (q *Queue) Summary(ctx context.Context, isAlone func(gate string, t module.Trouble) bool) (s module.QueueSummary, err error) {
+	ctx = retry.LeaveSilent(ctx)
 	if !q.leads(ctx) {
 		return module.QueueSummary{Elsewhere: true, Refused: q.Index.tryWrites(ctx)}, nil
 	}
-	sets, total, isAll, err := q.gateSets(ctx)
-	if len(sets) == 0 && err != nil {
+	some, err := q.sample(ctx)
+	if len(some.sets) == 0 && err != nil {
 		return s, err
 	}
 	s.Refused = cmp.Or(err, q.Index.tryWrites(ctx))
-	s.Gates = q.largest(sets)
-	sampled := sampledUsers
-	if !isAll {
-		sampled = fewUsers
-	}
-	users, err := q.someUsers(ctx, sets, min(1, float64(sampled)/float64(max(1, total))), sampled)
-	s.Refused = cmp.Or(s.Refused, err)
+	s.Gates = some.largest
 	ages := map[string][]time.Duration{} // of each user, by gate
 	perSet := 0.0                        // notifications of the sampled users, for each gate that they are at
 	names := map[string]string{}         // of gates, by digest
-	for _, set := range sets {
+	for _, set := range some.sets {
 		names[stored.GateDigest(set.gate)] = set.gate
 	}
-	for some := range slices.Chunk(users, 100) {
-		logs, err := q.waitsOf(ctx, some)
+	for chunk := range slices.Chunk(some.users, 100) {
+		logs, err := q.waitsOf(ctx, chunk)
 		if err != nil { // these logs are left out
 			s.Refused = cmp.Or(s.Refused, err)
 			continue
@@ -71,8 +65,8 @@ func (q *Queue) Summary(ctx context.Context, isAlone func(gate string, t module.
 			}
 		}
 	}
-	if len(users) > 0 && (!isAll || len(users) == sampled) {
-		s.Notifications = int(perSet * float64(total) / float64(len(users)))
+	if len(some.users) > 0 && !some.isAll {
+		s.Notifications = int(perSet * float64(some.total) / float64(len(some.users)))
 	}
 	for _, of := range ages {
 		if slices.Sort(of); len(of) >= oldestUsers {
@@ -80,6 +74,62 @@ func (q *Queue) Summary(ctx context.Context, isAlone func(gate string, t module.
 		}
 	}
 	return s, nil
+}
+
+// sample has sets of users, and some of the users.
+type sample struct {
+	sets    []*gateSet
+	total   int            // users in all sets
+	largest map[string]int // users at the gates with the most
+	users   []mxid.UserID
+	isAll   bool // there are no other users
+}
+
+func (q *Queue) sample(ctx context.Context) (s sample, err error) {
+	s.sets, s.total, s.isAll, err = q.gateSets(ctx)
+	s.largest = q.largest(s.sets)
+	most := sampledUsers
+	if !s.isAll {
+		most = fewUsers
+	}
+	var failed error
+	s.users, failed = q.someUsers(ctx, s.sets, min(1, float64(most)/float64(max(1, s.total))), most)
+	s.isAll = s.isAll && len(s.users) < most
+	return s, cmp.Or(err, failed)
+}
+
+// Gate is what waits at a gate.
+type Gate struct {
+	Users, Failing int
+	Sample         []Place // of some of the users, up to 1,000 at all gates of all of them
+}
+
+// Gates returns what waits at the gates with the most users. After an error, it lacks what cannot
+// be read.
+func (q *Queue) Gates(ctx context.Context) (map[string]*Gate, error) {
+	ctx = retry.LeaveSilent(ctx)
+	some, err := q.sample(ctx)
+	gates, digests := map[string]*Gate{}, map[string]*Gate{}
+	for _, set := range some.sets {
+		if some.largest[set.gate] == 0 {
+			continue
+		}
+		g := gates[set.gate]
+		if g == nil {
+			g = &Gate{Users: some.largest[set.gate]}
+			gates[set.gate], digests[stored.GateDigest(set.gate)] = g, g
+		}
+		if set.isFailing {
+			g.Failing += set.users
+		}
+	}
+	places, failed := q.Places(ctx, some.users)
+	for _, p := range places {
+		if g := digests[p.Gate]; g != nil {
+			g.Sample = append(g.Sample, p)
+		}
+	}
+	return gates, cmp.Or(err, failed)
 }
 
 // leadsFor is how long a host alone summarizes after its last summary.
@@ -99,39 +149,33 @@ func (q *Queue) leads(ctx context.Context) bool {
 // gateSet is a set of users of a gate in a shard.
 type gateSet struct {
 	gate, key string
+	isFailing bool
 	users     int // 0 if it could not be read
 }
 
 // gateSets returns sets of users, and about how many users there are in all sets. It leaves
 // out shards that cannot be read, and returns the error of one of them.
 func (q *Queue) gateSets(ctx context.Context) (sets []*gateSet, total int, isAll bool, err error) {
-	names, commands := make([]*redis.StringSliceCmd, q.Index.Shards), make([]*redisclient.Command, q.Index.Shards)
-	for shard := range commands {
-		key := q.keys.ShardGates(shard)
-		commands[shard] = command(key, &names[shard], func(ctx context.Context, to redisclient.Sender) *redis.StringSliceCmd {
-			return to.ZRange(ctx, key, 0, listedGates-1)
-		})
+	byShard, err := q.Index.GateNames(ctx)
+	gates := 0
+	for _, names := range byShard {
+		gates += len(names)
 	}
-	gates, byShard := 0, make([][]string, q.Index.Shards)
-	err = q.readEach(ctx, commands, func(shard int) {
-		byShard[shard] = names[shard].Val()
-		gates += len(byShard[shard])
-	})
-	commands = nil
+	var commands []*redisclient.Command
 	others := 0 // gates that are asked, but not as the largest ones
 	var counts []**redis.IntCmd
 	for shard, of := range byShard {
 		asked, rest := q.summed.choose(of, gates <= manyGates)
 		others += rest
 		for _, gate := range asked {
-			for _, key := range []string{q.keys.ShardDue(shard, gate), q.keys.ShardAfter(shard, gate)} {
+			for n, key := range []string{q.keys.ShardDue(shard, gate), q.keys.ShardAfter(shard, gate)} {
 				count := new(*redis.IntCmd)
-				sets, counts = append(sets, &gateSet{gate: gate, key: key}), append(counts, count)
+				sets, counts = append(sets, &gateSet{gate: gate, key: key, isFailing: n == 1}), append(counts, count)
 				commands = append(commands, command(key, count, func(ctx context.Context, to redisclient.Sender) *redis.IntCmd { return to.ZCard(ctx, key) }))
 			}
 		}
 	}
-	err = cmp.Or(q.readEach(ctx, commands, func(i int) { sets[i].users = int((*counts[i]).Val()) }), err)
+	err = cmp.Or(err, q.readEach(ctx, commands, func(i int) { sets[i].users = int((*counts[i]).Val()) }))
 	otherUsers := 0
 	for _, set := range sets {
 		total += set.users

@@ -4,10 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"strconv"
 	"time"
-
-	"github.com/redis/go-redis/v9"
 
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/mxid"
@@ -15,51 +12,10 @@ import (
 	"github.com/pushfx/pushfx/module/stored"
 )
 
-// number64 is the text of a number.
-func number64(n int64) string { return strconv.FormatInt(n, 10) }
-
 // State is what the log of a user says of a pusher.
 type State struct {
 	stored.PusherState
 	Pusher string
-}
-
-// Hold makes hosts send nothing to a gateway, until [Queue.OpenGateway].
-func (q *Queue) Hold(ctx context.Context, gateway string) error {
-	key := q.keys.DeliveryGateways()
-	var set *redis.BoolCmd
-	return q.writer.Do(ctx, command(key, &set, func(ctx context.Context, to redisclient.Sender) *redis.BoolCmd {
-		return to.HSetNX(ctx, key, gateway, time.Now().UnixMilli())
-	}))[0]
-}
-
-// OpenGateway ends [Queue.Hold], and reports whether the gateway was held.
-func (q *Queue) OpenGateway(ctx context.Context, gateway string) (wasHeld bool, err error) {
-	key := q.keys.DeliveryGateways()
-	var removed *redis.IntCmd
-	if err := q.writer.Do(ctx, command(key, &removed, func(ctx context.Context, to redisclient.Sender) *redis.IntCmd {
-		return to.HDel(ctx, key, gateway)
-	}))[0]; err != nil {
-		return false, err
-	}
-	return removed.Val() > 0, nil
-}
-
-// Held returns the held gateways, and since when.
-func (q *Queue) Held(ctx context.Context) (map[string]time.Time, error) {
-	key := q.keys.DeliveryGateways()
-	var all *redis.MapStringStringCmd
-	if err := q.read(ctx, command(key, &all, func(ctx context.Context, to redisclient.Sender) *redis.MapStringStringCmd {
-		return to.HGetAll(ctx, key)
-	})); err != nil {
-		return nil, err
-	}
-	held := map[string]time.Time{}
-	for gateway, text := range all.Val() {
-		ms, _ := strconv.ParseInt(text, 10, 64)
-		held[gateway] = time.UnixMilli(ms)
-	}
-	return held, nil
 }
 
 // Place is a pusher with something to send.
@@ -125,8 +81,8 @@ func (q *Queue) Retry(ctx context.Context, user mxid.UserID, pushers []module.Pu
 		return nil
 	}}
 	for _, p := range pushers {
-		if entryAt(one.entries, p.Gate) == nil {
-			one.entries = append(one.entries, newEntry(user, p.Gate, 0, nil))
+		if requestAt(one.entries, p.Gate) == nil {
+			one.entries = append(one.entries, q.Index.listRequest(user, p.Gate, 0))
 		}
 	}
 	q.Index.sendListed(ctx, q.writer.Do, []*listedCall{one})

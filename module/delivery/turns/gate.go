@@ -36,7 +36,6 @@ const (
 	rampFirst     = 64          // requests in the first second after an outage; doubles each second
 	rampSeconds   = 6
 	blockedLasts  = time.Hour
-	maxClosures   = 64 // that a gate remembers one by one
 )
 
 // class is the class of a request at a gate. The classes go in this order, and the later
@@ -69,12 +68,12 @@ type gate struct {
 	settledAt   time.Time
 	cutAt       time.Time // when the limit was halved last
 
-	answered time.Time // the last success
-	failedAt time.Time // the first failure after the last success
-	failed   recent    //  users with failures since the last success
+	answered    time.Time // the last success
+	failedAt    time.Time // the first failure after the last success
+	newlyFailed int       // users who have begun to fail since the last success
 
-	closures    []closure
 	closedAt    time.Time // zero if it is open
+	openedAt    time.Time // after the last closure, zero for none
 	isBlocked   bool
 	failures    int                // of probes
 	tryAt       time.Time          // the next probe, by a user without failures
@@ -84,9 +83,6 @@ type gate struct {
 	ramp        int                // requests in the second that began at rampAt
 	rampAt      time.Time
 }
-
-// closure is a time for which a gate was closed.
-type closure struct{ from, to time.Time }
 
 func (g *gate) isClosed() bool { return !g.closedAt.IsZero() }
 
@@ -131,10 +127,7 @@ func (g *gate) failingPlaces() int { return max(1, min(g.limit/4+g.failingMore, 
 
 // rampLimit returns how many requests may begin in this second.
 func (g *gate) rampLimit(now time.Time) int {
-	if len(g.closures) == 0 {
-		return math.MaxInt32
-	}
-	seconds := int(now.Sub(g.closures[len(g.closures)-1].to) / time.Second)
+	seconds := now.Sub(g.openedAt) / time.Second
 	if seconds >= rampSeconds {
 		return math.MaxInt32
 	}
@@ -161,7 +154,7 @@ func (g *gate) takes(now time.Time, took time.Duration, most int) {
 		g.mean = took
 	}
 	g.mean += (took - g.mean) / 8
-	g.answered, g.failed, g.failedAt = now, recent{}, time.Time{}
+	g.answered, g.newlyFailed, g.failedAt = now, 0, time.Time{}
 	g.busy += took
 	g.limit++
 	if passed := now.Sub(g.settledAt); passed >= settle {
@@ -173,13 +166,17 @@ func (g *gate) takes(now time.Time, took time.Duration, most int) {
 }
 
 // fails notes that a user's request has failed, or hangs. One user may invent many pushers
-// that fail, so only several users lower the limit.
+// that fail, so only several users lower the limit. A user who has failed since before the last
+// success does so for a reason of its own, which is not the gate's.
 func (g *gate) fails(now time.Time, user uint64) {
-	if g.failedAt.IsZero() {
+	a := g.answers.at(now)
+	if !a.failed.has(user) && !a.failing.has(user) {
+		g.newlyFailed++
+	}
+	if a.failed.add(user); g.newlyFailed > 0 && g.failedAt.IsZero() {
 		g.failedAt = now
 	}
-	g.failed.add(user)
-	if g.failed.len() < closeUsers || now.Sub(g.cutAt) < settle {
+	if g.newlyFailed < closeUsers || now.Sub(g.cutAt) < settle {
 		return
 	}
 	least := minGate
@@ -196,17 +193,8 @@ func (g *gate) closeIfSilent(now time.Time) {
 	if g.answered.After(idleSince) {
 		idleSince = g.answered
 	}
-	if !g.isClosed() && g.failed.len() >= closeUsers && now.Sub(idleSince) > closeAfter {
+	if !g.isClosed() && g.newlyFailed >= closeUsers && now.Sub(idleSince) > closeAfter {
 		g.close(now, time.Second)
-	}
-}
-
-// throttle closes a gate that fails for several users. The gate is probed after
-// maxProbeDelay at the latest: only the pusher waits as long as the gateway asks.
-func (g *gate) throttle(now time.Time, user uint64, wait time.Duration) {
-	g.fails(now, user)
-	if g.failed.len() >= closeUsers && !g.isClosed() {
-		g.close(now, min(wait, maxProbeDelay))
 	}
 }
 
@@ -227,31 +215,7 @@ func (g *gate) open(now time.Time) {
 	if !g.isClosed() {
 		return
 	}
-	g.closures = append(g.closures, closure{g.closedAt, now})
-	if len(g.closures) > maxClosures { // join the oldest two
-		oldest := g.closures[0]
-		g.closures = g.closures[1:]
-		g.closures[0].from = g.closures[0].from.Add(oldest.from.Sub(oldest.to))
-	}
-	g.closedAt, g.isBlocked = time.Time{}, false
-}
-
-// closedFor returns for how long a gate has been closed since a time.
-func (g *gate) closedFor(now, since time.Time) (sum time.Duration) {
-	for _, c := range g.closures {
-		sum += max(0, c.to.Sub(later(c.from, since)))
-	}
-	if g.isClosed() {
-		sum += max(0, now.Sub(later(g.closedAt, since)))
-	}
-	return sum
-}
-
-func later(a, b time.Time) time.Time {
-	if a.After(b) {
-		return a
-	}
-	return b
+	g.closedAt, g.openedAt, g.isBlocked = time.Time{}, now, false
 }
 
 // downAfter is the time without a success after which a closed gate is down.
@@ -290,7 +254,7 @@ func (g *gate) endProbe(now time.Time, r Result) {
 	switch r {
 	case Unused: // the next request becomes the probe
 		g.tryAt, g.probeAt = now, now
-	case Failed, Unreached, Throttled:
+	case Failed, Unreached:
 		g.failures++
 		fallthrough
 	default:

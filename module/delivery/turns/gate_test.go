@@ -90,8 +90,8 @@ func TestUsersThatFailGoLast(t *testing.T) {
 	begin(9)
 	w.pass(hangAfter)
 	w.Tick(w.now)
-	if g := w.gates["g"]; g.limit != 39 || g.failed.len() > 0 {
-		t.Errorf("hangs of users that fail count: %d places, %d users", g.limit, g.failed.len())
+	if g := w.gates["g"]; g.limit != 39 || g.newlyFailed > 0 {
+		t.Errorf("hangs of users that fail count: %d places, %d users", g.limit, g.newlyFailed)
 	}
 	w.must("hangs", "g")
 	w.pass(hangAfter)
@@ -235,7 +235,7 @@ func TestRefusedRequestsArePutOffForLonger(t *testing.T) {
 func makeGates(s *Scheduler, now time.Time, gates int) {
 	for n := range gates {
 		turn, _ := s.Admit(now, fmt.Sprint("user", n%100), fmt.Sprint("https://gw", n, " app"), FirstTry)
-		s.End(now, turn, []Result{Taken, Failed, Unreached}[n%3], 0)
+		s.End(now, turn, []Result{Taken, Failed, Unreached}[n%3])
 	}
 }
 
@@ -347,7 +347,7 @@ func TestAHangIsTheUsersUnlessTheGateIsClosed(t *testing.T) {
 	if w.Hangs(w.now, probe) || w.gates["closed"].answers.failing.len() > 0 {
 		t.Error("the probe of a closed gate hangs")
 	}
-	if w.must("u0", "closed"); w.gates["closed"].failed.has(w.hash("u1")) {
+	if w.must("u0", "closed"); w.gates["closed"].answers.failed.has(w.hash("u1")) {
 		t.Error("users that failed before a probe hung are not probes")
 	}
 }

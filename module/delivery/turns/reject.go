@@ -3,7 +3,8 @@ package turns
 import "time"
 
 // The rejection limit. It counts users, because one user may invent many pushers with
-// pushkeys that are rejected. Each gate has its own count.
+// pushkeys that are rejected. Each gate has its own count. At the limit, further rejections of a
+// user do not count: a few dead pushkeys, which are tried again, keep no other from being removed.
 const (
 	rejectWindow = 10 * time.Minute
 	rejectUsers  = 5 // with rejected pushkeys
@@ -13,13 +14,16 @@ const (
 // answers are the users with answers of a gate, in this window and the one before.
 type answers struct {
 	all, rejected recent
-	failing       recent // users without an answer since a request hung, here or at another host
+	dead          recent // users with a rejection, here as long as they are rejected again
+	failed        recent // users whose last request has failed, or hangs
+	failing       recent // users without an answer since a request hung, or failed beside others, here or at another host
 	began         time.Time
 	isStopped     bool
 }
 
 func (a *answers) add(user uint64) {
 	a.all.add(user)
+	a.failed.remove(user)
 	a.failing.remove(user)
 }
 
@@ -30,10 +34,12 @@ func (a *answers) at(now time.Time) *answers {
 		return a
 	}
 	if passed >= 2*rejectWindow {
-		a.all, a.rejected, a.failing = recent{}, recent{}, recent{}
+		*a = answers{isStopped: a.isStopped}
 	}
 	a.all.rotate()
 	a.rejected.rotate()
+	a.dead.rotate()
+	a.failed.rotate()
 	a.failing.rotate()
 	a.began = now
 	a.isStopped = a.isStopped && a.areTooMany()
@@ -41,16 +47,20 @@ func (a *answers) at(now time.Time) *answers {
 }
 
 func (a *answers) areTooMany() bool {
-	return a.rejected.len() >= rejectUsers && a.rejected.len()*rejectShare > a.all.len()
+	n := a.rejected.len()
+	return n >= rejectUsers && n*rejectShare > n+a.all.len()-a.dead.len()
 }
 
 // Reject counts a rejected pushkey. Stopped is true at the rejection limit, and IsNew if
 // the limit was reached now.
 func (s *Scheduler) Reject(now time.Time, t *Turn) (stopped, isNew bool) {
-	a := t.gate.answers.at(now)
-	a.add(s.hash(t.User))
-	a.rejected.add(s.hash(t.User))
+	a, user := t.gate.answers.at(now), s.hash(t.User)
+	a.add(user)
 	was := a.isStopped
+	if !was || !a.dead.has(user) {
+		a.rejected.add(user)
+	}
+	a.dead.add(user)
 	a.isStopped = a.areTooMany()
 	return a.isStopped, a.isStopped && !was
 }

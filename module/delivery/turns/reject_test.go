@@ -2,6 +2,7 @@ package turns
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 )
@@ -65,5 +66,38 @@ func TestRejectionsAreForgotten(t *testing.T) {
 	w.answered("u", "other", false)
 	if len(w.gates) != 1 {
 		t.Errorf("%d gates are kept", len(w.gates))
+	}
+}
+
+// Five dead pushkeys of a quiet gate, which are tried again, are removed in time, four in a window. As long as others are
+// rejected for the first time, none is.
+func TestDeadPushkeysStopNoRemovals(t *testing.T) {
+	for label, areMore := range map[string]bool{"five": false, "more and more": true} {
+		t.Run(label, func(t *testing.T) {
+			w := newWorld(t)
+			dead := []string{"a", "b", "c", "d", "e", "f"}
+			removed := map[time.Duration]int{}
+			for minute := range 2 * time.Duration(60) {
+				for _, user := range dead {
+					if !w.answered(user, "g", true) {
+						removed[minute*time.Minute/rejectWindow]++
+						dead = slices.DeleteFunc(slices.Clone(dead), func(other string) bool { return other == user })
+					}
+				}
+				if areMore {
+					dead = append(dead, fmt.Sprint("new", minute))
+				}
+				w.pass(time.Minute)
+			}
+			total := 0
+			for _, n := range removed {
+				if total += n; n >= rejectUsers {
+					t.Errorf("removed %v in a window", removed)
+				}
+			}
+			if (total == 4) != areMore || !areMore && len(dead) > 0 {
+				t.Errorf("removed %v", removed)
+			}
+		})
 	}
 }

@@ -60,14 +60,12 @@ type Scheduler struct {
 	users    map[string]*user
 	gates    map[string]*gate
 	gateways map[string]int // requests in flight
-	held     map[string]bool
 	swept    time.Time
 	seed     maphash.Seed
 
 	young    *list.List         // requests in flight that do not hang, oldest first
 	slow     int                // number of young requests at slow gates, and of late ones
 	hanging  int                // requests in flight that hang
-	hangers  int                // users with hanging requests
 	waiting  int                // requests
 	admitted int                // requests so far
 	lined    map[*gate]struct{} // gates with requests in line
@@ -140,7 +138,7 @@ func (r *refusals) add(now time.Time) int {
 // New returns an empty scheduler.
 func New(cfg Config) *Scheduler {
 	return &Scheduler{
-		cfg: cfg, users: map[string]*user{}, gates: map[string]*gate{}, gateways: map[string]int{}, held: map[string]bool{},
+		cfg: cfg, users: map[string]*user{}, gates: map[string]*gate{}, gateways: map[string]int{},
 		unreached: map[string]unreachable{}, lined: map[*gate]struct{}{}, starved: map[*gate]struct{}{}, young: list.New(), seed: maphash.MakeSeed(),
 	}
 }
@@ -170,16 +168,6 @@ func gatewayOf(gate string) string {
 	return gateway
 }
 
-// Hold replaces the set of held gateways.
-func (s *Scheduler) Hold(gateways []string) {
-	clear(s.held)
-	for _, name := range gateways {
-		s.held[name] = true
-	}
-}
-
-func (s *Scheduler) isHeld(gate string) bool { return s.held[gatewayOf(gate)] }
-
 // Try says what is known before a request.
 type Try int
 
@@ -207,8 +195,6 @@ func (s *Scheduler) Admit(now time.Time, userName, gateName string, try Try) (tu
 	share := s.shareOf(t, s.classOf(t))
 	s.admitted++
 	switch {
-	case s.isHeld(gateName):
-		return nil, 0
 	case g.isClosed() && !g.mayWaitForProbe(s.classOf(t), now):
 		g.noLookUntil = now.Add(tryEvery)
 		return nil, 0
@@ -274,15 +260,12 @@ func (s *Scheduler) putOff(load float64) time.Duration {
 }
 
 // Claimable returns how many users a look may return for a gate, and how many of them may
-// be users whose last request at the gate hangs. IsDown reports whether the gate is closed, or
-// held, and has accepted nothing for some time: a gate that opens and closes serves some users.
+// be users whose last request at the gate hangs. IsDown reports whether the gate is closed,
+// and has accepted nothing for some time: a gate that opens and closes serves some users.
 func (s *Scheduler) Claimable(now time.Time, gate string) (most, failing int, isDown bool) {
 	s.age(now)
 	g := s.gates[gate]
-	switch {
-	case s.isHeld(gate):
-		return 0, 0, g.isDown(now)
-	case g == nil:
+	if g == nil {
 		return maxClaims, min(newGate, s.cfg.MaxPerGate) / 4, false
 	}
 	s.release(g, now)
@@ -435,14 +418,12 @@ func (s *Scheduler) MayProbe(now time.Time, userName, gateName string, fails boo
 func (s *Scheduler) classOf(t *Turn) class {
 	user, answers := s.hash(t.User), &t.gate.answers
 	switch {
-	case isAt(t.user.hanging, t.gate), isLateAt(t.user.young, t.gate), answers.failing.has(user):
+	case isAt(t.user.hanging, t.gate), isLateAt(t.user.young, t.gate), answers.failing.has(user), t.gate.isClosed() && answers.failed.has(user):
 		return classFailing
 	case answers.all.has(user) && isAt(t.user.young, t.gate):
 		return classFurther
 	case answers.all.has(user):
 		return classKnown
-	case t.gate.isClosed() && t.gate.failed.has(user):
-		return classFailing
 	}
 	return classUnknown
 }
@@ -455,20 +436,11 @@ func isLateAt(turns []*Turn, g *gate) bool {
 	return slices.ContainsFunc(turns, func(t *Turn) bool { return t.gate == g && t.isLate })
 }
 
-// mayBegin reports whether a user may have one more request in flight. Users with requests
-// that hang share half of the host's places. A user above this share may only begin
-// requests to quick gates, where the user's last request did not hang.
+// mayBegin reports whether a user may have one more request in flight: to a gate that has not
+// answered the user, only after this request was answered, or hangs.
 func (s *Scheduler) mayBegin(t *Turn, c class) bool {
 	u, share := t.user, s.shareOf(t, c)
-	switch {
-	case len(u.young) >= maxUser*share/shares, u.inFlight() >= maxUserAll*share/shares:
-		return false
-	case c != classFurther && isAt(u.young, t.gate): // until this request is answered, or hangs
-		return false
-	case len(u.hanging) < max(1, s.cfg.MaxInFlight/2/max(1, s.hangers)):
-		return true
-	}
-	return !t.gate.isSlow && c != classFailing
+	return len(u.young) < maxUser*share/shares && u.inFlight() < maxUserAll*share/shares && (c == classFurther || !isAt(u.young, t.gate))
 }
 
 // hasPlace reports whether the host has a place for a request. Half of MaxInFlight is for
@@ -512,9 +484,6 @@ func (s *Scheduler) age(now time.Time) {
 		g, user := t.gate, s.hash(t.User)
 		s.leaveYoung(t)
 		t.state = hanging
-		if len(t.user.hanging) == 0 {
-			s.hangers++
-		}
 		t.user.hanging = append(t.user.hanging, t)
 		s.hanging++
 		if t.class == classFailing {
@@ -523,11 +492,9 @@ func (s *Scheduler) age(now time.Time) {
 		isAnswering, failing := !g.answered.Before(t.began), &g.answers.at(now).failing
 		if !isAnswering {
 			if s.setSlow(g, true); g.isClosed() { // it failed for all: another user is the next probe
-				g.failed = recent{}
+				g.answers.failed, g.newlyFailed = recent{}, 0
 			}
-			if !failing.has(user) {
-				g.fails(now, user)
-			}
+			g.fails(now, user)
 		}
 		if t.hangs = isAnswering || !g.isClosed(); t.hangs {
 			failing.add(user)
@@ -587,18 +554,17 @@ const (
 	Taken     Result = iota // the gateway works
 	Failed                  // the gateway may not work
 	Unreached               // it failed before anything was sent
-	Throttled               // the gateway asks for a wait
 	Blocked                 // this host may not connect to it
 	Neutral                 // unknown
 	Unused                  // nothing was sent
 )
 
-// End ends a turn. Wait is how long a gateway asks to wait, for Throttled.
-func (s *Scheduler) End(now time.Time, t *Turn, r Result, wait time.Duration) {
+// End ends a turn.
+func (s *Scheduler) End(now time.Time, t *Turn, r Result) {
 	s.age(now)
 	hung := t.state == hanging
 	if s.leave(t) {
-		s.note(now, t, r, wait, hung)
+		s.note(now, t, r, hung)
 	}
 	s.serveStarved(now)
 	s.advance(t.user, now)
@@ -623,9 +589,6 @@ func (s *Scheduler) leave(t *Turn) (hadPlace bool) {
 	case hanging:
 		u.hanging = without(u.hanging, t)
 		s.hanging--
-		if len(u.hanging) == 0 {
-			s.hangers--
-		}
 	case ended:
 		return false
 	}
@@ -637,7 +600,7 @@ func (s *Scheduler) leave(t *Turn) (hadPlace bool) {
 }
 
 // note learns from the result of a request. The failure of a request that hung counted then.
-func (s *Scheduler) note(now time.Time, t *Turn, r Result, wait time.Duration, hung bool) {
+func (s *Scheduler) note(now time.Time, t *Turn, r Result, hung bool) {
 	g, user := t.gate, s.hash(t.User)
 	if t.isProbe {
 		g.endProbe(now, r)
@@ -659,8 +622,6 @@ func (s *Scheduler) note(now time.Time, t *Turn, r Result, wait time.Duration, h
 			g.fails(now, user)
 		}
 		g.closeIfSilent(now)
-	case Throttled:
-		g.throttle(now, user, wait)
 	case Blocked:
 		g.block(now)
 	}
@@ -676,15 +637,15 @@ func (s *Scheduler) Hangs(now time.Time, t *Turn) bool {
 // IsOpen reports whether a gate is open.
 func (s *Scheduler) IsOpen(gate string) bool {
 	g := s.gates[gate]
-	return !s.isHeld(gate) && (g == nil || !g.isClosed())
+	return g == nil || !g.isClosed()
 }
 
-// IsWell reports whether a failure at a gate is the pusher's: the gate is open, and has not failed
-// for several users since its last success, or has accepted something since the pusher failed
-// before. Last is the time since then, 0 for none.
+// IsWell reports whether a failure at a gate is the pusher's: the gate has accepted something since
+// the pusher failed before, or is open and has not failed for several users since its last success.
+// Last is the time since the pusher failed, 0 for none.
 func (s *Scheduler) IsWell(now time.Time, gate string, last time.Duration) bool {
 	g := s.gates[gate]
-	return s.IsOpen(gate) && (g == nil || g.failed.len() < closeUsers || g.answered.After(now.Add(-last)))
+	return g == nil || g.answered.After(now.Add(-last)) || s.IsOpen(gate) && g.newlyFailed < closeUsers
 }
 
 // HasTaken reports whether a gate has accepted something in the last time.
@@ -693,12 +654,10 @@ func (s *Scheduler) HasTaken(now time.Time, gate string, last time.Duration) boo
 	return g != nil && g.answered.After(now.Add(-last))
 }
 
-// ClosedFor returns for how long a gate was closed since a time.
-func (s *Scheduler) ClosedFor(now, since time.Time, gate string) time.Duration {
-	if g := s.gates[gate]; g != nil {
-		return g.closedFor(now, since)
-	}
-	return 0
+// WasClosed reports whether a gate was closed since a time.
+func (s *Scheduler) WasClosed(since time.Time, gate string) bool {
+	g := s.gates[gate]
+	return g != nil && (g.isClosed() || g.openedAt.After(since))
 }
 
 const maxClaims = 256 // at once
@@ -758,11 +717,11 @@ func (s *Scheduler) sweep(now time.Time) {
 
 // Stats is the current state of a scheduler.
 type Stats struct {
-	InFlight, Hanging  int // requests
-	Waiting            int // requests, for a place
-	Open, Closed, Held int // gates
-	Blocked            int // gates to which this host may not connect
-	Stopped            int // gates at the rejection limit
+	InFlight, Hanging int // requests
+	Waiting           int // requests, for a place
+	Open, Closed      int // gates
+	Blocked           int // gates to which this host may not connect
+	Stopped           int // gates at the rejection limit
 }
 
 // Waiting returns how many requests wait for a place.
@@ -779,13 +738,11 @@ func (s *Scheduler) WaitingAt(gate string) int {
 // Stats returns the current state.
 func (s *Scheduler) Stats() (stats Stats) {
 	stats.InFlight, stats.Hanging, stats.Waiting = s.young.Len(), s.hanging, s.waiting
-	for name, g := range s.gates {
+	for _, g := range s.gates {
 		if g.answers.isStopped {
 			stats.Stopped++
 		}
 		switch {
-		case s.isHeld(name):
-			stats.Held++
 		case !g.isClosed():
 			stats.Open++
 		case g.isBlocked:

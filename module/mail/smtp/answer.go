@@ -40,6 +40,11 @@ var namesHost = regexp.MustCompile(
 // namesHostNow is namesHost for answers that mean "later", as servers that greylist give them.
 var namesHostNow = regexp.MustCompile(`(?i)relay|sender|h[ae]lo|ehlo|authenti|spf|dkim|dmarc|black|blocklist|reputation|reverse|client host`).MatchString
 
+// words returns the text without addresses: users choose theirs.
+func (a answer) words() string { return anAddress.ReplaceAllString(a.text, "") }
+
+var anAddress = regexp.MustCompile(`[^\s<>]+@[^\s<>]+`)
+
 // outcome returns what an answer is about (RFC 5321, section 4.2; RFC 3463, section 3).
 func (a answer) outcome() module.Outcome {
 	_, detail := a.enhanced()
@@ -56,7 +61,7 @@ func (a answer) outcome() module.Outcome {
 	case detail == "2.2", a.code == 552 && a.step == "RCPT": // the mailbox is full
 		return module.Busy
 	case a.step == "RCPT" && slices.Contains([]string{"", "0.0", "1.0"}, detail) &&
-		(a.code == 550 || a.code == 551 || a.code == 553) && a.acceptsOthers && !namesHost(a.text):
+		(a.code == 550 || a.code == 551 || a.code == 553) && a.acceptsOthers && !namesHost(a.words()):
 		return module.Gone
 	case a.step == "DATA":
 		return module.Failed // perhaps the content is taken for spam: after some tries it is left out
@@ -69,7 +74,7 @@ func (a answer) later(detail string) module.Outcome {
 	switch isHere := a.step == "RCPT" || a.step == "DATA"; {
 	case a.code == 421: // the server closes the connection
 		return module.Throttled
-	case detail == "1.7", detail == "1.8", detail == "7.25", detail == "7.26", namesHostNow(a.text):
+	case detail == "1.7", detail == "1.8", detail == "7.25", detail == "7.26", namesHostNow(a.words()):
 		return module.Blocked
 	case strings.HasPrefix(detail, "2."), a.step == "DATA" && detail == "7.1": // some servers greylist after the content
 		return module.Busy

@@ -52,6 +52,7 @@ func TestAnswersOfMailServers(t *testing.T) {
 			"452 4.2.2 The email account that you tried to reach is over quota.", "450 mailbox unavailable", "450 4.1.2 Domain not found",
 			"451 4.4.3 Temporary lookup failure",
 			"552 5.2.2 The email account that you tried to reach is over quota", "552 mailbox full", "554 5.2.2 mailbox full",
+			"450 <sender.spf@relay.example>: Recipient address rejected",
 		}},
 		{"RCPT", module.Throttled, []string{
 			"421 4.4.2 Connection dropped", "452 4.3.1 Out of memory", "452 4.5.3 Too many recipients",
@@ -111,7 +112,7 @@ func TestARefusalWithoutACodeIsAboutTheRecipientOnlyBesideOthers(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{
 		"550 No such user", "550 5.1.0 Address rejected.", "553 sorry, no mailbox here by that name", "551 User not local", "550 Unrouteable address",
-		"550 5.0.0 unknown",
+		"550 5.0.0 unknown", "550 <spam@blocklist.example>: User unknown", "550 denied@relay.example unknown",
 	} {
 		code, _ := strconv.Atoi(text[:3])
 		if got := (answer{"RCPT", code, text[4:], true}).outcome(); got != module.Gone {

@@ -37,7 +37,8 @@ type Config struct {
 	Timeout time.Duration
 
 	// MaxConnections bounds the connections of this host. They are kept for IdleTimeout after
-	// a mail. Default 8 and 30 s.
+	// a mail. When all are in use, a mail takes the one that has had no answer for longest, but at
+	// least for 2 s and four times as long as the server takes for a mail. Default 8 and 30 s.
 	MaxConnections int
 	IdleTimeout    time.Duration
 

@@ -13,7 +13,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	gomail "github.com/wneessen/go-mail"
@@ -27,9 +26,7 @@ import (
 type Mailer struct {
 	cfg    Config
 	server server
-	slots  chan struct{} // one a connection in use
-
-	accepted atomic.Int64 // when the server accepted a mail last, in Unix nanoseconds
+	places *places // of mails that have a connection
 
 	mu     sync.Mutex
 	idle   []*connection
@@ -44,7 +41,7 @@ func New(cfg Config) (*Mailer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("smtp: %w", err)
 	}
-	return &Mailer{cfg: cfg, server: server, slots: make(chan struct{}, cfg.MaxConnections)}, nil
+	return &Mailer{cfg: cfg, server: server, places: &places{most: cfg.MaxConnections}}, nil
 }
 
 // Close closes the connections that no mail uses, and all others when their mails are sent.
@@ -65,41 +62,30 @@ var errClosed = errors.New("smtp: the host stops")
 // SendMail sends a mail. Its errors have the step that failed and the codes of the answer, but
 // not its text, which may have the address. A refusal before the recipient is named is
 // temporary: the settings of the host or of the server are wrong.
-func (m *Mailer) SendMail(ctx context.Context, mail module.Mail) error {
+func (m *Mailer) SendMail(ctx context.Context, mail module.Mail) (err error) {
 	message, err := m.message(mail)
 	if err != nil {
 		return &module.MailError{Outcome: module.Unfit, Err: err}
 	}
 	ctx, cancel := context.WithTimeout(ctx, m.cfg.Timeout)
 	defer cancel()
-	select {
-	case m.slots <- struct{}{}:
-		defer func() { <-m.slots }()
-	case <-ctx.Done():
-		return &module.MailError{Err: fmt.Errorf("smtp: all connections are busy: %w", ctx.Err())}
+	ctx, place, err := m.places.begin(ctx)
+	if err != nil {
+		return &module.MailError{Err: err}
 	}
+	defer func() { m.places.end(place, err == nil) }()
 	for {
 		c, isNew, err := m.connection(ctx)
 		if err != nil {
-			return failure(ctx, err, m.acceptsOthers())
+			return failure(ctx, err, m.places.acceptsOthers())
 		}
 		isFit, err := c.send(ctx, message)
 		m.giveBack(c, isFit)
 		if !isNew && isStale(err) { // the server has closed it meanwhile
 			continue
 		}
-		if err == nil {
-			m.accepted.Store(time.Now().UnixNano())
-		}
-		return failure(ctx, err, m.acceptsOthers())
+		return failure(ctx, err, m.places.acceptsOthers())
 	}
-}
-
-// acceptedFor is how long an accepted mail tells that the server has nothing against this host.
-const acceptedFor = 10 * time.Minute
-
-func (m *Mailer) acceptsOthers() bool {
-	return time.Since(time.Unix(0, m.accepted.Load())) < acceptedFor
 }
 
 // message is a mail as it is sent.
@@ -402,7 +388,7 @@ func failure(ctx context.Context, err error, acceptsOthers bool) error {
 	var reply *textproto.Error
 	if !errors.As(err, &reply) {
 		if ctx.Err() != nil {
-			failed.err = ctx.Err()
+			failed.err = context.Cause(ctx)
 		}
 		return &module.MailError{Err: fmt.Errorf("smtp: %w", failed)}
 	}

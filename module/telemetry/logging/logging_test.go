@@ -56,7 +56,7 @@ func TestEachProblemHasOneLine(t *testing.T) {
 		{observe.ClockUnknown, errors.New("NOPERM"), zapcore.WarnLevel,
 			"the clock of Redis cannot be read", map[string]any{"error": "NOPERM"}},
 		{observe.MasterSkipped, errors.New("connection refused"), zapcore.WarnLevel,
-			"a Redis master does not reply, missing values are not looked for there", map[string]any{"error": "connection refused"}},
+			"a Redis master does not reply", map[string]any{"error": "connection refused"}},
 		{observe.DeliveryDelayed, cause, zapcore.WarnLevel, "notifications are delayed", map[string]any{"error": unavailable}},
 		{observe.MailsDelayed, &module.MailError{Status: 535, Err: errors.New("smtp: AUTH: the server answers 535")}, zapcore.WarnLevel,
 			"mails are delayed", map[string]any{"error": "smtp: AUTH: the server answers 535"}},

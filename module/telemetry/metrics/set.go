@@ -42,7 +42,7 @@ func (s *Set) AddDelivery(stats func() delivery.Stats) {
 }
 
 // AddUnread adds the metrics of a host with unread counts.
-func (s *Set) AddUnread() { s.Add(s.counts.Unread()) }
+func (s *Set) AddUnread() { s.Add(s.counts.Unread()...) }
 
 // Register registers all metrics, or none after an error.
 func (s *Set) Register() error {

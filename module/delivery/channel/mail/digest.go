@@ -12,7 +12,7 @@ import (
 
 // digestOf returns what a mail shows a user of notifications, oldest first: the newest max
 // events, with their content if full is set. The other events of encrypted rooms have no content, either.
-func digestOf(user mxid.UserID, all []channel.Collected, maxEvents int, full bool) (d module.MailDigest) {
+func digestOf(user mxid.UserID, all []channel.Notification, maxEvents int, full bool) (d module.MailDigest) {
 	d.User, d.Events = user, len(all)
 	hidden := all[:max(0, len(all)-maxEvents)]
 	at := map[string]int{} // places in d.Rooms
@@ -53,7 +53,7 @@ func hideContent(events []module.MailEvent, full bool) {
 
 // readMailed is the inverse of [content.Event.Notification]: it returns the event, and the names of its
 // room.
-func readMailed(user mxid.UserID, m channel.Collected) (e module.MailEvent, room module.MailRoom) {
+func readMailed(user mxid.UserID, m channel.Notification) (e module.MailEvent, room module.MailRoom) {
 	e = module.MailEvent{ID: m.Meta.Event, Thread: m.Meta.Thread, Time: time.UnixMilli(m.Meta.Added)}
 	if e.Thread == module.MainThread {
 		e.Thread = ""

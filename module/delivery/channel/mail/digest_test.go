@@ -14,7 +14,7 @@ import (
 )
 
 // mailedOf returns notifications of events, of which the log has the texts.
-func mailedOf(t *testing.T, l content.Limits, events ...module.Event) (all []channel.Collected) {
+func mailedOf(t *testing.T, l content.Limits, events ...module.Event) (all []channel.Notification) {
 	t.Helper()
 	for i, e := range events {
 		ev, of, err := content.ReadEvent(e, l, time.Now())
@@ -22,7 +22,7 @@ func mailedOf(t *testing.T, l content.Limits, events ...module.Event) (all []cha
 			t.Fatalf("%s: %v, %v", e.JSON, of, err)
 		}
 		to := content.To{User: "@me:h", RoomName: "", Outcome: content.Outcome{Tweaks: `{"sound":"default","highlight":` + fmt.Sprint(i == 0) + `}`}}
-		all = append(all, channel.Collected{Notification: ev.Notification(to, l), Meta: content.Meta{Event: ev.ID, Room: ev.Room, Thread: e.Thread, Added: int64(1000 * (i + 1))}})
+		all = append(all, channel.Notification{Notification: ev.Notification(to, l), Meta: content.Meta{Event: ev.ID, Room: ev.Room, Thread: e.Thread, Added: int64(1000 * (i + 1))}})
 	}
 	return all
 }

@@ -105,7 +105,7 @@ func (c *collector) Pause(note string, now time.Time) (wait time.Duration, until
 }
 
 // Note implements [channel.Collector].
-func (c *collector) Note(note string, all []channel.Collected, now time.Time) string {
+func (c *collector) Note(note string, all []channel.Notification, now time.Time) string {
 	last, seen := readLastMail(note), map[string]bool{}
 	last.SetAt, last.At, last.Events, last.N = c.to.SetAt, now.UnixMilli(), nil, last.N+1
 	if now.Sub(time.UnixMilli(last.Day)) >= day {
@@ -130,7 +130,7 @@ func (c *collector) Confirm(ctx context.Context) (bool, error) {
 
 // Compose implements [channel.Collector]. The mail goes to the address of the pusher, whatever the
 // composer returns.
-func (c *collector) Compose(id string, all []channel.Collected, short bool) (send func(context.Context) channel.Answer, err error) {
+func (c *collector) Compose(id string, all []channel.Notification, short bool) (send func(context.Context) channel.Answer, err error) {
 	digest := digestOf(c.to.User, all, c.c.MaxEvents, c.c.HasContent && !short)
 	digest.To, digest.Lang, digest.ID = c.to.Key.Pushkey, c.lang, id
 	mail, err := c.c.Composer.ComposeMail(digest)
@@ -142,16 +142,22 @@ func (c *collector) Compose(id string, all []channel.Collected, short bool) (sen
 func (c *collector) Delayed() observe.Problem { return observe.MailsDelayed }
 
 // patience is how many times longer a mail waits for its next try than a notification: nobody
-// waits for it.
+// waits for it. If the server refuses this host, another one may send it at once.
 const patience = 20
 
 // answerOf returns what an error of a [module.Mailer] says. Without a code of a server and without
 // an outcome, the network or a setting of this host has failed.
-func answerOf(err error) channel.Answer {
-	failed, a := new(module.MailError), channel.Answer{Outcome: module.Delivered, Class: channel.ClassStatus, Err: err, Patience: patience}
+func answerOf(err error) (a channel.Answer) {
+	a = channel.Answer{Outcome: module.Delivered, Class: channel.ClassStatus, Err: err}
 	if err == nil {
 		return a
 	}
+	defer func() {
+		if a.Outcome != module.Blocked {
+			a.Patience = patience
+		}
+	}()
+	failed := new(module.MailError)
 	errors.As(err, &failed)
 	if a.Status, a.RetryAfter, a.Outcome = failed.Status, failed.RetryAfter, failed.Outcome; a.Outcome != "" || a.Status > 0 {
 		a.Outcome = cmp.Or(a.Outcome, module.Failed)

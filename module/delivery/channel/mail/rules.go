@@ -22,7 +22,7 @@ type stored struct {
 // has says which properties of an event are stored, besides its ids.
 type has struct{ names, content, stateKey bool }
 
-func readStored(user mxid.UserID, m channel.Collected) (e stored) {
+func readStored(user mxid.UserID, m channel.Notification) (e stored) {
 	_, members, rest := content.Split(m.Text)
 	e.has = has{members != "", rest != "", content.MemberOf("{"+members+"}", "user_is_target") == "true"}
 	if members == "" {
@@ -61,7 +61,7 @@ func (h has) knows(c pushrule.Condition) bool {
 // Muted implements [channel.Collector]: push rules do not notify of an event, or not by mail.
 // In doubt they do: of the conditions that cannot be evaluated any more, those of a rule that
 // notifies hold, and those of another rule do not.
-func (c *collector) Muted(rules pushrule.Ruleset, all []channel.Collected) []bool {
+func (c *collector) Muted(rules pushrule.Ruleset, all []channel.Notification) []bool {
 	muted, compiled := make([]bool, len(all)), map[has]*match.Rules{}
 	for i, m := range all {
 		e := readStored(c.to.User, m)
