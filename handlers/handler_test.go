@@ -114,6 +114,7 @@ func TestARequestIsOwnedIfTheModuleServesIt(t *testing.T) {
 		"/pushrules/global/room/!r:x/actions":             served,
 		"/pushers":                                        served,
 		"/pushers/set":                                    served,
+		"/pushers/ack":                                    served,
 		"/user/@a:b/account_data/m.push_rules":            served,
 		"/user/%40a%3Ab%2Fc/account_data/m.push_rules":    served,
 		"/user/@a:b/rooms/!r:x/account_data/m.push_rules": served,
@@ -164,7 +165,12 @@ func TestARequestIsOwnedIfTheModuleServesIt(t *testing.T) {
 			}
 		}
 	}
-	for _, path := range []string{"/pushers", "/pushrules/", "/v3/pushers", "/_matrix/client/v1/pushers", "/_matrix/client/v31/pushers", "/x/_matrix/client/v3/pushers"} {
+	const unstable = "/_matrix/client/unstable/org.matrix.msc4174/pushers/ack"
+	post, get := answerTo(h, "POST "+unstable, ""), answerTo(h, "GET "+unstable, "")
+	if !Owns(httptest.NewRequest(http.MethodPost, unstable, nil)) || post.Code != http.StatusUnauthorized || get.Code != http.StatusMethodNotAllowed {
+		t.Errorf("the unstable path: got %d, %d", post.Code, get.Code)
+	}
+	for _, path := range []string{unstable + "/x", "/pushers", "/pushrules/", "/v3/pushers", "/_matrix/client/v1/pushers", "/_matrix/client/v31/pushers", "/x/_matrix/client/v3/pushers"} {
 		if Owns(httptest.NewRequest(http.MethodGet, path, nil)) {
 			t.Errorf("%s is owned", path)
 		}

@@ -1,17 +1,20 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"testing"
 
+	"github.com/chromedp/cdproto/cdp"
+	"github.com/chromedp/cdproto/serviceworker"
 	"github.com/chromedp/chromedp"
 )
 
 // A real browser makes the keys, opens what comes with WebCrypto, and returns the token of the first push.
 func TestThePageIsABrowserOfWebPush(t *testing.T) {
 	t.Parallel()
-	d := startDemo(t, "-web-push")
+	d := startDemo(t, "-web-push", "-log-level", "debug")
 	b := openPage(t, d.url)
 	b.wait(`document.querySelectorAll('.pusher.ok').length === 4`)
 	// The example of RFC 8291, section 5.
@@ -48,6 +51,19 @@ func TestThePageIsABrowserOfWebPush(t *testing.T) {
 	b.wait(`document.querySelectorAll('.pusher.ok').length === 5`)
 	get[bool](b, `!!register('alice').then(worker => { window.worker = worker.active.scriptURL }, e => { window.worker = e.message })`)
 	b.wait(fmt.Sprintf(`window.worker === '%s/_demo/worker.js?name=alice'`, d.url))
+	// The service worker of a real push service's pushes returns the token, too.
+	if _, err := chromedp.Run(b.ctx, func(ctx context.Context, target *chromedp.Target) (cdp.Empty, error) {
+		if _, err := cdp.Call(ctx, target, serviceworker.Enable, cdp.Empty{}); err != nil {
+			return cdp.Empty{}, err
+		}
+		return cdp.Call(ctx, target, serviceworker.DeliverPushMessage, serviceworker.DeliverPushMessageParams{
+			Origin: d.url, RegistrationID: "0", Data: `{"app_id":"org.example.browser","ack_token":"x"}`})
+	}); err != nil {
+		t.Fatal(err)
+	}
+	poll(t, "the worker has returned a token", func() bool {
+		return strings.Contains(d.stderr.String(), `"route": "/_matrix/client/unstable/org.matrix.msc4174/pushers/ack", "status": 400`)
+	})
 	if got := d.do("POST", "/_demo/push/x", "", strings.Repeat("x", 4097)); got.status != 413 {
 		t.Errorf("4,097 bytes: got %d", got.status)
 	}

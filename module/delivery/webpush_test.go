@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	"encoding/base64"
 	"fmt"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -18,12 +19,15 @@ import (
 
 // pushService is the push service of all browsers. It answers by the endpoint's last part, which is 201 by default.
 type pushService struct {
+	mu     sync.Mutex
 	status map[string]int
 	posts  []string // endpoint's last part and urgency
 }
 
 func (s *pushService) Post(_ context.Context, r module.GatewayRequest) (module.GatewayAnswer, error) {
 	name := r.URL[len("https://push/"):]
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.posts = append(s.posts, name+" "+r.Header["Urgency"])
 	return module.GatewayAnswer{Status: max(s.status[name], 201)}, nil
 }

@@ -35,7 +35,7 @@ func aPusher(appID, pushkey string) pusher.Pusher {
 		Key: pusher.Key{AppID: appID, Pushkey: pushkey}, Kind: pusher.HTTP,
 		AppDisplayName: "App <&>", DeviceDisplayName: "Ü", Lang: "en",
 		Data:  `{"url":"https://push.example.org/_matrix/push/v1/notify","n":12345678901234567890.10}`,
-		Extra: []pusher.Member{{Name: "org.example.extra", Value: `[1e400]`}}, Device: "DEVICE",
+		Extra: []pusher.Member{{Name: "org.example.extra", Value: `[1e400]`}}, Device: "DEVICE", Activated: true,
 	}
 }
 
