@@ -121,10 +121,10 @@ func (g *gates) state(gate string, last time.Duration) (isWell, isCutOff bool) {
 // isGone reports whether an answer removes its pusher: at once, or because all answers for
 // [channel.Answer.GoneAfter] were the same, while the gate took what others got.
 func (g *gates) isGone(gate string, a channel.Answer, before trouble, now time.Time) bool {
-	if a.GoneAfter == 0 || before.Status != a.Status {
+	if a.GoneAfter == 0 || before.Same == 0 || before.Status != a.Status {
 		return a.Outcome == module.Gone
 	}
-	failing := now.Sub(time.UnixMilli(before.Since))
+	failing := now.Sub(time.UnixMilli(before.Same))
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return a.Outcome == module.Gone || failing >= a.GoneAfter && g.turns.HasTaken(time.Now(), gate, failing)

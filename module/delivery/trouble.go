@@ -19,6 +19,7 @@ type trouble struct {
 	Since      int64          `json:"s,omitempty"` // the first failure
 	Last       int64          `json:"l,omitempty"` // the last one
 	Status     int            `json:"c,omitempty"` // of the last answer
+	Same       int64          `json:"q,omitempty"` // the first one of the last answers with this status
 	Class      channel.Class  `json:"e,omitempty"`
 	Gate       string         `json:"g,omitempty"`
 	IsOwn      bool           `json:"w,omitempty"` // see [channel.Answer]
@@ -98,6 +99,9 @@ func (t trouble) after(f failure) (trouble, step) {
 	}
 	t.Attempts++
 	t.Last, t.Gate = f.Now.UnixMilli(), f.Gate
+	if t.Same == 0 || t.Status != f.Status {
+		t.Same = t.Last
+	}
 	t.Outcome, t.Class, t.Status, t.IsOwn = f.Outcome, f.Class, f.Status, f.IsOwn
 	if t.Since == 0 {
 		t.Since = t.Last

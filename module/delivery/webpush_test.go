@@ -112,3 +112,24 @@ func TestAForbiddenSubscriptionIsRemovedWhileOthersAreTaken(t *testing.T) {
 		})
 	}
 }
+
+// The hour begins with the first 403, not with a failure of another kind before it.
+func TestOnlyAnHourOfForbiddenRemoves(t *testing.T) {
+	browsersInBubble(t, func(w *world, s *pushService, d *Delivery) {
+		w.setBrowser(name1, "fails", true)
+		w.setBrowser("@other:h", "well", true)
+		s.status["fails"] = 500
+		for n := range 200 {
+			if n == 90 {
+				s.status["fails"] = 403
+			}
+			w.notify(d, n, "!r:h", name1, "@other:h")
+			if time.Sleep(time.Minute); n < 149 && len(w.removed) > 0 {
+				t.Fatalf("removed after %d minutes of 403", n-89)
+			}
+		}
+		if len(w.removed) != 1 {
+			t.Errorf("removed %v", w.removed)
+		}
+	})
+}

@@ -38,7 +38,7 @@ type Config struct {
 
 	// MaxConnections bounds the connections of this host. They are kept for IdleTimeout after
 	// a mail. When all are in use, a mail takes the one that has had no answer for longest, but at
-	// least for 2 s and four times as long as the server takes for a mail. Default 8 and 30 s.
+	// least for 2 s, and for four times as long as the server takes for a mail, up to 10 s. Default 8 and 30 s.
 	MaxConnections int
 	IdleTimeout    time.Duration
 

@@ -9,7 +9,8 @@ import (
 )
 
 // How long a mail keeps its place while others wait for one: slowFactor times as long as the
-// server takes for a mail, but at least leastPatience; newPatience before the first one.
+// server takes for a mail, but at least leastPatience. It is newPatience before the first one, and at
+// most: the server may be slow about some recipients alone.
 const (
 	slowFactor    = 4
 	leastPatience = 2 * time.Second
@@ -88,7 +89,7 @@ func (p *places) cutSlowest() time.Duration {
 	defer p.mu.Unlock()
 	patience := newPatience
 	if !p.accepted.IsZero() {
-		patience = max(leastPatience, slowFactor*p.mean)
+		patience = min(max(leastPatience, slowFactor*p.mean), newPatience)
 	}
 	if len(p.underWay) == 0 || p.taken-len(p.underWay) >= len(p.waiting) { // so many become free
 		return patience
