@@ -368,7 +368,7 @@ func TestSendTestMail(t *testing.T) {
 // Without a line of their own, all commands know pushers of web push.
 func TestWebPush(t *testing.T) {
 	b := onOne(t)
-	b.deliver(8).stop()
+	d := b.deliver(8) // without a key, so that what it gets waits
 	newKey := func() string { return strings.TrimSpace(runIn(t.Context(), noEnvironment, "vapid-key").stdout) }
 	key := newKey()
 	if key == newKey() || (webpush.Config{Key: key, Subject: "mailto:a@example.org"}).Validate() != nil {
@@ -383,17 +383,25 @@ func TestWebPush(t *testing.T) {
 	p := aPusher("")
 	p.Kind, p.Data = pusher.UnstableWebPush, fmt.Sprintf(`{"url":%q,"auth":"BTBZMqHH6r4Tts7J_aSIgg"}`, service.URL+"/"+secret)
 	p.Pushkey = "BCVxsr7N_eNgVRqvHtD0zTZsEc6-VV-JvLexhqUzORcxaOzi6-AYWXvTBHm4bjyPjs7Vd8pZGH6SRpkNtoIAiw4"
-	if err := b.pushers.Update(t.Context(), alice, func(list *pusher.List) error {
-		list.Set(p)
-		return nil
-	}); err != nil {
-		t.Fatal(err)
+	set := func(isActive bool) {
+		t.Helper()
+		if p.Activated = isActive; b.pushers.Update(t.Context(), alice, func(list *pusher.List) error {
+			list.Set(p)
+			return nil
+		}) != nil {
+			t.Fatal("not set")
+		}
 	}
-	if r := b.want(exitOK, "show", string(alice)); !strings.Contains(r.stdout, "org.matrix.msc4174.webpush 1  app") || !strings.Contains(r.stdout, "inactive ") {
-		t.Errorf("got %s", r.stdout)
-	}
+	set(true)
+	d.notify(alice)
 	gateway := "webpush://" + strings.TrimPrefix(service.URL, "http://")
-	if r := b.want(exitOK, "queues", "retry", "-gateway", gateway); !strings.Contains(r.stdout, "nothing waits") {
+	for _, args := range [][]string{{"gateways"}, {"queues", "show", string(alice)}, {"queues", "flush", "-gateway", gateway, "-yes"}} {
+		if r := b.want(exitOK, args...); !strings.Contains(r.stdout, gateway) {
+			t.Errorf("%q: got %s", args, r.stdout)
+		}
+	}
+	set(false)
+	if r := b.want(exitOK, "show", string(alice)); !strings.Contains(r.stdout, "org.matrix.msc4174.webpush 1  app") || !strings.Contains(r.stdout, "inactive ") {
 		t.Errorf("got %s", r.stdout)
 	}
 	args := []string{"send-test", string(alice), "-allowed-prefixes", "127.0.0.0/8"}
