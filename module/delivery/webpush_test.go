@@ -73,11 +73,13 @@ func TestAnInactivePusherIsInvitedAlone(t *testing.T) {
 			}
 			time.Sleep(20 * time.Minute)
 		}
+		synctest.Wait()
 		if len(s.posts) < 3 || w.queue.Waiting() > 3 {
 			t.Errorf("%d posts, %d wait", len(s.posts), w.queue.Waiting())
 		}
 		s.status["new"], s.posts = 201, nil
 		w.wait(20*time.Minute, func() bool { return w.queue.Waiting() == 0 })
+		synctest.Wait()
 		if len(s.posts) != 1 || s.posts[0] != "new high" {
 			t.Errorf("got %q", s.posts)
 		}
