@@ -191,12 +191,12 @@ func (s *silences) await(client *redis.Client, do func()) (isDone bool) {
 	}
 }
 
-// hasAny reports whether a node is silent.
+// hasAny reports whether a node is silent. A node that has left the cluster gets no commands.
 func (s *silences) hasAny() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, n := range s.nodes {
-		if n.isSilent {
+		if n.isSilent && time.Since(n.used) <= shownFor {
 			return true
 		}
 	}

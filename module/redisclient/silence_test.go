@@ -231,3 +231,18 @@ func TestAWaitForReplicasIsNoSilence(t *testing.T) {
 		t.Errorf("got %v after %v", err, took)
 	}
 }
+
+// A silent node that has left the cluster does not count for ever, also if nobody asks for the metrics.
+func TestASilentNodeThatGetsNoCommandsIsForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &silences{observer: observe.None}
+		s.begin("gone:6379", 0).end(context.DeadlineExceeded)
+		s.of("gone:6379").isSilent = true
+		if !s.hasAny() {
+			t.Error("no node is silent")
+		}
+		if time.Sleep(shownFor + time.Second); s.hasAny() {
+			t.Error("it is silent for ever")
+		}
+	})
+}
