@@ -246,3 +246,32 @@ func TestASilentNodeThatGetsNoCommandsIsForgotten(t *testing.T) {
 		}
 	})
 }
+
+// A master that answers PING but delays all writes, as in a manual failover, costs its own users, too.
+func TestAMasterThatDelaysWritesIsSilent(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.Cluster(t, 3, 0)
+	client := cluster.Client(t)
+	p, all := NewPipelines(client, nil), keysOf(t, client, 3)
+	away := cluster.Masters()[1]
+	own := all[away.Addr()]
+	if errs, _ := call(t.Context(), p, own); errs[own] != nil {
+		t.Fatal(errs)
+	}
+	node := p.Master(t.Context(), own)
+	if err := node.Do(t.Context(), "CLIENT", "PAUSE", "60000", "WRITE").Err(); err != nil {
+		t.Fatal(err)
+	}
+	for n := range 3 {
+		if errs, took := call(t.Context(), p, own); !errors.Is(errs[own], retry.ErrSilent) || n > 0 && took > probeFor+200*time.Millisecond {
+			t.Errorf("got %v after %v", errs[own], took)
+		}
+	}
+	if err := node.Do(t.Context(), "CLIENT", "UNPAUSE").Err(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "it replies", func() bool {
+		errs, _ := call(t.Context(), p, own)
+		return errs[own] == nil
+	})
+}
