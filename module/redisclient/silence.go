@@ -15,8 +15,8 @@ import (
 )
 
 // silences knows which nodes of a cluster are silent. A node that owes a reply for
-// silentAfter, and has replied to nothing since, gets a PING. Without a reply within
-// probeFor, it is silent until its next reply, to the PING or to another command.
+// silentAfter, and has replied to nothing since, gets a [fence]. Without a reply within
+// probeFor, it is silent until its next reply, to the fence or to another command.
 //
 // It is safe for concurrent use.
 type silences struct {
@@ -31,7 +31,7 @@ const (
 	// silentAfter is how long a node may owe a reply, besides the wait for durability.
 	silentAfter = time.Second
 
-	// probeFor is how long calls wait for the reply to a PING. They share it.
+	// probeFor is how long calls wait for the reply to a fence. They share it.
 	probeFor = 50 * time.Millisecond
 
 	// shownFor is how long a node that gets no commands is shown.
@@ -44,11 +44,11 @@ type nodeState struct {
 	lost     time.Time   // from when it owes a reply for which nobody waits any more; zero for none
 	replied  time.Time   // its latest reply
 	used     time.Time
-	probe    *probe // a PING on its way
+	probe    *probe // a fence on its way
 	isSilent bool   // reported
 }
 
-// probe is a PING on its way.
+// probe is a fence on its way.
 type probe struct {
 	began time.Time
 	ended chan struct{}
@@ -121,7 +121,7 @@ func (n *nodeState) owes() time.Duration {
 	return time.Since(since)
 }
 
-// isSilent reports whether a node is silent. It waits for a PING if that is not known.
+// isSilent reports whether a node is silent. It waits for a fence if that is not known.
 func (s *silences) isSilent(client *redis.Client) bool {
 	address := client.Options().Addr
 	s.mu.Lock()
@@ -132,7 +132,7 @@ func (s *silences) isSilent(client *redis.Client) bool {
 	}
 	if n.probe == nil {
 		n.probe = &probe{time.Now(), make(chan struct{})}
-		s.ping(client, n, n.probe)
+		s.send(client, n, n.probe)
 	}
 	p := n.probe
 	s.mu.Unlock()
@@ -153,13 +153,16 @@ func (s *silences) isSilent(client *redis.Client) bool {
 	return isSilent
 }
 
-// ping sends the PING of a probe.
-func (s *silences) ping(client *redis.Client, n *nodeState, p *probe) {
+// send sends the fence of a probe: a PING is answered while the node delays writes, and reads behind a fence.
+func (s *silences) send(client *redis.Client, n *nodeState, p *probe) {
 	s.left.Go(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()
 		f := s.begin(client.Options().Addr, 0)
-		f.end(client.Ping(ctx).Err())
+		pipe := client.Pipeline()
+		fence(ctx, pipe)
+		_, err := pipe.Exec(ctx)
+		f.end(err)
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		n.probe = nil
@@ -191,12 +194,12 @@ func (s *silences) await(client *redis.Client, do func()) (isDone bool) {
 	}
 }
 
-// hasAny reports whether a node is silent.
+// hasAny reports whether a node is silent. A node that has left the cluster gets no commands.
 func (s *silences) hasAny() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, n := range s.nodes {
-		if n.isSilent {
+		if n.isSilent && time.Since(n.used) <= shownFor {
 			return true
 		}
 	}

@@ -231,3 +231,47 @@ func TestAWaitForReplicasIsNoSilence(t *testing.T) {
 		t.Errorf("got %v after %v", err, took)
 	}
 }
+
+// A silent node that has left the cluster does not count for ever, also if nobody asks for the metrics.
+func TestASilentNodeThatGetsNoCommandsIsForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &silences{observer: observe.None}
+		s.begin("gone:6379", 0).end(context.DeadlineExceeded)
+		s.of("gone:6379").isSilent = true
+		if !s.hasAny() {
+			t.Error("no node is silent")
+		}
+		if time.Sleep(shownFor + time.Second); s.hasAny() {
+			t.Error("it is silent for ever")
+		}
+	})
+}
+
+// A master that answers PING but delays all writes, as in a manual failover, costs its own users, too.
+func TestAMasterThatDelaysWritesIsSilent(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.Cluster(t, 3, 0)
+	client := cluster.Client(t)
+	p, all := NewPipelines(client, nil), keysOf(t, client, 3)
+	away := cluster.Masters()[1]
+	own := all[away.Addr()]
+	if errs, _ := call(t.Context(), p, own); errs[own] != nil {
+		t.Fatal(errs)
+	}
+	node := p.Master(t.Context(), own)
+	if err := node.Do(t.Context(), "CLIENT", "PAUSE", "60000", "WRITE").Err(); err != nil {
+		t.Fatal(err)
+	}
+	for n := range 3 {
+		if errs, took := call(t.Context(), p, own); !errors.Is(errs[own], retry.ErrSilent) || n > 0 && took > probeFor+200*time.Millisecond {
+			t.Errorf("got %v after %v", errs[own], took)
+		}
+	}
+	if err := node.Do(t.Context(), "CLIENT", "UNPAUSE").Err(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "it replies", func() bool {
+		errs, _ := call(t.Context(), p, own)
+		return errs[own] == nil
+	})
+}
