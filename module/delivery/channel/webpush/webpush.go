@@ -77,8 +77,11 @@ type subscriber struct {
 	payload string // default_payload
 }
 
-// maxTTL is how long push services keep a push for a browser that is off.
-const maxTTL = 48 * time.Hour
+// How long push services keep a push for a browser that is off.
+const (
+	maxTTL   = 48 * time.Hour
+	tokenTTL = 24 * time.Hour // as long as a token is valid
+)
 
 // Post implements [channel.Poster]. An inactive pusher gets the token that activates it, whatever waits.
 func (s *subscriber) Post(ctx context.Context, n channel.Notification) channel.Answer {
@@ -88,7 +91,7 @@ func (s *subscriber) Post(ctx context.Context, n channel.Notification) channel.A
 	}
 	switch {
 	case s.Inactive:
-		body, urgency = s.invitation(), "high"
+		body, ttl, urgency = s.invitation(), tokenTTL, "high"
 	case n.Meta.Rings(now):
 		ttl, urgency = time.UnixMilli(n.Meta.RingsUntil).Sub(now), "high"
 	case n.Meta.Event == "":

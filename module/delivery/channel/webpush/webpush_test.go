@@ -287,7 +287,7 @@ func TestHeadersOfPushes(t *testing.T) {
 		"a call": {browser(""), channel.Notification{Meta: ring}, "25", "high", "", `{"event_id":"$e","room_id":"!r:h","prio":"low"}`},
 		"counts": {browser(""), channel.Notification{Counts: &module.Counts{Unread: 2, MissedCalls: 1}}, "172800", "low", channel.PusherID("@me:h", inactive.Key),
 			`{"prio":"low","unread":2,"missed_calls":1}`},
-		"inactive": {inactive, channel.Notification{}, "172800", "high", channel.PusherID("@me:h", inactive.Key), ``},
+		"inactive": {inactive, channel.Notification{}, "86400", "high", channel.PusherID("@me:h", inactive.Key), ``},
 	} {
 		got, r := sent(t, test.p, test.n)
 		if h := r.Header; h["TTL"] != test.ttl || h["Urgency"] != test.urgency || h["Topic"] != test.topic || len(h["Topic"]) > 32 ||
