@@ -18,6 +18,7 @@ import (
 	"github.com/pushfx/pushfx"
 	"github.com/pushfx/pushfx/handlers"
 	"github.com/pushfx/pushfx/integration/homeserver/sessions"
+	"github.com/pushfx/pushfx/integration/hosttest"
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/redistest"
@@ -63,7 +64,7 @@ func TestPasswordIsRequired(t *testing.T) {
 func TestDeactivationRemovesTheUsersData(t *testing.T) {
 	t.Parallel()
 	server := redistest.Single(t)
-	d, db := startDemo(t, "-redis-mode", "standalone", "-redis", server.Addr()), openDataOf(t)
+	d, db := startDemo(t, "-redis-mode", "standalone", "-redis", server.Addr()), hosttest.OpenData(t)
 	token := d.login("alice", "demo", "").AccessToken
 	d.expect("PUT", v3+"/user/@alice:localhost/account_data/m.ignored_user_list", token, `{"ignored_users":{"@eve:localhost":{}}}`, 200, "{}")
 	d.expect("POST", v3+"/user/@alice:localhost/filter", token, "{}", 200, "")
@@ -126,7 +127,7 @@ func TestAFailedDeactivationIsRepeated(t *testing.T) {
 	}
 	startDemo(t, "-redis-mode", "standalone", "-redis", server.Addr())
 	poll(t, "the user is forgotten", func() bool { return len(left()) == 0 })
-	users := sessions.New(openDataOf(t), "localhost", nil)
+	users := sessions.New(hosttest.OpenData(t), "localhost", nil)
 	poll(t, "the user is not listed", func() bool {
 		listed, err := users.ToForget(t.Context())
 		return err == nil && len(listed) == 0
@@ -168,7 +169,7 @@ func TestAccountsWorkWithoutTheModule(t *testing.T) {
 	t.Parallel()
 	core, logs := observer.New(zap.DebugLevel)
 	log := zap.New(core)
-	users := sessions.New(openDataOf(t), "localhost", func(mxid.UserID) {})
+	users := sessions.New(hosttest.OpenData(t), "localhost", func(mxid.UserID) {})
 	limits := newLimits(0, 0)
 	groups := []handlers.RouteGroup{newAccount(config{}, users, limits, moduleAway{}, nil, newForgetting(users, moduleAway{}, log), log)}
 	router := newRouter(config{}, groups, newAuth(users, limits), newLogin(users, limits, moduleAway{}, log), limits, newDrain(config{}), newGuard(config{}), &pushfx.Push{}, log)

@@ -5,13 +5,14 @@ import (
 	"testing"
 
 	"github.com/pushfx/pushfx/integration/homeserver/rooms"
+	"github.com/pushfx/pushfx/integration/hosttest"
 	"github.com/pushfx/pushfx/module"
 )
 
 func TestAnEncryptedEventSaysWhatItRefersTo(t *testing.T) {
 	t.Parallel()
 	member := module.RelatedEvent{Type: "m.rtc.member", Sender: "@bob:localhost"}
-	store := rooms.New(openDataOf(t))
+	store := rooms.New(hosttest.OpenData(t))
 	o := &outbox{rooms: store}
 	_, err := store.Add(t.Context(), rooms.Event{
 		Room: teaRoom, ID: "$member", JSON: `{"type":"m.rtc.member","sender":"@bob:localhost","state_key":"","content":{}}`,

@@ -13,6 +13,7 @@ import (
 	"go.uber.org/zap"
 	"go.yaml.in/yaml/v3"
 
+	"github.com/pushfx/pushfx/integration/hosttest"
 	"github.com/pushfx/pushfx/module/redistest"
 )
 
@@ -45,7 +46,7 @@ func TestTheFlagsOfContainersStart(t *testing.T) {
 	redis := redistest.Single(t).Addr()
 	for _, host := range []string{"host1", "host2"} {
 		d := startDemo(t, slices.Concat(flags[1:], compose.Services[host].Command, // of a flag's values the last counts
-			[]string{"-listen=127.0.0.1:0", "-operators=127.0.0.1:0", "-redis=" + redis, "-data=" + dataFile(t)})...)
+			[]string{"-listen=127.0.0.1:0", "-operators=127.0.0.1:0", "-redis=" + redis, "-data=" + hosttest.DataFile(t)})...)
 		d.expect("GET", "/healthz", "", "", 200, "")
 	}
 }
@@ -59,13 +60,13 @@ func TestTheHostHasTheMetricsOfDashboardAndAlerts(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer memory.Close()
-	cfg, err := parseFlags([]string{"-redis-mode=standalone", "-redis=" + memory.Addr(), "-data=" + dataFile(t)})
+	cfg, err := parseFlags([]string{"-redis-mode=standalone", "-redis=" + memory.Addr(), "-data=" + hosttest.DataFile(t)})
 	if err != nil {
 		t.Fatal(err)
 	}
 	cfg.module.DeliveryMetrics.NamedGateways = []string{"https://push.example.org"} // without these, one panel is empty
 	var metrics *prometheus.Registry
-	if err := fx.New(homeserver(cfg, openDataOf(t), zap.NewNop(), new(buffer)), fx.Populate(&metrics)).Err(); err != nil {
+	if err := fx.New(homeserver(cfg, hosttest.OpenData(t), zap.NewNop(), new(buffer)), fx.Populate(&metrics)).Err(); err != nil {
 		t.Fatal(err)
 	}
 	part := regexp.MustCompile(`_(bucket|count|sum)$`)

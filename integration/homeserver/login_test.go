@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/pushfx/pushfx/integration/hosttest"
 	"github.com/pushfx/pushfx/module/redistest"
 )
 
@@ -173,7 +174,7 @@ func TestLoginRemovesPushersThatALogoutLeft(t *testing.T) {
 	d.setPusher(phone, "phone")
 	d.setPusher(watch, "watch")
 	d.setPusher("demo-alice", "curl")
-	if err := openDataOf(t).Exec(t.Context(), `DELETE FROM devices WHERE device_id = 'PHONE'`); err != nil {
+	if err := hosttest.OpenData(t).Exec(t.Context(), `DELETE FROM devices WHERE device_id = 'PHONE'`); err != nil {
 		t.Fatal(err)
 	}
 	d.expect("GET", whoamiPath, phone, "", 401, unknownToken)

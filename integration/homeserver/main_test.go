@@ -21,7 +21,7 @@ import (
 
 	"github.com/redis/go-redis/v9/logging"
 
-	"github.com/pushfx/pushfx/integration/homeserver/data"
+	"github.com/pushfx/pushfx/integration/hosttest"
 	"github.com/pushfx/pushfx/module/redistest"
 )
 
@@ -45,34 +45,12 @@ type demo struct {
 	exited chan int
 }
 
-var dataFiles sync.Map
-
-// dataFile returns the file that the homeservers of a test share.
-func dataFile(t *testing.T) string {
-	file, found := dataFiles.Load(t)
-	if !found {
-		file, _ = dataFiles.LoadOrStore(t, filepath.Join(t.TempDir(), "demo.db"))
-	}
-	return file.(string)
-}
-
-// openDataOf opens the file that the homeservers of a test share.
-func openDataOf(t *testing.T) *data.DB {
-	t.Helper()
-	db, err := data.Open(t.Context(), dataFile(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { db.Close() })
-	return db
-}
-
 // startDemo starts a homeserver on a free port and waits for its greeting. It has no rate
 // limits except those of the flags.
 func startDemo(t *testing.T, flags ...string) *demo {
 	t.Helper()
 	if slices.Contains(flags, "-redis-mode") && !slices.Contains(flags, "-data") {
-		flags = append(flags, "-data", dataFile(t))
+		flags = append(flags, "-data", hosttest.DataFile(t))
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	d := &demo{

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/pushfx/pushfx/integration/gateway/receiver"
+	"github.com/pushfx/pushfx/integration/hosttest"
 	"github.com/pushfx/pushfx/module/redistest"
 )
 
@@ -16,7 +17,7 @@ import (
 func TestAHostEmptiesTheOutboxOfADeadOne(t *testing.T) {
 	t.Parallel()
 	server := redistest.Single(t)
-	d, db := startDemo(t, "-redis-mode", "standalone", "-redis", server.Addr()), openDataOf(t)
+	d, db := startDemo(t, "-redis-mode", "standalone", "-redis", server.Addr()), hosttest.OpenData(t)
 	d.setPusherHere("demo-alice", "phone", "")
 	d.send("demo-bob", "$1", "")
 	var now = time.Now().UnixMilli()
@@ -86,7 +87,7 @@ func TestAStopDelaysNoEvent(t *testing.T) {
 	}
 	running.Wait()
 	var held int
-	err := openDataOf(t).Writer().QueryRowContext(t.Context(), `SELECT COUNT(*) FROM push_outbox WHERE until > ?`, time.Now().UnixMilli()).Scan(&held)
+	err := hosttest.OpenData(t).Writer().QueryRowContext(t.Context(), `SELECT COUNT(*) FROM push_outbox WHERE until > ?`, time.Now().UnixMilli()).Scan(&held)
 	if err != nil || held > 0 {
 		t.Errorf("the stopped host holds %d events, %v", held, err)
 	}
@@ -109,7 +110,7 @@ func TestAStopDelaysNoEvent(t *testing.T) {
 // A database that cannot be written refuses what needs it, and says so in the log. Nothing is lost.
 func TestAFailingDatabaseLosesNothing(t *testing.T) {
 	t.Parallel()
-	d, db := startDemo(t, "-data", dataFile(t)), openDataOf(t)
+	d, db := startDemo(t, "-data", hosttest.DataFile(t)), hosttest.OpenData(t)
 	d.setPusherHere("demo-alice", "phone", "")
 	d.send("demo-bob", "$1", "")
 	lock, err := db.Writer().BeginTx(t.Context(), nil)

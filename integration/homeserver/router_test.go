@@ -16,6 +16,7 @@ import (
 	"github.com/pushfx/pushfx/handlers"
 	"github.com/pushfx/pushfx/integration/homeserver/rooms"
 	"github.com/pushfx/pushfx/integration/homeserver/sessions"
+	"github.com/pushfx/pushfx/integration/hosttest"
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/mxid"
 )
@@ -43,7 +44,7 @@ func request(t *testing.T, parts failing, path string) (*httptest.ResponseRecord
 	if err != nil {
 		t.Fatal(err)
 	}
-	db := openDataOf(t)
+	db := hosttest.OpenData(t)
 	users := sessions.New(db, "localhost", func(mxid.UserID) {})
 	groups := []handlers.RouteGroup{parts, server.AccountData(parts), newAccountData(users, rooms.New(db), newWaker())}
 	router := routerOf(groups, users, zap.New(core))

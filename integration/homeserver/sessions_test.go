@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/pushfx/pushfx/integration/hosttest"
 	"github.com/pushfx/pushfx/module/redistest"
 )
 
@@ -19,7 +20,7 @@ func TestStoredSessionsTellNoSecrets(t *testing.T) {
 	d.expect("GET", v3+"/sync?access_token="+token, "", "", 200, "")
 	texts := []string{d.stderr.String()}
 	for _, more := range []string{"", "-wal"} {
-		stored, err := os.ReadFile(dataFile(t) + more)
+		stored, err := os.ReadFile(hosttest.DataFile(t) + more)
 		if err != nil {
 			t.Fatal(err)
 		}

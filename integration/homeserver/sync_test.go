@@ -15,6 +15,7 @@ import (
 	"github.com/pushfx/pushfx/handlers"
 	"github.com/pushfx/pushfx/integration/homeserver/rooms"
 	"github.com/pushfx/pushfx/integration/homeserver/sessions"
+	"github.com/pushfx/pushfx/integration/hosttest"
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/redistest"
@@ -246,7 +247,7 @@ func (noUnread) Retain(context.Context, mxid.UserID, ...string) error { return n
 // The server's read and write timeouts do not end a sync.
 func TestSyncWaitsLongerThanOtherRequestsMay(t *testing.T) {
 	t.Parallel()
-	db, waker := openDataOf(t), newWaker()
+	db, waker := hosttest.OpenData(t), newWaker()
 	users := sessions.New(db, "localhost", waker.wake)
 	syncs := newSyncs(quiet{}, rooms.New(db), noUnread{}, users, waker, zap.NewNop())
 	server := httptest.NewUnstartedServer(routerOf([]handlers.RouteGroup{syncs}, users, zap.NewNop()))

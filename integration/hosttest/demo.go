@@ -49,8 +49,8 @@ var demoProgram = sync.OnceValues(func() (program string, err error) {
 
 var dataFiles sync.Map
 
-// dataFile returns the file that the demo hosts of a test share.
-func dataFile(t *testing.T) string {
+// DataFile returns the file that the demo hosts of a test share.
+func DataFile(t *testing.T) string {
 	file, found := dataFiles.Load(t)
 	if !found {
 		file, _ = dataFiles.LoadOrStore(t, filepath.Join(t.TempDir(), "demo.db"))
@@ -61,7 +61,7 @@ func dataFile(t *testing.T) string {
 // OpenData opens the file that the demo hosts of a test share.
 func OpenData(t *testing.T) *data.DB {
 	t.Helper()
-	db, err := data.Open(t.Context(), dataFile(t))
+	db, err := data.Open(t.Context(), DataFile(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -77,7 +77,7 @@ func StartDemo(t *testing.T, flags ...string) *Demo {
 		t.Fatal(err)
 	}
 	if !slices.Contains(flags, "-data") {
-		flags = append(flags, "-data", dataFile(t))
+		flags = append(flags, "-data", DataFile(t))
 	}
 	var log bytes.Buffer
 	command := exec.Command(program, append([]string{"-listen", "127.0.0.1:0", "-user-rate", "0", "-password-rate", "0"}, flags...)...)
