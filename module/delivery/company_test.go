@@ -475,7 +475,7 @@ func TestAfterAnOutageQuietUsersAreAnsweredSoon(t *testing.T) {
 						all[s.pushkey], last = true, max(last, s.at.Sub(began))
 					}
 				}
-				if len(all) < 20 || last > 10*time.Second {
+				if len(all) < 20 || last > 15*time.Second { // 4 to 8 s, rarely 11
 					t.Errorf("%d of 20 users have all, the last after %v", len(all), last)
 				}
 			})
