@@ -337,6 +337,7 @@ func TestPageShowsWhatBecameOfAMessage(t *testing.T) {
 	if err != nil || !strings.Contains(string(output), `"event_id"`) {
 		t.Errorf("%s: %v: %s", curl, err, output)
 	}
+	b.wait(`document.querySelectorAll('.arrival').length === 6`) // a later message would wait behind that of curl
 	b.press("gateway", " ")
 	b.enter("text", "it's night")
 	b.wait(`[...document.querySelectorAll('.fate')].some(fate => fate.innerText.includes(', answered 502 waits'))`)
