@@ -17,34 +17,35 @@ const keptChanges = 100_000
 
 // Show makes an event visible to the syncs of users. After a second call for an event, a sync may get the event again.
 func (s *Store) Show(ctx context.Context, position int64, users []mxid.UserID) error {
-	return s.change(ctx, users, `UPDATE events SET is_shown = 1 WHERE position = ?2 AND NOT is_shown`,
-		`INSERT INTO changes (user_id, room_id, position) SELECT value, room_id, position FROM json_each(?1), events WHERE position = ?2`, position)
+	return s.change(ctx, users, []string{
+		`UPDATE events SET is_shown = 1 WHERE position = ?2 AND NOT is_shown`,
+		`INSERT INTO changes (user_id, room_id, position) SELECT value, room_id, position FROM json_each(?1), events WHERE position = ?2`,
+	}, position)
 }
 
 // Changed tells the syncs of users that the counts of a room changed.
 func (s *Store) Changed(ctx context.Context, room string, users ...mxid.UserID) error {
-	return s.change(ctx, users, ``, `INSERT INTO changes (user_id, room_id) SELECT value, ?2 FROM json_each(?1)`, room)
+	return s.change(ctx, users, []string{`INSERT INTO changes (user_id, room_id) SELECT value, ?2 FROM json_each(?1)`}, room)
 }
 
 // AccountDataChanged tells the syncs of a user that account data of a type changed: of a room, or global if room is
 // empty.
 func (s *Store) AccountDataChanged(ctx context.Context, user mxid.UserID, room, kind string) error {
-	return s.change(ctx, []mxid.UserID{user}, ``, `INSERT INTO changes (user_id, room_id, type) SELECT value, ?2, ?3 FROM json_each(?1)`, room, kind)
+	return s.change(ctx, []mxid.UserID{user}, []string{`INSERT INTO changes (user_id, room_id, type) SELECT value, ?2, ?3 FROM json_each(?1)`}, room, kind)
 }
 
 // change runs statements with a list of users and other arguments, and removes old changes.
-func (s *Store) change(ctx context.Context, users []mxid.UserID, first, second string, args ...any) error {
+func (s *Store) change(ctx context.Context, users []mxid.UserID, statements []string, args ...any) error {
 	list, err := json.Marshal(append([]mxid.UserID{}, users...)) // never null
 	if err != nil {
 		return err
 	}
 	args = append([]any{string(list)}, args...)
 	return s.db.Write(ctx, func(ctx context.Context, tx *data.Tx) error {
-		if _, err := tx.ExecContext(ctx, first, args...); err != nil {
-			return err
-		}
-		if _, err := tx.ExecContext(ctx, second, args...); err != nil {
-			return err
+		for _, statement := range statements {
+			if _, err := tx.ExecContext(ctx, statement, args...); err != nil {
+				return err
+			}
 		}
 		_, err := tx.ExecContext(ctx, `DELETE FROM changes WHERE number <= (SELECT MAX(number) FROM changes) - ?`, keptChanges)
 		return err
