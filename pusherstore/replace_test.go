@@ -91,7 +91,7 @@ func TestOnlyTheEntryOfAnAddressWithUsersLasts(t *testing.T) {
 	}{
 		{func(e *pusher.Entry) { e.Claim(alice, pusher.KeepOthers, 1) }, pusher.EntryDays * 24 * time.Hour},
 		{func(e *pusher.Entry) { e.Address = true }, 0},
-		{func(e *pusher.Entry) { e.Leave(alice, e.Last) }, pusher.EntryDays * 24 * time.Hour},
+		{func(e *pusher.Entry) { e.Forget(alice) }, pusher.EntryDays * 24 * time.Hour},
 		{func(e *pusher.Entry) { e.Claim(alice, pusher.KeepOthers, 1) }, 0},
 	} {
 		_, err := index.Update(t.Context(), digest, func(e *pusher.Entry) error { test.edit(e); return nil })

@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"errors"
+	"math"
 	"slices"
 
 	"github.com/pushfx/pushfx/module/mxid"
@@ -54,9 +55,9 @@ type Entry struct {
 	Taken int64       // number of the last set with [RemoveOthers], 0 without one
 	By    mxid.UserID // user of that set, or empty when the user has left
 
-	// Users have set the key since it was taken, the newest first, and at most [MaxUsers]. It
-	// tells whose caches to drop and whose hidden pushers to remove, and does not decide
-	// what is visible. Do not change the slice.
+	// Users have set the key since it was taken and have not left, the newest first, and at
+	// most [MaxUsers]. It tells whose caches to drop and whose hidden pushers to remove, and
+	// does not decide what is visible. Do not change the slice.
 	Users []mxid.UserID
 
 	// Address says that the key is an email address. Its entry must stay while it has Users,
@@ -74,6 +75,9 @@ const EntryDays = 90
 // keptFor is the age, in microseconds, up to which a set can keep the number of the stored
 // pusher. A set of an older one changes the entry, which then expires later.
 const keptFor = 30 * 24 * 3600 * 1_000_000
+
+// underWay is longer, in microseconds, than a set takes.
+const underWay = 60 * 1_000_000
 
 // Lasts reports whether the entry must never expire.
 func (e *Entry) Lasts() bool { return e.Address && len(e.Users) > 0 }
@@ -93,7 +97,9 @@ func (e *Entry) Keeps(user mxid.UserID, claim int64, others Others, now int64) b
 }
 
 // IsTakenFrom reports whether another user has taken the key and has not left.
-func (e *Entry) IsTakenFrom(user mxid.UserID) bool { return e.By != "" && e.By != user }
+func (e *Entry) IsTakenFrom(user mxid.UserID) bool {
+	return e.By != user && slices.Contains(e.Users, e.By)
+}
 
 // Claim gives a set by the user its number. With [RemoveOthers] the set takes the key. An
 // import gets the lowest number that is visible, so that it does not outdo a set of the user
@@ -104,7 +110,13 @@ func (e *Entry) Claim(user mxid.UserID, others Others, now int64) int64 {
 		e.Taken, e.By, e.Users = e.Last, user, nil
 	}
 	users := append([]mxid.UserID{user}, without(e.Users, user)...)
-	e.Users = users[:min(len(users), MaxUsers)]
+	if len(users) > MaxUsers {
+		if users[MaxUsers] == e.By {
+			users[MaxUsers-1] = e.By
+		}
+		users = users[:MaxUsers]
+	}
+	e.Users = users
 	if others == Imported {
 		return max(e.Taken, 1)
 	}
@@ -112,13 +124,18 @@ func (e *Entry) Claim(user mxid.UserID, others Others, now int64) int64 {
 }
 
 // Leave removes the user's name after the user's pusher with the claim has gone. A later
-// set of the user that took the key stays the last one.
-func (e *Entry) Leave(user mxid.UserID, claim int64) {
+// set of the user that took the key stays the last one. By stays for a minute after its set:
+// an earlier set of the user may still be under way, and without By its pusher would be
+// visible first, and hidden then. Now is in microseconds since 1970.
+func (e *Entry) Leave(user mxid.UserID, claim, now int64) {
 	e.Users = without(e.Users, user)
-	if e.By == user && e.Taken <= claim {
+	if e.By == user && e.Taken <= claim && e.Taken <= now-underWay {
 		e.By = ""
 	}
 }
+
+// Forget removes the user's name, whatever is under way.
+func (e *Entry) Forget(user mxid.UserID) { e.Leave(user, math.MaxInt64, math.MaxInt64) }
 
 // Equal reports whether both entries are equal.
 func (e *Entry) Equal(other Entry) bool {

@@ -18,12 +18,15 @@ const (
 	carol mxid.UserID = "@carol:example.org"
 )
 
+// later is when every set of the tests, at 10 to 12 microseconds, has ended.
+const later = 12 + 60_000_000
+
 func claims(user mxid.UserID, others pusher.Others) func(*pusher.Entry) {
 	return func(e *pusher.Entry) { e.Claim(user, others, 10) }
 }
 
 func leaves(user mxid.UserID, claim int64) func(*pusher.Entry) {
-	return func(e *pusher.Entry) { e.Leave(user, claim) }
+	return func(e *pusher.Entry) { e.Leave(user, claim, later) }
 }
 
 func TestAnEntryKnowsTheLastSetThatTookThePushkey(t *testing.T) {
@@ -44,6 +47,8 @@ func TestAnEntryKnowsTheLastSetThatTookThePushkey(t *testing.T) {
 		"left by a sharer":         {steps(claims(alice, takes), claims(bob, shares), leaves(bob, 11)), pusher.Entry{Last: 11, Taken: 10, By: alice, Users: users{alice}}},
 		"left after a later share": {steps(claims(alice, takes), claims(alice, shares), leaves(alice, 11)), pusher.Entry{Last: 11, Taken: 10}},
 		"left by the old pusher":   {steps(claims(alice, takes), claims(alice, takes), leaves(alice, 10)), pusher.Entry{Last: 11, Taken: 11, By: alice}},
+		"left at once":             {steps(claims(alice, takes), func(e *pusher.Entry) { e.Leave(alice, 10, later-3) }), pusher.Entry{Last: 10, Taken: 10, By: alice}},
+		"forgotten at once":        {steps(claims(alice, takes), func(e *pusher.Entry) { e.Forget(alice) }), pusher.Entry{Last: 10, Taken: 10}},
 		"left by a stranger":       {steps(claims(alice, takes), leaves(bob, 10)), pusher.Entry{Last: 10, Taken: 10, By: alice, Users: users{alice}}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -81,7 +86,7 @@ func TestAPusherIsVisibleUnlessItsPushkeyWasTakenSince(t *testing.T) {
 			t.Errorf("%s with claim %d: visible %t", test.user, test.claim, got)
 		}
 	}
-	e.Leave(alice, 12)
+	e.Leave(alice, 12, later)
 	var none pusher.Entry
 	if e.Shows(alice, 3) || !none.Shows(alice, 0) {
 		t.Error("a pusher is visible after its user has left, or not without an entry")
@@ -126,8 +131,23 @@ func TestAnImportIsRefusedUntilTheTakerHasLeft(t *testing.T) {
 	if e.Claim(alice, pusher.RemoveOthers, 10); !isTakenFromBob() || e.IsTakenFrom(alice) {
 		t.Error("alice has taken it")
 	}
-	if e.Leave(alice, 10); isTakenFromBob() {
+	if e.Leave(alice, 10, later); isTakenFromBob() {
 		t.Error("alice has left")
+	}
+}
+
+func TestATakerIsNotForgottenForManySharers(t *testing.T) {
+	t.Parallel()
+	var e pusher.Entry
+	e.Claim(alice, pusher.RemoveOthers, 10)
+	for i := range pusher.MaxUsers + 2 {
+		e.Claim(mxid.UserID(fmt.Sprint(i)), pusher.KeepOthers, 10)
+	}
+	if !e.IsTakenFrom(bob) || len(e.Users) != pusher.MaxUsers {
+		t.Errorf("named are %v", e.Users)
+	}
+	if e.Leave(alice, e.Last, 11); e.IsTakenFrom(bob) || !e.Shows(alice, 1) {
+		t.Error("alice has left at once")
 	}
 }
 
@@ -142,7 +162,7 @@ func TestOnlyTheEntryOfAnAddressWithUsersLasts(t *testing.T) {
 		if e.Claim(alice, pusher.KeepOthers, 10); e.Lasts() != address {
 			t.Errorf("address %t: lasts %t", address, e.Lasts())
 		}
-		e.Leave(alice, e.Last)
+		e.Forget(alice)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/fault"
@@ -638,7 +639,8 @@ func TestNoEntryNamesAUserWhoHasLeft(t *testing.T) {
 	} {
 		m, rules := newMemory(), rulesOf(found(pushrule.ServerDefault(alice)))
 		m.do(t, test.before...)
-		s := service.New(module.Stores{Rules: rules, Pushers: m, Pushkeys: m.index()}, idleFeed(t, rules), usual())
+		later := func() time.Time { return time.Now().Add(time.Hour) }
+		s := service.New(module.Stores{Rules: rules, Pushers: m, Pushkeys: m.index(), Now: later}, idleFeed(t, rules), usual())
 		if err := test.leaves(t.Context(), s); err != nil {
 			t.Fatal(err)
 		}

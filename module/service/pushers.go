@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"math"
 	"slices"
 	"sync"
 
@@ -270,7 +269,7 @@ func (s *pusherService) removeLoggedOut(ctx context.Context, user mxid.UserID, m
 }
 
 // remove removes a user's matching pushers. The entries of their pushkeys then no longer name
-// the user. An error of an entry is left out: a device that is logged out gets no
+// the user, but for a pushkey taken within the last minute. An error of an entry is left out: a device that is logged out gets no
 // notifications even while the master of a pushkey is away.
 func (s *pusherService) remove(ctx context.Context, user mxid.UserID, match func(pusher.Pusher) bool) ([]pusher.Pusher, error) {
 	removed, err := s.drop(ctx, user, match)
@@ -278,7 +277,7 @@ func (s *pusherService) remove(ctx context.Context, user mxid.UserID, match func
 		return nil, err
 	}
 	for _, p := range removed {
-		_ = s.pushkeys.leave(retry.LeaveSilent(ctx), user, p.Digest(), p.Claim)
+		_ = s.pushkeys.leave(retry.LeaveSilent(ctx), user, p)
 	}
 	return removed, nil
 }
@@ -383,7 +382,7 @@ func (s *pusherService) forget(ctx context.Context, user mxid.UserID) error {
 			return unreadable
 		}
 		for _, p := range list.All() {
-			if err := s.pushkeys.leave(ctx, user, p.Digest(), math.MaxInt64); err != nil && !isUnreadable(err) {
+			if err := s.pushkeys.forget(ctx, user, p.Digest()); err != nil && !isUnreadable(err) {
 				return err
 			}
 		}

@@ -74,10 +74,19 @@ func (k pushkeys) removeHidden(ctx context.Context, users []mxid.UserID, key pus
 	}
 }
 
-// leave removes a user's name from the entry of a pusher that is gone; see [pusher.Entry.Leave].
-func (k pushkeys) leave(ctx context.Context, user mxid.UserID, key pusher.Digest, claim int64) error {
+// leave changes the entry of a pusher that is gone; see [pusher.Entry.Leave].
+func (k pushkeys) leave(ctx context.Context, user mxid.UserID, gone pusher.Pusher) error {
+	_, err := k.Pushkeys.Update(ctx, gone.Digest(), func(e *pusher.Entry) error {
+		e.Leave(user, gone.Claim, k.now().UnixMicro())
+		return nil
+	})
+	return err
+}
+
+// forget removes a user's name from the entry of a pushkey.
+func (k pushkeys) forget(ctx context.Context, user mxid.UserID, key pusher.Digest) error {
 	_, err := k.Pushkeys.Update(ctx, key, func(e *pusher.Entry) error {
-		e.Leave(user, claim)
+		e.Forget(user)
 		return nil
 	})
 	return err

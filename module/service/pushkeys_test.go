@@ -942,6 +942,61 @@ func TestAListIsOfOneMoment(t *testing.T) {
 	}
 }
 
+// pausedIndex and pausedPushers wait before a change, once.
+type pausedIndex struct {
+	module.PushkeyIndex
+	pause func()
+}
+
+func (p *pausedIndex) Update(ctx context.Context, key pusher.Digest, edit func(*pusher.Entry) error) (pusher.Entry, error) {
+	p.pause()
+	return p.PushkeyIndex.Update(ctx, key, edit)
+}
+
+type pausedPushers struct {
+	module.PusherStore
+	pause func()
+}
+
+func (p *pausedPushers) Update(ctx context.Context, user mxid.UserID, edit func(*pusher.List) error) error {
+	p.pause()
+	return p.PusherStore.Update(ctx, user, edit)
+}
+
+// An earlier set of the user stores its pusher between the two changes of a delete.
+func TestADeleteHidesNoPusherThatItHasLeft(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory()
+		of := func(pushers module.PusherStore, index module.PushkeyIndex) module.PusherService {
+			return service.New(module.Stores{Pushers: pushers, Pushkeys: index}, nil, usual()).Pushers()
+		}
+		waitFor := func(ended chan struct{}) func() { return func() { <-ended } }
+		others, left, all := make(chan struct{}), make(chan struct{}), sync.WaitGroup{}
+		must := func(err error) {
+			if err != nil {
+				t.Error(err)
+			}
+		}
+		all.Go(func() {
+			must(of(&pausedPushers{m, waitFor(others)}, m.index()).Set(t.Context(), alice, pusherOf("en"), pusher.RemoveOthers))
+		})
+		synctest.Wait()
+		must(of(m, m.index()).Set(t.Context(), alice, pusherOf("de"), pusher.RemoveOthers))
+		all.Go(func() { must(of(m, &pausedIndex{m.index(), waitFor(left)}).Delete(t.Context(), alice, thePushkey)) })
+		synctest.Wait()
+		for _, next := range []chan struct{}{others, left} {
+			close(next)
+			synctest.Wait()
+			list, err := of(m, m.index()).List(t.Context(), alice)
+			if p, found := list.Pusher(thePushkey); err != nil || !found || p.Lang != "en" {
+				t.Errorf("got %v, found %t, %v", p, found, err)
+			}
+		}
+		all.Wait()
+	})
+}
+
 func TestClaimsHaveTheTimeOfTheStores(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2001, 2, 3, 4, 5, 6, 7000, time.UTC)

@@ -77,7 +77,7 @@ func entryRoundTrip(t *testing.T, newIndex func(*testing.T) module.PushkeyIndex)
 	change(claimAs(users[0], pusher.RemoveOthers))
 	change(func(e *pusher.Entry) error { e.Address = true; return claimAs(users[1], pusher.KeepOthers)(e) })
 	for _, user := range want.Users {
-		change(func(e *pusher.Entry) error { e.Leave(user, e.Last); return nil })
+		change(func(e *pusher.Entry) error { e.Forget(user); return nil })
 	}
 	change(func(e *pusher.Entry) error { *e = pusher.Entry{}; return nil })
 }
