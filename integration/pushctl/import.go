@@ -188,18 +188,10 @@ func (i *importer) count(outcome importOutcome, r record) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	i.counts[outcome]++
-	name := "kept"
-	switch {
-	case outcome == unreadable:
-		name = "unreadable"
-	case outcome != kept:
-		return
+	if name := map[importOutcome]string{kept: "kept", unreadable: "unreadable"}[outcome]; name != "" {
+		listed := listedOutcome{Outcome: name, Value: r.kindName(), Name: string(r.user)}
+		_ = i.writeLine(listed, name, r.kindName(), string(r.user)) // else the report fails, too
 	}
-	if i.asJSON {
-		_ = writeJSON(i.out, listedOutcome{Outcome: name, Value: r.kindName(), Name: string(r.user)}) // else the report fails, too
-		return
-	}
-	fmt.Fprintf(i.out, "%s\t%s\t%s\n", name, r.kindName(), printable(string(r.user)))
 }
 
 // listedOutcome is a value that is not as in the file, or a problem that repair has examined.

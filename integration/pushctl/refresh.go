@@ -170,21 +170,17 @@ func (r *refresher) rule(kind pushrule.Kind, id string) *refreshedRule {
 
 // count adds one to the number of sets and, if kind is not nil, to kind. If why gives a reason why the set was not
 // updated, count lists the user.
-func (r *refresher) count(kind *int, user mxid.UserID, why string) (err error) {
+func (r *refresher) count(kind *int, user mxid.UserID, why string) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.Sets++
 	if kind != nil {
 		*kind++
 	}
-	switch {
-	case !r.list || why == "":
-	case r.asJSON:
-		err = writeJSON(r.out, listedProblem{Problem: why, Name: string(user)})
-	default:
-		_, err = fmt.Fprintf(r.out, "left\t%s\t%s\n", why, printable(string(user)))
+	if !r.list || why == "" {
+		return nil
 	}
-	return err
+	return r.writeLine(listedProblem{Problem: why, Name: string(user)}, "left", why, string(user))
 }
 
 func (r *refresher) write(w io.Writer) error {

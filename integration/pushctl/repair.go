@@ -87,14 +87,11 @@ func (r *repairer) handle(ctx context.Context, p problem) error {
 	if left == nil {
 		r.repaired[p.kind.name]++
 	}
-	switch {
-	case !r.list:
+	if !r.list {
 		return nil
-	case r.asJSON:
-		return writeJSON(r.out, listedOutcome{Outcome: outcome, Problem: p.kind.name, Name: p.subject, Detail: p.detail})
 	}
-	_, err := fmt.Fprintf(r.out, "%s\t%s\n", outcome, p)
-	return err
+	listed := listedOutcome{Outcome: outcome, Problem: p.kind.name, Name: p.subject, Detail: p.detail}
+	return r.writeLine(listed, append([]string{outcome}, p.cells()...)...)
 }
 
 // reasonToLeave returns the reason why a problem cannot be repaired, or nil.

@@ -145,12 +145,12 @@ func (c *call) shown(ctx context.Context, user mxid.UserID) (shownUser, error) {
 	if s.Pushers, err = c.shownPushers(ctx, values[1]); err != nil {
 		return s, err
 	}
-	x, err := c.examine(ctx, node, names)
+	u := newUnconfirmed(&examiner{backend: c.backend})
+	x, err := u.examine(ctx, node, names)
 	if err != nil {
 		return s, err
 	}
-	u := &unconfirmed{backend: c.backend}
-	u.add(x.unconfirmed)
+	u.add(x)
 	confirmed, err := u.confirm(ctx)
 	for _, p := range append(x.problems, confirmed...) {
 		s.Problems = append(s.Problems, p.listed())
