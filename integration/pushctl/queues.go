@@ -74,7 +74,7 @@ func (c *call) showQueues(ctx context.Context) error {
 	if err := c.openQueue(ctx); err != nil {
 		return err
 	}
-	gates, unread := c.readGates(ctx)
+	gates := c.readGates(ctx)
 	var q shownQueues
 	for _, g := range gates {
 		q.Users, q.Due, q.Hanging = q.Users+g.users, q.Due+g.due, q.Hanging+g.hanging
@@ -86,19 +86,7 @@ func (c *call) showQueues(ctx context.Context) error {
 		}
 	}
 	q.Stalled = q.Late > maxLate.Seconds()
-	err := c.result(q, q.write, q.Stalled)
-	if unread != nil {
-		return errors.Join(unread, unlessProblems(err))
-	}
-	return err
-}
-
-// unlessProblems drops errProblems: that something cannot be read is the worse news.
-func unlessProblems(err error) error {
-	if errors.Is(err, errProblems) {
-		return nil
-	}
-	return err
+	return c.result(q, q.write, q.Stalled)
 }
 
 func (q shownQueues) write(w io.Writer) error {
@@ -216,10 +204,7 @@ func (c *call) queuesOf(ctx context.Context, user mxid.UserID) ([]shownQueue, er
 	}
 	var gates map[string]*gate
 	if len(backlogs) > 0 {
-		var unread error
-		if gates, unread = c.readGates(ctx); unread != nil {
-			fmt.Fprintf(c.notes, "pushctl: %v\n", unread)
-		}
+		gates = c.readGates(ctx)
 	}
 	list, err := c.pushers.Load(ctx, user)
 	if err != nil && !isUnreadable(err) {
