@@ -44,6 +44,14 @@ func (w *world) attackers(users, pushers int, gateway func(user, pusher int) str
 
 func atGW(int, int) string { return "gw" }
 
+// many returns the number of accounts of an attack. With -short it is a quarter, as the race detector needs.
+func many(users int) int {
+	if testing.Short() {
+		return users / 4
+	}
+	return users
+}
+
 // innocents sets a pusher for each of some users.
 func (w *world) innocents(users int) (all []mxid.UserID) {
 	for i := range users {
@@ -356,7 +364,7 @@ func TestAccountsThatBeginToHangDelayNoQuietUser(t *testing.T) {
 	}{"control": {0, false, false}, "new accounts": {200, false, false}, "accounts that were answered": {200, true, false}, "with events": {200, true, true}} {
 		t.Run(label, func(t *testing.T) {
 			inBubble(t, func(w *world) {
-				users := w.attackers(test.attackers, 10, atGW)
+				users := w.attackers(many(test.attackers), 10, atGW)
 				w.innocents(20)
 				var hosts []*Delivery
 				for range 3 {
@@ -413,7 +421,7 @@ func TestAfterAnOutageQuietUsersAreAnsweredSoon(t *testing.T) {
 	} {
 		t.Run(label, func(t *testing.T) {
 			inBubble(t, func(w *world) {
-				users := append(w.attackers(test.attackers, 10, atGW), w.innocents(20)...)
+				users := append(w.attackers(many(test.attackers), 10, atGW), w.innocents(20)...)
 				isAway, hangs := atomic.Bool{}, atomic.Bool{}
 				hangs.Store(!test.before)
 				w.answer("gw", func(ctx context.Context, s sent) (module.GatewayAnswer, error) {
@@ -505,7 +513,7 @@ func TestDeadPushersDelayNoPhone(t *testing.T) {
 			pushers, events int
 			every           time.Duration
 		}{{20, 120, 500 * time.Millisecond}, {50, 400, 50 * time.Millisecond}, {100, 120, 500 * time.Millisecond}} {
-			if testing.Short() && run.pushers != 100 {
+			if testing.Short() && run.pushers != 20 {
 				continue
 			}
 			t.Run(fmt.Sprintf("%d, %s", run.pushers, label), func(t *testing.T) {
