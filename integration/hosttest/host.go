@@ -161,14 +161,19 @@ func (h *Host) Do(user, method, path, body string) Answer {
 
 // Try is Do for requests that may fail.
 func (h *Host) Try(ctx context.Context, user, method, path, body string) (Answer, error) {
-	req, err := http.NewRequestWithContext(ctx, method, h.URL+path, strings.NewReader(body))
+	return ask(ctx, h.HTTP, user, method, h.URL+path, body)
+}
+
+// ask sends a request. An empty token is not sent.
+func ask(ctx context.Context, client *http.Client, token, method, url, body string) (Answer, error) {
+	req, err := http.NewRequestWithContext(ctx, method, url, strings.NewReader(body))
 	if err != nil {
 		return Answer{}, err
 	}
-	if user != "" {
-		req.Header.Set("Authorization", "Bearer "+user)
+	if token != "" {
+		req.Header.Set("Authorization", "Bearer "+token)
 	}
-	res, err := h.HTTP.Do(req)
+	res, err := client.Do(req)
 	if err != nil {
 		return Answer{}, err
 	}
@@ -319,26 +324,6 @@ func WithoutRevisionFields(fields map[string]string) stored.Revision {
 	revision := stored.ReadRevision(fields["revision"])
 	delete(fields, "revision")
 	return revision
-}
-
-// Raw sends a request, and returns the answer.
-func (d *Demo) Raw(token, method, path, body string) (status int, answer string) {
-	d.t.Helper()
-	request, err := http.NewRequestWithContext(d.t.Context(), method, d.URL+V3+path, strings.NewReader(body))
-	if err != nil {
-		d.t.Fatal(err)
-	}
-	request.Header.Set("Authorization", "Bearer "+token)
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		d.t.Fatal(err)
-	}
-	defer response.Body.Close()
-	text, err := io.ReadAll(response.Body)
-	if err != nil {
-		d.t.Fatal(err)
-	}
-	return response.StatusCode, string(text)
 }
 
 // RoomEvents are the events of a host, by position.
