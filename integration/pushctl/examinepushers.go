@@ -68,21 +68,18 @@ func (b *backend) examineEntry(x *examination, v value) {
 
 // examinePushers looks for pushers that do not agree with the entries of their pushkeys.
 func (b *backend) examinePushers(ctx context.Context, x *examination) error {
-	var digests []pusher.Digest
-	for _, h := range x.hashes {
-		for _, p := range h.Pushers.All() {
-			digests = append(digests, p.Digest())
-		}
+	hashes := make([]stored.Hash, len(x.hashes))
+	for i, h := range x.hashes {
+		hashes[i] = h.Hash
 	}
-	texts, err := b.readEntries(ctx, digests)
+	entries, err := b.readEntries(ctx, hashes...)
 	if err != nil {
 		return err
 	}
 	for _, h := range x.hashes {
 		for _, p := range h.Pushers.All() {
-			text, isRead := texts[p.Digest()]
-			entry, damaged := stored.ReadEntry(text)
-			if text != "" && damaged != nil || !isRead {
+			entry, isRead := entries[p.Digest()]
+			if !isRead {
 				continue // an own problem
 			}
 			if found, is := b.examinePusher(h.User, p, entry.Entry); is {

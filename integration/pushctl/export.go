@@ -10,7 +10,6 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/pushfx/pushfx/module/pusher"
 	"github.com/pushfx/pushfx/module/stored"
 )
 
@@ -100,18 +99,14 @@ func (c *call) exportTo(ctx context.Context, a *archive) error {
 // dropTaken removes pushers that other users have taken from values: an archive has no entries of pushkeys, so an import
 // would make them visible.
 func (c *call) dropTaken(ctx context.Context, values []value) error {
-	var digests []pusher.Digest
-	for _, v := range values {
-		h := stored.ReadHash(v.fields)
-		for _, p := range h.Pushers.All() {
-			digests = append(digests, p.Digest())
-		}
+	hashes := make([]stored.Hash, len(values))
+	for i, v := range values {
+		hashes[i] = stored.ReadHash(v.fields)
 	}
-	entries, err := c.readEntries(ctx, digests)
-	for _, v := range values {
-		h := stored.ReadHash(v.fields)
-		for _, p := range h.Pushers.All() {
-			if entry, err := stored.ReadEntry(entries[p.Digest()]); err == nil && !entry.Shows(v.User, p.Claim) {
+	entries, err := c.readEntries(ctx, hashes...)
+	for i, v := range values {
+		for _, p := range hashes[i].Pushers.All() {
+			if entry := entries[p.Digest()]; !entry.Shows(v.User, p.Claim) {
 				delete(v.fields, p.Field())
 			}
 		}

@@ -249,11 +249,8 @@ func (j importJob) exists() bool {
 
 // isOfOtherVersion reports whether another version of the module stored the value in Redis.
 func (j importJob) isOfOtherVersion() bool {
-	before := record{fields: j.before.fields}
-	if j.event != nil {
-		before.event = &j.before.text
-	}
-	return before.otherVersion() != nil
+	records, _ := recordsOf([]value{j.before})
+	return len(records) > 0 && records[0].otherVersion() != nil
 }
 
 // isEqual reports whether Redis has the same value, with any revision. It compares unreadable events byte for byte.

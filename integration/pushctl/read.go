@@ -194,24 +194,26 @@ func (v *value) owner() string {
 	return string(v.User)
 }
 
-// readEntries reads the entries of many pushkeys. The text is empty for missing entries and for
-// keys of another type. Entries that could not be read are left out; see [gaps].
-func (b *backend) readEntries(ctx context.Context, digests []pusher.Digest) (map[pusher.Digest]string, error) {
-	texts := make(map[pusher.Digest]string, len(digests))
-	for part := range slices.Chunk(digests, pageSize) {
-		names := make([]string, len(part))
-		for i, digest := range part {
-			names[i] = b.keys.Pushkey(digest)
+// readEntries reads the entries of the pushkeys in hashes. A missing entry is empty. An entry that is damaged or could not
+// be read is left out; see [gaps].
+func (b *backend) readEntries(ctx context.Context, hashes ...stored.Hash) (map[pusher.Digest]stored.Entry, error) {
+	var names []string
+	for _, h := range hashes {
+		for _, p := range h.Pushers.All() {
+			names = append(names, b.keys.Pushkey(p.Digest()))
 		}
-		values, err := b.readValues(ctx, b.client, names)
+	}
+	entries := make(map[pusher.Digest]stored.Entry, len(names))
+	for part := range slices.Chunk(names, pageSize) {
+		values, err := b.readValues(ctx, b.client, part)
 		if err != nil {
 			return nil, err
 		}
 		for _, v := range values {
-			if v.state != isUnread {
-				texts[v.Digest] = v.text
+			if entry, err := stored.ReadEntry(v.text); err == nil || v.state == isAbsent || v.state == isOtherType {
+				entries[v.Digest] = entry
 			}
 		}
 	}
-	return texts, nil
+	return entries, nil
 }

@@ -196,16 +196,12 @@ func (c *call) shownPushers(ctx context.Context, v value) (shownPushers, error) 
 	}
 	h := stored.ReadHash(v.fields)
 	s.Version, s.Changes = h.Revision.Version, h.Revision.Changes
-	var digests []pusher.Digest
-	for _, p := range h.Pushers.All() {
-		digests = append(digests, p.Digest())
-	}
-	entries, err := c.readEntries(ctx, digests)
+	entries, err := c.readEntries(ctx, h)
 	if err != nil {
 		return s, err
 	}
 	for _, p := range h.Pushers.All() {
-		entry, _ := stored.ReadEntry(entries[p.Digest()]) // an unreadable entry takes nothing
+		entry := entries[p.Digest()] // an unreadable entry takes nothing
 		s.Pushers = append(s.Pushers, shownPusher{
 			namedPusher: newNamedPusher(v.User, p), Kind: p.Kind, Entry: c.keys.Pushkey(p.Digest()), Host: urlHost(p.Data), DataBytes: len(p.Data),
 			Claim: p.Claim, Taken: !entry.Shows(v.User, p.Claim), Inactive: p.IsInactive(),
