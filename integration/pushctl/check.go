@@ -13,22 +13,20 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-func checkCommand() command {
-	return command{
-		name:    "check",
-		summary: "counts the problems in the stored data, and changes nothing",
-		about: "Examines all stored data while hosts run, and changes nothing. It counts the problems of each kind;\n" +
-			"-list lists them. Problems that involve several keys are examined twice, so that a host's change in\n" +
-			"progress does not count. Exit status 1: there are problems. It fails if no key is the module's, and at\n" +
-			"its end if a master did not reply.",
-		flags: func(f *flags) {
-			f.addDefaultRules()
-			f.addRate()
-			f.addJSON()
-			f.BoolVar(&f.list, "list", false, "list each problem: its kind, the user or key, and details")
-		},
-		run: (*call).check,
-	}
+var checkCommand = command{
+	name:    "check",
+	summary: "counts the problems in the stored data, and changes nothing",
+	about: "Examines all stored data while hosts run, and changes nothing. It counts the problems of each kind;\n" +
+		"-list lists them. Problems that involve several keys are examined twice, so that a host's change in\n" +
+		"progress does not count. Exit status 1: there are problems. It fails if no key is the module's, and at\n" +
+		"its end if a master did not reply.",
+	flags: func(f *flags) {
+		f.addDefaultRules()
+		f.addRate()
+		f.addJSON()
+		f.BoolVar(&f.list, "list", false, "list each problem: its kind, the user or key, and details")
+	},
+	run: (*call).check,
 }
 
 type report struct {

@@ -13,16 +13,14 @@ import (
 	"github.com/pushfx/pushfx/module/stored"
 )
 
-func exportCommand() command {
-	return command{
-		name: "export", args: "FILE",
-		summary: "copies all push rules and pushers to a file",
-		about: "Copies the push rules and pushers of all users to a gzip file, while hosts run. Each line has one value\n" +
-			"as JSON. The file holds pushkeys, so only its owner can read it. Until it is complete, its name is\n" +
-			"FILE.part. FILE - is stdout.",
-		flags: (*flags).addRate,
-		run:   (*call).export,
-	}
+var exportCommand = command{
+	name: "export", args: "FILE",
+	summary: "copies all push rules and pushers to a file",
+	about: "Copies the push rules and pushers of all users to a gzip file, while hosts run. Each line has one value\n" +
+		"as JSON. The file holds pushkeys, so only its owner can read it. Until it is complete, its name is\n" +
+		"FILE.part. FILE - is stdout.",
+	flags: (*flags).addRate,
+	run:   (*call).export,
 }
 
 // export writes an archive to a file, or to stdout for "-".

@@ -22,18 +22,16 @@ import (
 	"github.com/pushfx/pushfx/module/stored"
 )
 
-func gatewaysCommand() command {
-	return command{
-		name:    "gateways",
-		summary: "shows push gateways with waiting notifications",
-		about: "Shows, for each push gateway and app with waiting notifications: the users, the due\n" +
-			"ones, for how long the oldest notification has waited, the users whose last request hangs while others\n" +
-			"are answered, since when requests fail, and the last answer. Of 1,000 users or more, they are of a sample. A gateway that fails is closed: its\n" +
-			"users stay due, and hosts try one of them every 5 s. Exit status 2: a part cannot be read; the rest\n" +
-			"is shown.",
-		flags: (*flags).addJSON,
-		run:   (*call).showGateways,
-	}
+var gatewaysCommand = command{
+	name:    "gateways",
+	summary: "shows push gateways with waiting notifications",
+	about: "Shows, for each push gateway and app with waiting notifications: the users, the due\n" +
+		"ones, for how long the oldest notification has waited, the users whose last request hangs while others\n" +
+		"are answered, since when requests fail, and the last answer. Of 1,000 users or more, they are of a sample. A gateway that fails is closed: its\n" +
+		"users stay due, and hosts try one of them every 5 s. Exit status 2: a part cannot be read; the rest\n" +
+		"is shown.",
+	flags: (*flags).addJSON,
+	run:   (*call).showGateways,
 }
 
 // shownGateway is a push gateway for an app.

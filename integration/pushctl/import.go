@@ -16,22 +16,20 @@ import (
 	"github.com/pushfx/pushfx/module/stored"
 )
 
-func importCommand() command {
-	return command{
-		name: "import", args: "FILE",
-		summary: "stores an export's data",
-		about: "Reads the whole file, and changes nothing if it is damaged. Then it stores missing values and skips\n" +
-			"equal ones, so the same command continues after an interruption. Values that differ are kept and\n" +
-			"listed (exit status 1), or replaced with -overwrite. Unreadable values stay in the file and are listed,\n" +
-			"too. Versions grow, so that requests in progress do not change the new values, and syncs notice them.",
-		flags: func(f *flags) {
-			f.addDurability()
-			f.addRate()
-			f.addJSON()
-			f.BoolVar(&f.overwrite, "overwrite", false, "replace values that differ")
-		},
-		run: (*call).importFile,
-	}
+var importCommand = command{
+	name: "import", args: "FILE",
+	summary: "stores an export's data",
+	about: "Reads the whole file, and changes nothing if it is damaged. Then it stores missing values and skips\n" +
+		"equal ones, so the same command continues after an interruption. Values that differ are kept and\n" +
+		"listed (exit status 1), or replaced with -overwrite. Unreadable values stay in the file and are listed,\n" +
+		"too. Versions grow, so that requests in progress do not change the new values, and syncs notice them.",
+	flags: func(f *flags) {
+		f.addDurability()
+		f.addRate()
+		f.addJSON()
+		f.BoolVar(&f.overwrite, "overwrite", false, "replace values that differ")
+	},
+	run: (*call).importFile,
 }
 
 type importer struct {

@@ -31,17 +31,15 @@ func (f *flags) addSelection() {
 	f.addYes()
 }
 
-func queuesCommand() command {
-	return command{
-		name:    "queues",
-		summary: "counts waiting notifications, and says whether hosts send them",
-		about: "Counts the users with waiting notifications, the due ones among them, and the hanging ones (whose\n" +
-			"last request had no answer, while others are answered), and says for how long the oldest has waited.\n" +
-			"Exit status 1: a notification has been due for more than ten seconds, so no host with pushfx.Delivery\n" +
-			"runs, or hosts cannot keep up. 2: a part cannot be read; the rest is shown.",
-		flags: (*flags).addJSON,
-		run:   (*call).showQueues,
-	}
+var queuesCommand = command{
+	name:    "queues",
+	summary: "counts waiting notifications, and says whether hosts send them",
+	about: "Counts the users with waiting notifications, the due ones among them, and the hanging ones (whose\n" +
+		"last request had no answer, while others are answered), and says for how long the oldest has waited.\n" +
+		"Exit status 1: a notification has been due for more than ten seconds, so no host with pushfx.Delivery\n" +
+		"runs, or hosts cannot keep up. 2: a part cannot be read; the rest is shown.",
+	flags: (*flags).addJSON,
+	run:   (*call).showQueues,
 }
 
 var errNoQueue = errors.New("no host has started with pushfx.Delivery")
@@ -143,16 +141,14 @@ func targetOf(user mxid.UserID, list pusher.List, id string) *channel.Target {
 	return nil
 }
 
-func queuesShowCommand() command {
-	return command{
-		name: "queues show", args: "USER",
-		summary: "shows what waits for a user's pushers, and why",
-		about: "Shows each pusher of a user by a digest, its app and device: its gateway, the waiting notifications, since when they\n" +
-			"wait and it fails, the status of the last answer or why there was none (dns, tls, refused, timeout, blocked),\n" +
-			"and the next try. Exit status 1: a pusher is late, so no host sends, or there is no such user.",
-		flags: (*flags).addJSON,
-		run:   (*call).showUserQueues,
-	}
+var queuesShowCommand = command{
+	name: "queues show", args: "USER",
+	summary: "shows what waits for a user's pushers, and why",
+	about: "Shows each pusher of a user by a digest, its app and device: its gateway, the waiting notifications, since when they\n" +
+		"wait and it fails, the status of the last answer or why there was none (dns, tls, refused, timeout, blocked),\n" +
+		"and the next try. Exit status 1: a pusher is late, so no host sends, or there is no such user.",
+	flags: (*flags).addJSON,
+	run:   (*call).showUserQueues,
 }
 
 // The states of a pusher for operators.
@@ -416,18 +412,16 @@ func (c *call) checkSelection(ctx context.Context, user mxid.UserID) error {
 	return nil
 }
 
-func queuesRetryCommand() command {
-	return command{
-		name: "queues retry", args: "[USER]",
-		summary: "tries waiting notifications of a user or gateway now",
-		about: "Makes pushers due that wait after a failure. Give a user, -gateway or both. Without -yes it shows\n" +
-			"what it would do. A host that has closed the gateway tries one of its pushers first. Exit status 1:\n" +
-			"there is no such user or gateway.",
-		flags: (*flags).addSelection,
-		run: func(c *call, ctx context.Context) error {
-			return c.changeBacklogs(ctx, "retry %d of %d pushers%s", c.retry)
-		},
-	}
+var queuesRetryCommand = command{
+	name: "queues retry", args: "[USER]",
+	summary: "tries waiting notifications of a user or gateway now",
+	about: "Makes pushers due that wait after a failure. Give a user, -gateway or both. Without -yes it shows\n" +
+		"what it would do. A host that has closed the gateway tries one of its pushers first. Exit status 1:\n" +
+		"there is no such user or gateway.",
+	flags: (*flags).addSelection,
+	run: func(c *call, ctx context.Context) error {
+		return c.changeBacklogs(ctx, "retry %d of %d pushers%s", c.retry)
+	},
 }
 
 // retry returns how many pushers wait for their next try. With -yes, it makes them due.
@@ -439,21 +433,19 @@ func (c *call) retry(ctx context.Context, of []backlog) (n int, err error) {
 	return c.queue.Retry(ctx, waiting[0].Place.User, gatesOf(waiting))
 }
 
-func queuesFlushCommand() command {
-	return command{
-		name: "queues flush", args: "[USER]",
-		summary: "drops waiting notifications of a user or gateway",
-		about: "Drops all waiting notifications, for good. Give a user, -gateway or both, or -all for all users. Without\n" +
-			"-yes it shows what it would do. Notifications that a host is sending are not affected. Exit status 1:\n" +
-			"there is no such user or gateway.",
-		flags: func(f *flags) {
-			f.addSelection()
-			f.BoolVar(&f.all, "all", false, "drop what waits for all users, after a restore for example")
-		},
-		run: func(c *call, ctx context.Context) error {
-			return c.changeBacklogs(ctx, "drop %d notifications of %d pushers%s", c.flush)
-		},
-	}
+var queuesFlushCommand = command{
+	name: "queues flush", args: "[USER]",
+	summary: "drops waiting notifications of a user or gateway",
+	about: "Drops all waiting notifications, for good. Give a user, -gateway or both, or -all for all users. Without\n" +
+		"-yes it shows what it would do. Notifications that a host is sending are not affected. Exit status 1:\n" +
+		"there is no such user or gateway.",
+	flags: func(f *flags) {
+		f.addSelection()
+		f.BoolVar(&f.all, "all", false, "drop what waits for all users, after a restore for example")
+	},
+	run: func(c *call, ctx context.Context) error {
+		return c.changeBacklogs(ctx, "drop %d notifications of %d pushers%s", c.flush)
+	},
 }
 
 // flush counts the notifications. With -yes, it drops them, but for pushers for which a host is sending.

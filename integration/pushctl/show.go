@@ -17,19 +17,17 @@ import (
 	"github.com/pushfx/pushfx/module/stored"
 )
 
-func showCommand() command {
-	return command{
-		name: "show", args: "USER",
-		summary: "shows a user's push rules and pushers",
-		about: "Shows a user's stored push rules, pushers and unread counts with their keys and problems. A digest\n" +
-			"names each pusher in all commands and in the hosts' log: pushkeys are credentials. Of a pusher's data it shows the host of the URL. Exit\n" +
-			"status 1: nothing is stored for the user.",
-		flags: func(f *flags) {
-			f.addDefaultRules()
-			f.addJSON()
-		},
-		run: (*call).show,
-	}
+var showCommand = command{
+	name: "show", args: "USER",
+	summary: "shows a user's push rules and pushers",
+	about: "Shows a user's stored push rules, pushers and unread counts with their keys and problems. A digest\n" +
+		"names each pusher in all commands and in the hosts' log: pushkeys are credentials. Of a pusher's data it shows the host of the URL. Exit\n" +
+		"status 1: nothing is stored for the user.",
+	flags: func(f *flags) {
+		f.addDefaultRules()
+		f.addJSON()
+	},
+	run: (*call).show,
 }
 
 type shownUser struct {
