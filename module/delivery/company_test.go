@@ -96,6 +96,7 @@ func TestAHostThatIsCutOffLooksSlowly(t *testing.T) {
 		status, calls int // calls of the queue in a second
 	}{"control": {502, 40}, "cut off": {0, 40}} {
 		t.Run(label, func(t *testing.T) {
+			t.Parallel()
 			inBubble(t, func(w *world) {
 				refuse := func(ctx context.Context, s sent) (module.GatewayAnswer, error) {
 					if test.status == 0 {
@@ -153,6 +154,7 @@ func TestLateGrowsWhileLooksFail(t *testing.T) {
 func TestASlowGatewayGetsAll(t *testing.T) {
 	for label, delay := range map[string]time.Duration{"control": 50 * time.Millisecond, "slow": 1500 * time.Millisecond} {
 		t.Run(label, func(t *testing.T) {
+			t.Parallel()
 			inBubble(t, func(w *world) {
 				w.answer("gw", slow(delay, 200))
 				w.innocents(100)
@@ -182,6 +184,7 @@ func TestFreshAccountsThatHang(t *testing.T) {
 	} {
 		attackers := test.attackers
 		t.Run(fmt.Sprint(attackers), func(t *testing.T) {
+			t.Parallel()
 			inBubble(t, func(w *world) {
 				w.attack(slow(time.Hour, 200))
 				users := w.attackers(attackers, 4, atGW)
@@ -238,6 +241,7 @@ func TestTheQueueKnowsWhoFails(t *testing.T) {
 		"the notification was sent after a wait": {slow(time.Second, 200), 3 * time.Second, 0},
 	} {
 		t.Run(label, func(t *testing.T) {
+			t.Parallel()
 			inBubble(t, func(w *world) {
 				w.set(name1, "key", "gw")
 				w.answer("gw", test.answer)
@@ -265,6 +269,7 @@ func TestTheQueueKnowsWhoFails(t *testing.T) {
 func TestAccountsThatHangDelayNoQuietUser(t *testing.T) {
 	for label, attackers := range map[string]int{"control": 0, "200 accounts": 200} {
 		t.Run(label, func(t *testing.T) {
+			t.Parallel()
 			inBubble(t, func(w *world) {
 				w.attack(slow(time.Hour, 200))
 				users := w.attackers(attackers, 10, atGW)
@@ -314,6 +319,7 @@ func TestMembersWithBadPushersDelayNoOther(t *testing.T) {
 		"1,000 gateways that answer after 0.9 s": {10, 100, own, slow(900*time.Millisecond, 200), 500 * time.Millisecond, 250 * time.Millisecond},
 	} {
 		t.Run(label, func(t *testing.T) {
+			t.Parallel()
 			inBubble(t, func(w *world) {
 				members := append(w.attackers(test.users, test.pushers, test.gateway), w.innocents(50)...)
 				for u := range test.users {
@@ -363,6 +369,7 @@ func TestAccountsThatBeginToHangDelayNoQuietUser(t *testing.T) {
 		before, during bool // the accounts were answered before; they get events all the time
 	}{"control": {0, false, false}, "new accounts": {200, false, false}, "accounts that were answered": {200, true, false}, "with events": {200, true, true}} {
 		t.Run(label, func(t *testing.T) {
+			t.Parallel()
 			inBubble(t, func(w *world) {
 				users := w.attackers(many(test.attackers), 10, atGW)
 				w.innocents(20)
@@ -420,6 +427,7 @@ func TestAfterAnOutageQuietUsersAreAnsweredSoon(t *testing.T) {
 		"without a restart": {200, refused, false, false}, "without a restart, answered before": {200, refused, false, true},
 	} {
 		t.Run(label, func(t *testing.T) {
+			t.Parallel()
 			inBubble(t, func(w *world) {
 				users := append(w.attackers(many(test.attackers), 10, atGW), w.innocents(20)...)
 				isAway, hangs := atomic.Bool{}, atomic.Bool{}
@@ -517,6 +525,7 @@ func TestDeadPushersDelayNoPhone(t *testing.T) {
 				continue
 			}
 			t.Run(fmt.Sprintf("%d, %s", run.pushers, label), func(t *testing.T) {
+				t.Parallel()
 				inBubble(t, func(w *world) {
 					for p := range run.pushers {
 						w.answer(test.gateway(0, p), test.answer)
