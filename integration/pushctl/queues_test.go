@@ -20,7 +20,6 @@ import (
 	"github.com/pushfx/pushfx/module/match"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pusher"
-	"github.com/pushfx/pushfx/module/redistest"
 	"github.com/pushfx/pushfx/module/stored"
 )
 
@@ -547,29 +546,6 @@ func TestAGatewayThatCouldBeSeveralIsAskedFor(t *testing.T) {
 	d.want(exitOK, "queues", "flush", "-gateway", "push.example.org:8080", "-yes")
 	if r := d.want(exitFailure, "queues", "retry", "-gateway", "push.example.org"); strings.Contains(r.stderr, "8080") {
 		t.Errorf("a flushed gateway: %s", r.stderr)
-	}
-}
-
-// A lost master takes away its own shards and users only.
-func TestQueuesBesideALostMasterShowTheRest(t *testing.T) {
-	t.Parallel()
-	servers := redistest.Cluster(t, 3, 0, "--cluster-require-full-coverage", "no")
-	d := newFixture(t, "-redis-mode", "cluster", "-redis", strings.Join(servers.Addrs(), ",")).deliver(16)
-	var users []mxid.UserID
-	for n := range 12 {
-		users = append(users, mxid.UserID(fmt.Sprintf("@u%d:example.org", n)))
-	}
-	d.notify(users...)
-	d.until("all wait", func() bool {
-		return !slices.ContainsFunc(users, func(user mxid.UserID) bool { return d.queues(user)[0].Last != "503" })
-	})
-	d.stop()
-	servers.Masters()[2].Stop()
-	for _, args := range [][]string{{"queues", "-json"}, {"gateways", "-json"}} {
-		r := d.want(exitFailure, args...)
-		if !strings.Contains(r.stderr, "cannot read shards [") || !strings.Contains(r.stdout, `"users":`) || strings.Contains(r.stdout, `"users":0,`) {
-			t.Errorf("%s: got %s, %s", args, r.stdout, r.stderr)
-		}
 	}
 }
 
