@@ -212,7 +212,7 @@ func (s *mutationServer) newScene(t *testing.T, n int, with setting) *mutationTe
 			hosttest.SetTimeouts(&c, with.operationTimeout)
 			return c
 		}),
-		fx.Provide(pushfx.AsChangeListener(func() versionRecorder { return versionRecorder{hosttest.Recorder{Received: received}, s.client, user} })),
+		fx.Provide(pushfx.AsChangeListener(func() versionRecorder { return versionRecorder{hosttest.Recorder(received), s.client, user} })),
 	)
 	start.isOver.Store(true)
 	c := &mutationTest{mutations[n], undisturbed(t)[n], t, s, user, proxy, h, received}

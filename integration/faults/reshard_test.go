@@ -82,7 +82,7 @@ func (s *mutationCluster) newMoving(t *testing.T, n int, when phase, newcomer *r
 			c.Redis.Durability = s.durability
 			return c
 		}),
-		fx.Provide(pushfx.AsChangeListener(func() versionRecorder { return versionRecorder{hosttest.Recorder{Received: received}, s.client, user} })),
+		fx.Provide(pushfx.AsChangeListener(func() versionRecorder { return versionRecorder{hosttest.Recorder(received), s.client, user} })),
 	)
 	m.mutationTest = &mutationTest{mutations[n], undisturbed(t)[n], t, s.mutationServer, user, nil, h, received}
 	m.take("before anything is stored", when.empty)

@@ -42,6 +42,7 @@ var (
 	masterHangs         = chaosFault{name: "master frozen until the hosts have come back", crash: true, cause: loseMaster((*redistest.Server).Pause, (*redistest.Server).Resume)}
 
 	slotsMoved      = chaosFault{name: "slots moved", cause: moveSlots}
+	masterAdded     = chaosFault{name: "master added that gets slots and gives them back", cause: addMaster}
 	slotMovedAgain  = chaosFault{name: "slot moved again and again", cause: moveOn}
 	failoverByHand  = chaosFault{name: "failover by hand", cause: failOver}
 	replicaFrozen   = chaosFault{name: "replica frozen", cause: freezeReplica}
@@ -232,6 +233,24 @@ func moveSlot(ctx context.Context, s *strike, p *place, to *redistest.Server) (e
 	}
 	p.home = to
 	return inTurn(ctx, move.MoveRest, move.Finish) // hosts have created keys during the move
+}
+
+// addMaster adds a master, which no list of slots has while its first slot moves.
+func addMaster(ctx context.Context, s *strike) error {
+	newcomer, moved := s.cluster.Newcomer(s.t), s.places[:3]
+	homes := map[*place]*redistest.Server{}
+	for _, p := range moved {
+		homes[p] = p.home
+		if err := moveSlot(ctx, s, p, newcomer); err != nil {
+			return err
+		}
+	}
+	for _, p := range moved {
+		if err := moveSlot(ctx, s, p, homes[p]); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // moveOn moves a slot to one master after the other until the work is done.

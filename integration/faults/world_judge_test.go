@@ -51,6 +51,9 @@ func (h *ruleHistory) judge(ctx context.Context, s *strike) error {
 	v := h.verdict(s, s.crash || len(moved) > 0)
 	s.t.Logf("%s, durability %s, lossy %t: %d operations, %d unknown; of %d users %d histories are not linearizable, %d undecided; no change for %v at most",
 		s, h.durability, s.lossy, v.operations, v.unknown, len(h.users), len(v.illegal), len(v.undecided), v.outage)
+	if h.answered && v.unknown > 0 {
+		s.t.Errorf("%s: %d requests failed", s, v.unknown)
+	}
 	if v.unknown > v.operations/4 && h.length > 0 {
 		s.t.Error("too few answers to show anything")
 	}

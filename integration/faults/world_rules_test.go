@@ -68,6 +68,12 @@ func TestDurabilityKeepsAcknowledgedChangesOfAKilledMaster(t *testing.T) {
 	)
 }
 
+// A fourth master joins, gets slots with users, and gives them back.
+func TestScaleOutFailsNoRequest(t *testing.T) {
+	t.Parallel()
+	play(t, row{name: "cluster", servers: clusterOf3(0), work: ruleClients{answered: true}, faults: []chaosFault{masterAdded}})
+}
+
 // ruleClients is the work of clients that change and read rules and pushers at two hosts.
 type ruleClients struct {
 	durable rediscommit.Durability // of the hosts that a crash hits, and in about half of the other rounds
@@ -76,6 +82,8 @@ type ruleClients struct {
 	// ledger lets clients only add entries, and the judge only count those that are acknowledged and lost: none, or
 	// some if no durability is asked for. The outage leaves too many open changes for a check of the history.
 	ledger bool
+
+	answered bool // every request gets an answer, and no reply gets lost
 }
 
 func (r ruleClients) start(w *world) func(context.Context, *strike) (history, error) {
@@ -100,7 +108,7 @@ func (r ruleClients) start(w *world) func(context.Context, *strike) (history, er
 		if s.crash || r.ledger || s.random.IntN(2) == 0 {
 			durability = r.durable
 		}
-		s.around, s.lossy = 250*time.Millisecond, r.length == 0 && !r.ledger && s.random.IntN(2) == 0
+		s.around, s.lossy = 250*time.Millisecond, r.length == 0 && !r.ledger && !r.answered && s.random.IntN(2) == 0
 		h := &ruleHistory{ruleClients: r, hosts: teams[durability], durability: durability, random: s.random, start: s.start}
 		if r.ledger {
 			s.ahead = h.waitTried
@@ -280,7 +288,7 @@ func (c *chaosClient) work(ctx context.Context) {
 	}
 }
 
-// turn sends one request. A failed read is part of the history only if it may have created the rules.
+// turn sends one request. A failed read is part of the history only if it may have created the rules, or must not fail.
 func (c *chaosClient) turn() {
 	r, own := c.choose()
 	c.sent++
@@ -292,7 +300,7 @@ func (c *chaosClient) turn() {
 	}
 	o := c.send(ctx, one(&c.randomClient, c.in.hosts...), r)
 	failed := o.Output == unknown
-	if !isRead || !failed || mayCreate {
+	if !isRead || !failed || mayCreate || c.in.answered {
 		c.history = append(c.history, o)
 	}
 	if own != "" {
@@ -315,6 +323,9 @@ func (c *chaosClient) turn() {
 }
 
 func (c *chaosClient) hangsUp() bool {
+	if c.in.answered {
+		return false
+	}
 	if c.in.length == 0 {
 		return c.random.IntN(hangUps) == 0
 	}

@@ -1,6 +1,7 @@
 package host
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -8,11 +9,8 @@ import (
 	"fmt"
 	"io"
 	"mime"
-	"mime/multipart"
-	"mime/quotedprintable"
 	"net"
 	"net/http/httptest"
-	"net/mail"
 	"os"
 	"strings"
 	"sync"
@@ -25,6 +23,7 @@ import (
 	gosmtp "github.com/emersion/go-smtp"
 	gomail "github.com/wneessen/go-mail"
 
+	"github.com/pushfx/pushfx/integration/homeserver/inbox"
 	"github.com/pushfx/pushfx/integration/hosttest"
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/mail/smtp"
@@ -45,8 +44,9 @@ type postOffice struct {
 }
 
 type letter struct {
-	from, to, text string
-	isUTF8         bool // the parameter SMTPUTF8
+	inbox.Mail
+	text   string // as it arrived
+	isUTF8 bool   // the parameter SMTPUTF8
 }
 
 const mailPassword = "hush-password"
@@ -83,6 +83,7 @@ func (noLog) Printf(string, ...any) {}
 func (noLog) Println(...any)        {}
 
 type postSession struct {
+	gosmtp.Session
 	p    *postOffice
 	conn *gosmtp.Conn
 	letter
@@ -93,7 +94,9 @@ func (p *postOffice) newSession(c *gosmtp.Conn) (gosmtp.Session, error) {
 	defer p.mu.Unlock()
 	p.sessions, p.open = append(p.sessions, c), p.open+1
 	p.mostOpen = max(p.mostOpen, p.open)
-	return &postSession{p: p, conn: c}, nil
+	s := &postSession{p: p, conn: c}
+	s.Session = inbox.NewSession(func(m inbox.Mail) { s.letter.Mail = m })
+	return s, nil
 }
 
 func (s *postSession) ask(hook func(*gosmtp.Conn) error) error {
@@ -114,27 +117,26 @@ func (s *postSession) Auth(string) (sasl.Server, error) {
 }
 
 func (s *postSession) Mail(from string, o *gosmtp.MailOptions) error {
-	s.from, s.isUTF8 = from, o.UTF8
-	return s.ask(s.p.onMail)
+	s.isUTF8 = o.UTF8
+	return cmp.Or(s.Session.Mail(from, o), s.ask(s.p.onMail))
 }
 
-func (s *postSession) Rcpt(to string, _ *gosmtp.RcptOptions) error {
-	s.to = to
-	return s.ask(s.p.onRcpt)
+func (s *postSession) Rcpt(to string, o *gosmtp.RcptOptions) error {
+	return cmp.Or(s.Session.Rcpt(to, o), s.ask(s.p.onRcpt))
 }
 
 func (s *postSession) Data(r io.Reader) error {
-	text, err := io.ReadAll(r)
-	if err == nil {
-		err = s.ask(s.p.onData)
+	if err := s.ask(s.p.onData); err != nil {
+		return err
 	}
+	var text strings.Builder
+	err := s.Session.Data(io.TeeReader(r, &text))
 	if err == nil {
-		s.p.inbox <- letter{s.from, s.to, string(text), s.isUTF8}
+		s.p.inbox <- letter{s.letter.Mail, text.String(), s.isUTF8}
 	}
 	return err
 }
 
-func (s *postSession) Reset() {}
 func (s *postSession) Logout() error {
 	s.p.mu.Lock()
 	defer s.p.mu.Unlock()
@@ -172,35 +174,6 @@ func aMail() module.Mail {
 	}
 }
 
-// parts returns the header of a mail and its decoded parts by type.
-func (l letter) parts(t *testing.T) (mail.Header, map[string]string) {
-	t.Helper()
-	m, err := mail.ReadMessage(strings.NewReader(l.text))
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, params, err := mime.ParseMediaType(m.Header.Get("Content-Type"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	parts := map[string]string{}
-	for r := multipart.NewReader(m.Body, params["boundary"]); ; {
-		part, err := r.NextRawPart()
-		if errors.Is(err, io.EOF) {
-			return m.Header, parts
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		text, err := io.ReadAll(quotedprintable.NewReader(part))
-		if err != nil {
-			t.Fatal(err)
-		}
-		kind, _, _ := strings.Cut(part.Header.Get("Content-Type"), ";")
-		parts[kind] = string(text)
-	}
-}
-
 func TestAMailArrivesWithItsHeaders(t *testing.T) {
 	t.Parallel()
 	for _, scheme := range []string{"smtp", "smtp+starttls", "smtps"} {
@@ -214,21 +187,20 @@ func TestAMailArrivesWithItsHeaders(t *testing.T) {
 			t.Fatalf("%s: %v", scheme, err)
 		}
 		got := <-p.inbox
-		if got.from != "bounces+token@example.org" || got.to != "alice@example.com" {
+		if got.Sender != "bounces+token@example.org" || got.To[0] != "alice@example.com" {
 			t.Errorf("%s: got %+v", scheme, got)
 		}
-		header, parts := got.parts(t)
 		for name, want := range map[string]string{
 			"From": `"Example Chat" <push@example.org>`, "To": "<alice@example.com>", "Message-Id": "<id-1@example.org>",
 			"Subject": "Grüße", "Auto-Submitted": "auto-generated", "Precedence": "bulk", "Mime-Version": "1.0",
 			"List-Unsubscribe": "<" + aMail().Unsubscribe + ">", "List-Unsubscribe-Post": "List-Unsubscribe=One-Click",
 		} {
-			if got, err := new(mime.WordDecoder).DecodeHeader(header.Get(name)); err != nil || got != want {
+			if got, err := new(mime.WordDecoder).DecodeHeader(got.Header.Get(name)); err != nil || got != want {
 				t.Errorf("%s: %s is %q, %v", scheme, name, got, err)
 			}
 		}
-		if _, err := header.Date(); err != nil || parts["text/plain"] != "text" || parts["text/html"] != "<p>html</p>" {
-			t.Errorf("%s: got date %v, %q", scheme, err, parts)
+		if _, err := got.Header.Date(); err != nil || got.Text != "text" || got.HTML != "<p>html</p>" {
+			t.Errorf("%s: got date %v, %+v", scheme, err, got)
 		}
 	}
 }
@@ -241,7 +213,7 @@ func TestOneClickNeedsHTTPS(t *testing.T) {
 	if err := p.mailer(t, "smtp").SendMail(t.Context(), mail); err != nil {
 		t.Fatal(err)
 	}
-	header, _ := (<-p.inbox).parts(t)
+	header := (<-p.inbox).Header
 	if header.Get("List-Unsubscribe") != "<"+mail.Unsubscribe+">" || header.Get("List-Unsubscribe-Post") != "" {
 		t.Errorf("got %v", header)
 	}
@@ -284,12 +256,11 @@ func TestAddressesThatAreNotASCII(t *testing.T) {
 				continue
 			}
 			got := <-p.inbox
-			header, _ := got.parts(t)
-			if got.to != want.to || got.isUTF8 != isUTF8 || header.Get("To") != want.head || got.from != "bounces+token@xn--bcher-kva.example" {
-				t.Errorf("%q, SMTPUTF8 %v: got %+v, to %s", to, offers, got, header.Get("To"))
+			if got.To[0] != want.to || got.isUTF8 != isUTF8 || got.Header.Get("To") != want.head || got.Sender != "bounces+token@xn--bcher-kva.example" {
+				t.Errorf("%q, SMTPUTF8 %v: got %+v", to, offers, got)
 			}
-			if head, _, _ := strings.Cut(got.text, "\r\n\r\n"); !isUTF8 && strings.ContainsFunc(head, func(r rune) bool { return r > unicode.MaxASCII }) {
-				t.Errorf("%q: a header is not ASCII: %s", to, head)
+			if !isUTF8 && strings.ContainsFunc(got.Head, func(r rune) bool { return r > unicode.MaxASCII }) {
+				t.Errorf("%q: a header is not ASCII: %s", to, got.Head)
 			}
 		}
 		if len(p.sessions) != 1 {
@@ -510,9 +481,8 @@ func TestHostileTextsStayInTheirPlaceInAMail(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := <-p.inbox
-	header, parts := got.parts(t)
-	if header.Get("Bcc") != "" || len(header["Subject"]) != 1 || parts["text/plain"] != strings.ReplaceAll(strings.ReplaceAll(hostile.Text, "\r\n", "\n"), "\n", "\r\n") {
-		t.Errorf("got %v, %q", header, parts["text/plain"][:50])
+	if got.Header.Get("Bcc") != "" || len(got.Header["Subject"]) != 1 || got.Text != strings.ReplaceAll(strings.ReplaceAll(hostile.Text, "\r\n", "\n"), "\n", "\r\n") {
+		t.Errorf("got %v, %q", got.Header, got.Text[:50])
 	}
 	for _, line := range strings.Split(got.text, "\r\n") {
 		if len(line) > 998 {

@@ -89,20 +89,19 @@ func TestAMailIsSentReadAndUnsubscribed(t *testing.T) {
 			notify(1)
 			notify(2)
 			first := receive(t, p)
-			header, parts := first.parts(t)
-			if first.to != hosttest.AliceMail || !strings.HasPrefix(first.from, "bounces+") || !strings.Contains(parts["text/plain"], "    1") || !strings.Contains(parts["text/html"], "2") {
+			if first.To[0] != hosttest.AliceMail || !strings.HasPrefix(first.Sender, "bounces+") || !strings.Contains(first.Text, "    1") || !strings.Contains(first.HTML, "2") {
 				t.Errorf("got %+v", first)
 			}
 
 			read.upTo.Store(3)
 			notify(3) // is read: no mail
-			link, _ := url.Parse(strings.Trim(header.Get("List-Unsubscribe"), "<>"))
+			link, _ := url.Parse(first.Unsubscribe)
 			if status, page := do(http.MethodGet, link.RequestURI(), ""); status != http.StatusOK || !strings.Contains(page, "<button>") || pushers() != 1 {
 				t.Errorf("got %d %s, %d pushers", status, page, pushers())
 			}
 			notify(4)
-			if _, parts := receive(t, p).parts(t); strings.Contains(parts["text/plain"], "    3\r\n") || !strings.Contains(parts["text/plain"], "    4\r\n") {
-				t.Errorf("got %s", parts["text/plain"])
+			if text := receive(t, p).Text; strings.Contains(text, "    3\r\n") || !strings.Contains(text, "    4\r\n") {
+				t.Errorf("got %s", text)
 			}
 			for range 2 {
 				if status, page := do(http.MethodPost, link.RequestURI(), "List-Unsubscribe=One-Click"); status != http.StatusOK || pushers() != 0 {
@@ -110,7 +109,7 @@ func TestAMailIsSentReadAndUnsubscribed(t *testing.T) {
 				}
 			}
 			set()
-			token := strings.TrimSuffix(strings.TrimPrefix(first.from, "bounces+"), "@example.org")
+			token := strings.TrimSuffix(strings.TrimPrefix(first.Sender, "bounces+"), "@example.org")
 			if err := push.Host.MailBounced(t.Context(), token); err != nil || pushers() != 0 {
 				t.Errorf("got %v, %d pushers", err, pushers())
 			}
@@ -250,7 +249,7 @@ func TestEmailPushersOfSynapseMoveIn(t *testing.T) {
 			if err := hosttest.SendEvent(t.Context(), push.Notifier, hosttest.Message(1), hosttest.Alice); err != nil {
 				t.Fatal(err)
 			}
-			if got := receive(t, p); got.to != hosttest.AliceMail {
+			if got := receive(t, p); got.To[0] != hosttest.AliceMail {
 				t.Errorf("got %+v", got)
 			}
 		})

@@ -30,9 +30,9 @@ import (
 func TestMetricsShowOperations(t *testing.T) {
 	t.Parallel()
 	_, client := hosttest.Embedded(t)
-	listener := hosttest.Recorder{Received: make(chan string, 10)}
+	listener := make(hosttest.Recorder, 10)
 	h, registry := hosttest.StartMeasured(t, client, fx.Provide(pushfx.AsChangeListener(func() hosttest.Recorder { return listener })))
-	listener.WantWatch(t)
+	listener.Want(t, "at the start", hosttest.AllMissed)
 	hosttest.Scrape(t, registry).Want(t, hosttest.Scraped{
 		"pushfx_rule_sets_total{event=created}":                                 0,
 		"pushfx_rule_sets_total{event=imported}":                                0,
@@ -72,10 +72,10 @@ func TestAHostsOwnStoreIsMeasured(t *testing.T) {
 	t.Parallel()
 	_, client := hosttest.Embedded(t)
 	mine := newMemoryRules()
-	listener := hosttest.Recorder{Received: make(chan string, 10)}
+	listener := make(hosttest.Recorder, 10)
 	h, registry := hosttest.StartMeasured(t, client, fx.Provide(pushfx.AsChangeListener(func() hosttest.Recorder { return listener })),
 		fx.Replace(fx.Annotate(mine, fx.As(new(module.RuleStore)))))
-	listener.WantWatch(t)
+	listener.Want(t, "at the start", hosttest.AllMissed)
 	h.Do(hosttest.Alice, http.MethodGet, hosttest.V3+"/pushrules/", "")
 	h.Do(hosttest.Alice, http.MethodPut, hosttest.V3+"/pushrules/global/room/!a:b", `{"actions":[]}`)
 	hosttest.Eventually(t, "the listener is notified", func() bool { return hosttest.Scrape(t, registry)["pushfx_change_lag_seconds{}"] >= 1 })

@@ -46,7 +46,7 @@ func TestAHostWithoutFxAndEcho(t *testing.T) {
 	t.Parallel()
 	_, client := hosttest.Embedded(t)
 	registry := prometheus.NewRegistry()
-	late, listener := hosttest.Recorder{Received: make(chan string, 1)}, &struct{ module.ChangeListener }{}
+	late, listener := make(hosttest.Recorder, 1), &struct{ module.ChangeListener }{}
 	push, err := pushfx.New(client, pushfx.DefaultConfig(), pushfx.Options{
 		Log: zap.NewNop(), Metrics: registry, Listeners: []module.ChangeListener{listener},
 	})
@@ -80,7 +80,7 @@ func TestAHostWithoutFxAndEcho(t *testing.T) {
 			t.Errorf("%s %s: got %d %s, want %d %s...", test.method, test.path, status, body, test.status, test.begins)
 		}
 	}
-	if received := <-late.Received; received != hosttest.Alice && received != hosttest.AllMissed {
+	if received := <-late; received != hosttest.Alice && received != hosttest.AllMissed {
 		t.Errorf("the listener received %s", received)
 	}
 	if families, err := registry.Gather(); err != nil || len(families) == 0 {

@@ -16,11 +16,11 @@ import (
 func TestPusherListenersHearOfChangesByAllHosts(t *testing.T) {
 	t.Parallel()
 	server := redistest.Single(t)
-	listener := make(hosttest.DeviceList, 100)
+	listener := make(hosttest.Recorder, 100)
 	var push module.HostService
-	here := hosttest.StartHost(t, server.Client(t), listener.Option())
+	here := hosttest.StartHost(t, server.Client(t), listener.OfPushers())
 	there := hosttest.StartHost(t, server.Client(t), fx.Populate(&push))
-	listener.Want(t, "at the start", "missed")
+	listener.Want(t, "at the start", hosttest.AllMissed)
 
 	admin := server.Client(t)
 	if watching := admin.PubSubNumSub(t.Context(), "pushers_changed").Val(); watching["pushers_changed"] != 1 {
@@ -54,7 +54,7 @@ func TestPusherListenersHearOfChangesByAllHosts(t *testing.T) {
 	if err := admin.ClientKillByFilter(t.Context(), "TYPE", "pubsub").Err(); err != nil {
 		t.Fatal(err)
 	}
-	listener.Want(t, "after a disconnection", "missed")
+	listener.Want(t, "after a disconnection", hosttest.AllMissed)
 	post(there, hosttest.Alice, hosttest.HTTPPusher("app", "new"))
 	listener.Want(t, "a change after it", hosttest.Alice)
 	if err := push.ForgetUser(t.Context(), hosttest.Alice); err != nil {

@@ -169,7 +169,7 @@ func replacements(u use) map[string]fx.Option {
 		"PusherListener": fx.Provide(pushfx.AsPusherListener(func() usedPusherListener { return usedPusherListener{u} })),
 		"PusherWatcher": fx.Options(
 			fx.Decorate(func(s module.PusherStore) module.PusherStore { return usedPusherWatcher{s, u} }),
-			make(hosttest.DeviceList, 100).Option(),
+			make(hosttest.Recorder, 100).OfPushers(),
 		),
 		"Health":       fx.Decorate(func(module.Health) module.Health { return usedHealth{u} }),
 		"BulkAccounts": fx.Supply(fx.Annotate(usedBulkAccounts{u}, fx.As(new(module.Accounts)))),

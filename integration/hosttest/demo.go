@@ -112,45 +112,37 @@ func StartDemo(t *testing.T, flags ...string) *Demo {
 	return nil
 }
 
-// SendEvent sends an event by the demo's own endpoint.
-func (d *Demo) SendEvent(body string) error {
+// ask sends a request. Another answer than 200 is an error, too.
+func (d *Demo) ask(token, method, path, body string) (Answer, error) {
 	ctx, cancel := context.WithTimeout(d.t.Context(), Never)
 	defer cancel()
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, d.URL+"/_demo/send", strings.NewReader(body))
-	if err != nil {
-		return err
+	a, err := ask(ctx, http.DefaultClient, token, method, d.URL+path, body)
+	if err == nil && a.Status != http.StatusOK {
+		err = fmt.Errorf("%s %s: %s", method, path, a)
 	}
-	request.Header.Set("Authorization", "Bearer demo-sender")
-	answer, err := http.DefaultClient.Do(request)
-	if err != nil {
-		return err
+	return a, err
+}
+
+// SendEvent sends an event by the demo's own endpoint.
+func (d *Demo) SendEvent(body string) error {
+	_, err := d.ask("demo-sender", http.MethodPost, "/_demo/send", body)
+	return err
+}
+
+// Raw sends a request, and returns the answer.
+func (d *Demo) Raw(token, method, path, body string) (status int, answer string) {
+	d.t.Helper()
+	a, err := d.ask(token, method, V3+path, body)
+	if a.Status == 0 {
+		d.t.Fatal(err)
 	}
-	answer.Body.Close()
-	if answer.StatusCode != http.StatusOK {
-		return fmt.Errorf("answered %d", answer.StatusCode)
-	}
-	return nil
+	return a.Status, a.Body
 }
 
 // Send sends a request of which the answer is JSON.
 func (d *Demo) Send(token, method, path, body string) (answer map[string]any, err error) {
-	ctx, cancel := context.WithTimeout(d.t.Context(), Never)
-	defer cancel()
-	request, err := http.NewRequestWithContext(ctx, method, d.URL+V3+path, strings.NewReader(body))
-	if err != nil {
-		return nil, err
-	}
-	request.Header.Set("Authorization", "Bearer "+token)
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		return nil, err
-	}
-	defer response.Body.Close()
-	text, err := io.ReadAll(response.Body)
-	if err == nil && response.StatusCode != http.StatusOK {
-		err = fmt.Errorf("%s %s: %d %s", method, path, response.StatusCode, text)
-	}
-	return answer, errors.Join(err, json.Unmarshal(text, &answer))
+	a, err := d.ask(token, method, V3+path, body)
+	return answer, errors.Join(err, json.Unmarshal([]byte(a.Body), &answer))
 }
 
 // MustSend is Send for requests that succeed.

@@ -161,14 +161,19 @@ func (h *Host) Do(user, method, path, body string) Answer {
 
 // Try is Do for requests that may fail.
 func (h *Host) Try(ctx context.Context, user, method, path, body string) (Answer, error) {
-	req, err := http.NewRequestWithContext(ctx, method, h.URL+path, strings.NewReader(body))
+	return ask(ctx, h.HTTP, user, method, h.URL+path, body)
+}
+
+// ask sends a request. An empty token is not sent.
+func ask(ctx context.Context, client *http.Client, token, method, url, body string) (Answer, error) {
+	req, err := http.NewRequestWithContext(ctx, method, url, strings.NewReader(body))
 	if err != nil {
 		return Answer{}, err
 	}
-	if user != "" {
-		req.Header.Set("Authorization", "Bearer "+user)
+	if token != "" {
+		req.Header.Set("Authorization", "Bearer "+token)
 	}
-	res, err := h.HTTP.Do(req)
+	res, err := client.Do(req)
 	if err != nil {
 		return Answer{}, err
 	}
@@ -258,33 +263,6 @@ func RunPush(tb testing.TB, p *pushfx.Push) (stop func()) {
 	return stop
 }
 
-// DeviceList is a host's listener of pushers.
-type DeviceList chan string
-
-// PushersChanged implements [module.PusherListener].
-func (d DeviceList) PushersChanged(_ context.Context, user mxid.UserID) { d <- string(user) }
-
-// PushersMissed implements [module.PusherListener].
-func (d DeviceList) PushersMissed(context.Context) { d <- "missed" }
-
-// Want waits for the next call.
-func (d DeviceList) Want(t *testing.T, when, want string) {
-	t.Helper()
-	select {
-	case got := <-d:
-		if got != want {
-			t.Errorf("%s: got %q, want %q", when, got, want)
-		}
-	case <-time.After(Never):
-		t.Fatalf("%s: not notified", when)
-	}
-}
-
-// Option gives the listener to a host.
-func (d DeviceList) Option() fx.Option {
-	return fx.Provide(pushfx.AsPusherListener(func() DeviceList { return d }))
-}
-
 // SharedPusher returns a pusher of an app that all users have.
 func SharedPusher(pushkey string) pusher.Pusher {
 	return pusher.Pusher{Key: pusher.Key{AppID: "app", Pushkey: pushkey}, Kind: pusher.HTTP, Device: "DEVICE",
@@ -321,26 +299,6 @@ func WithoutRevisionFields(fields map[string]string) stored.Revision {
 	return revision
 }
 
-// Raw sends a request, and returns the answer.
-func (d *Demo) Raw(token, method, path, body string) (status int, answer string) {
-	d.t.Helper()
-	request, err := http.NewRequestWithContext(d.t.Context(), method, d.URL+V3+path, strings.NewReader(body))
-	if err != nil {
-		d.t.Fatal(err)
-	}
-	request.Header.Set("Authorization", "Bearer "+token)
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		d.t.Fatal(err)
-	}
-	defer response.Body.Close()
-	text, err := io.ReadAll(response.Body)
-	if err != nil {
-		d.t.Fatal(err)
-	}
-	return response.StatusCode, string(text)
-}
-
 // RoomEvents are the events of a host, by position.
 type RoomEvents map[int64]string
 
@@ -358,8 +316,8 @@ func HTTPPusher(appID, pushkey string) string {
 		`"device_display_name":"Phone","lang":"en","data":{"url":"https://push.example.org/_matrix/push/v1/notify"}}`
 }
 
-// Recorder sends what its listener is called with.
-type Recorder struct{ Received chan string }
+// Recorder is a listener of push rules or pushers. It sends what it is called with.
+type Recorder chan string
 
 // AllMissed is what a [Recorder] sends for changes that may have been missed.
 const AllMissed = "all"
@@ -370,12 +328,36 @@ func (r Recorder) PushRulesChanged(ctx context.Context, user mxid.UserID) { r.Se
 // PushRulesMissed implements [module.ChangeListener].
 func (r Recorder) PushRulesMissed(ctx context.Context) { r.Send(ctx, AllMissed) }
 
+// PushersChanged implements [module.PusherListener].
+func (r Recorder) PushersChanged(ctx context.Context, user mxid.UserID) { r.Send(ctx, string(user)) }
+
+// PushersMissed implements [module.PusherListener].
+func (r Recorder) PushersMissed(ctx context.Context) { r.Send(ctx, AllMissed) }
+
 // Send sends a text, unless the context ends before.
 func (r Recorder) Send(ctx context.Context, text string) {
 	select {
-	case r.Received <- text:
+	case r <- text:
 	case <-ctx.Done():
 	}
+}
+
+// Want waits for the next call. The first one tells that the watch has begun: a change before that needs no call of its own.
+func (r Recorder) Want(t *testing.T, when, want string) {
+	t.Helper()
+	select {
+	case got := <-r:
+		if got != want {
+			t.Fatalf("%s: got %q, want %q", when, got, want)
+		}
+	case <-time.After(Never):
+		t.Fatalf("%s: not notified", when)
+	}
+}
+
+// OfPushers gives the listener to a host.
+func (r Recorder) OfPushers() fx.Option {
+	return fx.Provide(pushfx.AsPusherListener(func() Recorder { return r }))
 }
 
 // Startable returns an app with the module, not started.

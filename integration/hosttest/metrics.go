@@ -66,19 +66,6 @@ func (s Scraped) Want(t *testing.T, wanted Scraped) {
 	}
 }
 
-// WantWatch waits until the listener has been told that the watch has begun. A change before that needs no call of its own.
-func (r Recorder) WantWatch(t *testing.T) {
-	t.Helper()
-	select {
-	case got := <-r.Received:
-		if got != AllMissed {
-			t.Fatalf("the listener received %q first", got)
-		}
-	case <-time.After(Never):
-		t.Fatal("the watch has not begun")
-	}
-}
-
 // Eventually waits until it is so.
 func Eventually(t *testing.T, what string, isSo func() bool) {
 	t.Helper()

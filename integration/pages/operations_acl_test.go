@@ -129,8 +129,8 @@ func newGuardedHost(g *guardedServers, client redis.UniversalClient, cfg pushfx.
 	h.app = hosttest.Startable(client,
 		fx.Replace(zap.New(core), cfg),
 		fx.Provide(
-			echo.New, pushfx.AsChangeListener(func() hosttest.Recorder { return hosttest.Recorder{Received: h.changes} }),
-			pushfx.AsPusherListener(func() hosttest.DeviceList { return make(hosttest.DeviceList, 1000) }),
+			echo.New, pushfx.AsChangeListener(func() hosttest.Recorder { return hosttest.Recorder(h.changes) }),
+			pushfx.AsPusherListener(func() hosttest.Recorder { return make(hosttest.Recorder, 1000) }),
 		),
 		fx.Populate(&h.web, &h.push, &h.sync, &h.index, &h.health),
 		fx.Invoke(fx.Annotate(hosttest.Mount, fx.ParamTags("", pushfx.RouteGroups))),

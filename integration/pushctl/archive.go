@@ -193,22 +193,13 @@ func (e *damagedArchiveError) Error() string {
 	return fmt.Sprintf("the archive is damaged: line %d: %s", e.line, e.cause)
 }
 
-// earlierBegin begins an archive of an earlier version, which is no gzip file.
-const earlierBegin = `{"pushctl_archive":`
-
-var errEarlierArchive = errors.New("the archive is of an earlier version of pushctl: import it with that version")
-
 // maxLine is the maximum length of a line. It is enough for an event of 1 MiB with JSON escapes.
 const maxLine = 64 << 20
 
 // readArchive calls visit for each record. Only the end of an archive shows whether it is
 // complete. Errors do not repeat a line's text.
 func readArchive(from io.Reader, visit func(number int64, r record) error) (records int64, err error) {
-	begin := bufio.NewReader(from)
-	if text, _ := begin.Peek(len(earlierBegin)); string(text) == earlierBegin {
-		return 0, errEarlierArchive
-	}
-	zip, err := gzip.NewReader(begin)
+	zip, err := gzip.NewReader(from)
 	if err != nil {
 		return 0, &damagedArchiveError{1, "not a gzip file"}
 	}

@@ -13,22 +13,20 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-func checkCommand() command {
-	return command{
-		name:    "check",
-		summary: "counts the problems in the stored data, and changes nothing",
-		about: "Examines all stored data while hosts run, and changes nothing. It counts the problems of each kind;\n" +
-			"-list lists them. Problems that involve several keys are examined twice, so that a host's change in\n" +
-			"progress does not count. Exit status 1: there are problems. It fails if no key is the module's, and at\n" +
-			"its end if a master did not reply.",
-		flags: func(f *flags) {
-			f.addDefaultRules()
-			f.addRate()
-			f.addJSON()
-			f.BoolVar(&f.list, "list", false, "list each problem: its kind, the user or key, and details")
-		},
-		run: (*call).check,
-	}
+var checkCommand = command{
+	name:    "check",
+	summary: "counts the problems in the stored data, and changes nothing",
+	about: "Examines all stored data while hosts run, and changes nothing. It counts the problems of each kind;\n" +
+		"-list lists them. Problems that involve several keys are examined twice, so that a host's change in\n" +
+		"progress does not count. Exit status 1: there are problems. It fails if no key is the module's, and at\n" +
+		"its end if a master did not reply.",
+	flags: func(f *flags) {
+		f.addDefaultRules()
+		f.addRate()
+		f.addJSON()
+		f.BoolVar(&f.list, "list", false, "list each problem: its kind, the user or key, and details")
+	},
+	run: (*call).check,
 }
 
 type report struct {
@@ -52,12 +50,8 @@ func (c *call) check(ctx context.Context) error {
 	err := c.findProblems(ctx, &report.tally, func(_ context.Context, found []problem) (err error) {
 		for _, p := range found {
 			report.count(p.kind)
-			switch {
-			case err != nil || !c.list:
-			case c.asJSON:
-				err = writeJSON(c.out, p.listed())
-			default:
-				_, err = fmt.Fprintln(c.out, p)
+			if c.list && err == nil {
+				err = c.writeLine(p.listed(), p.cells()...)
 			}
 		}
 		return err
@@ -71,34 +65,21 @@ func (c *call) check(ctx context.Context) error {
 // findProblems examines and counts all keys, and calls handle with the problems that it finds.
 func (c *call) findProblems(ctx context.Context, counts *tally, handle func(context.Context, []problem) error) error {
 	var mu sync.Mutex // held during calls of handle
-	u := &unconfirmed{backend: c.backend}
-	s := c.newScanner("examined")
-	hasQueue, other, err := c.readFormat(ctx)
-	s.lacksIndex = err != nil
-	err = c.skip(ctx, "the format of the queue", c.keys.DeliveryFormat(), err)
-	if err == nil && other == nil && hasQueue {
-		s.shards = c.queue.Index.Shards
-		if err = s.readGateNames(ctx); err != nil {
-			s.lacksIndex = true
-			err = c.skipAt("the index of the queue", "some masters", "", err)
-		}
-	}
+	e, err := c.newExaminer(ctx)
 	if err != nil {
 		return err
 	}
-	err = s.scan(ctx, func(ctx context.Context, node *redis.Client, keys []string) error {
-		x, err := c.examine(ctx, node, keys)
-		if err == nil {
-			err = s.examineDelivery(ctx, node, x, keys, other)
-		}
+	u := newUnconfirmed(e)
+	err = c.newScanner("examined").scan(ctx, func(ctx context.Context, node *redis.Client, keys []string) error {
+		x, err := e.examine(ctx, node, keys)
 		if err != nil {
 			return err
 		}
 		mu.Lock()
 		defer mu.Unlock()
 		counts.add(x.tally)
-		u.add(x.unconfirmed)
-		if err := handle(ctx, x.problems); err != nil || len(u.problems) < maxUnconfirmed {
+		u.add(x)
+		if err := handle(ctx, x.problems); err != nil || u.number < maxUnconfirmed {
 			return err
 		}
 		return u.handle(ctx, handle)

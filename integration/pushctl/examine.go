@@ -17,13 +17,36 @@ import (
 	"github.com/pushfx/pushfx/module/stored"
 )
 
+// examiner looks for problems in the values of keys.
+type examiner struct {
+	*backend
+	other      error             // not nil if another version of the module wrote the queue, whose keys this version does not know
+	shards     int               // of the queue's index; 0: not known
+	gateNames  map[string]string // of the index, by digest
+	lacksIndex bool              // a part of the queue's index cannot be read
+}
+
+// examination is what an examiner finds in keys of a node.
 type examination struct {
 	tally
+	node        *redis.Client
 	problems    []problem
 	unconfirmed []problem // see [unconfirmed]
 	now         time.Time // by the clock of Redis
 
 	hashes []userHash
+	logs   []value // of pushers
+}
+
+// add adds a problem that only a person can repair.
+func (x *examination) add(k kind, subject, detail string) {
+	x.problems = append(x.problems, problem{kind: k, subject: subject, detail: detail})
+}
+
+// suspect adds a problem that a second examination of the key must confirm.
+func (x *examination) suspect(key string, p problem) {
+	p.key = key
+	x.unconfirmed = append(x.unconfirmed, p)
 }
 
 type tally struct {
@@ -55,23 +78,34 @@ func (t *tally) add(u tally) {
 }
 
 // examine reads keys of a node and looks for problems.
-func (b *backend) examine(ctx context.Context, node *redis.Client, names []string) (*examination, error) {
-	ctx, cancel := context.WithTimeout(ctx, replyTimeout)
-	defer cancel()
-	x := &examination{tally: tally{Keys: int64(len(names))}, now: b.now()}
+func (e *examiner) examine(ctx context.Context, node *redis.Client, names []string) (*examination, error) {
+	x := &examination{tally: tally{Keys: int64(len(names))}, node: node, now: e.now()}
+	var known []string
 	for _, name := range names {
-		if b.keys.Parse(name).Kind == stored.MalformedKey { // other keys may be the host's, with the same prefix
-			x.problems = append(x.problems, problem{kind: unknownKey, subject: shownKey(name)})
+		switch kind := e.keys.Parse(name).Kind; {
+		case kind == stored.MalformedKey: // other keys may be the host's, with the same prefix
+			x.add(unknownKey, shownKey(name), "")
+		case kind == stored.DeliveryFormatKey && e.other != nil:
+			x.addOtherVersion(name, e.other)
+		case kind == stored.OtherVersionKey || kind.OfDelivery() && e.other != nil:
+			x.add(otherVersion, name, "")
+		default:
+			known = append(known, name)
 		}
 	}
-	values, err := b.readExpiring(ctx, node, names)
+	values, err := e.readValues(ctx, node, known)
 	if err != nil {
 		return nil, err
 	}
 	for _, v := range values {
-		b.examineValue(x, node, v)
+		if err := e.examineValue(ctx, x, v); err != nil {
+			return nil, err
+		}
 	}
-	return x, b.examinePushers(ctx, node, x)
+	if err := e.examinePushers(ctx, x); err != nil {
+		return nil, err
+	}
+	return x, e.examineListings(ctx, x)
 }
 
 var (
@@ -90,29 +124,37 @@ func shownKey(name string) string {
 }
 
 // examineValue looks for problems within one value.
-func (b *backend) examineValue(x *examination, node *redis.Client, v value) {
+func (e *examiner) examineValue(ctx context.Context, x *examination, v value) error {
 	switch {
 	case v.state == isAbsent || v.state == isUnread:
+	case v.state == isOtherType && v.Kind.OfDelivery():
+		x.add(wrongType, v.name, "DEL removes it")
 	case v.state == isOtherType:
-		x.problems = append(x.problems, problem{kind: wrongType, subject: v.name})
+		x.add(wrongType, v.name, "")
 	case v.state == isElsewhere:
-		x.unconfirmed = append(x.unconfirmed, problem{
-			kind: misplacedKey, subject: v.name, detail: node.Options().Addr,
-			recheck: func(ctx context.Context) (bool, error) { return b.isMisplaced(ctx, node, v.name) },
-		})
+		is, err := e.isMisplaced(ctx, x.node, v.name)
+		if is {
+			x.suspect(v.name, problem{kind: misplacedKey, subject: v.name, detail: x.node.Options().Addr})
+		}
+		return e.skip(ctx, "values", v.name, err)
 	case v.Kind == stored.RulesKey:
 		x.Events++
-		b.examineEvent(x, v)
+		e.examineEvent(x, v)
 	case v.Kind == stored.PushersKey:
 		x.Hashes++
-		b.examineHash(x, v)
+		e.examineHash(x, v)
 	case v.Kind == stored.UnreadKey:
 		x.Unread++
-		b.examineUnread(x, v)
-	default:
+		e.examineUnread(x, v)
+	case v.Kind == stored.PushkeyKey:
 		x.Claims++
-		b.examineEntry(x, v)
+		e.examineEntry(x, v)
+	case v.Kind == stored.UserLogKey:
+		return e.examineLog(ctx, x, v)
+	default:
+		e.examineIndex(x, v)
 	}
+	return nil
 }
 
 // isMisplaced reports whether a node holds a key that another node serves without it, and no move is under way that
@@ -168,7 +210,7 @@ func (b *backend) examineEvent(x *examination, v value) {
 	e, err := stored.ReadEvent(v.text)
 	switch {
 	case fault.IsOtherVersion(err):
-		x.addOtherVersion(v, err)
+		x.addOtherVersion(v.name, err)
 		return
 	case err != nil:
 		x.problems = append(x.problems, problem{
@@ -191,13 +233,13 @@ func (b *backend) examineEvent(x *examination, v value) {
 
 // addOtherVersion adds the problem of a value that another version of the module stored. This version must not change
 // or remove the value.
-func (x *examination) addOtherVersion(v value, err error) {
-	p := problem{kind: otherVersion, subject: v.name, detail: err.Error()}
+func (x *examination) addOtherVersion(key string, err error) {
+	detail := err.Error()
 	var other *fault.OtherVersionError
 	if errors.As(err, &other) {
-		p.detail = fmt.Sprintf("form %q", other.Form)
+		detail = fmt.Sprintf("form %q", other.Form)
 	}
-	x.problems = append(x.problems, p)
+	x.add(otherVersion, key, detail)
 }
 
 // examineRules returns the problems of a rule set. All have the same repair, which repairs the whole set.
@@ -226,4 +268,37 @@ func (b *backend) repairRules(ctx context.Context, user mxid.UserID) error {
 func eventOf(rules pushrule.Ruleset) string {
 	e := stored.Event{Rules: rules, Found: true}
 	return e.Text(stored.Revision{})
+}
+
+// expiringKey is the problem of a key that Redis will remove with its data.
+var expiringKey = kind{"key that expires", byRepair}
+
+// examineExpiry reports a value that expires and should not. A host may have emptied the value between the commands that
+// read it and its expiry.
+func (b *backend) examineExpiry(x *examination, v value) {
+	if v.expiry < 0 || v.mayExpire() {
+		return
+	}
+	x.suspect(v.name, problem{
+		kind: expiringKey, subject: v.name, detail: "at " + timeOf(x.now.Add(v.expiry).UnixMicro()),
+		repair: func(ctx context.Context) error {
+			ctx, cancel := context.WithTimeout(ctx, replyTimeout)
+			defer cancel()
+			return b.client.Persist(ctx, v.name).Err()
+		},
+	})
+}
+
+// mayExpire reports whether the module lets a value expire: hashes without pushers, most entries of pushkeys, and the
+// summary of the queue.
+func (v *value) mayExpire() bool {
+	switch v.Kind {
+	case stored.PushersKey:
+		h := stored.ReadHash(v.fields)
+		return h.Err == nil && h.Pushers.Len() == 0
+	case stored.PushkeyKey:
+		entry, err := stored.ReadEntry(v.text)
+		return err == nil && !entry.Lasts()
+	}
+	return v.Kind == stored.DeliverySummaryKey
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -43,171 +44,132 @@ func (b *backend) readFormat(ctx context.Context) (isFound bool, other, err erro
 	return false, nil, fmt.Errorf("read %s: %w", b.keys.DeliveryFormat(), err)
 }
 
-// examineDelivery looks for problems in the delivery keys. Other is not nil if another version wrote the queue; this
-// version does not know the keys of that queue.
-func (s *scanner) examineDelivery(ctx context.Context, node *redis.Client, x *examination, names []string, other error) error {
-	var lasting []string
-	logs := map[mxid.UserID]*examinedLog{}
-	for _, name := range names {
-		key := s.keys.Parse(name)
-		if key.Kind == stored.OtherVersionKey || other != nil && key.Kind.OfDelivery() {
-			if key.Kind == stored.DeliveryFormatKey {
-				x.addOtherVersion(value{name: name}, other)
-			} else {
-				x.problems = append(x.problems, problem{kind: otherVersion, subject: name})
-			}
-			continue
-		}
-		if key.Kind.OfShard() || key.Kind == stored.DeliveryFormatKey {
-			lasting = append(lasting, name)
-		}
-		if key.Kind.OfShard() && s.shards > 0 && key.Shard >= s.shards {
-			x.problems = append(x.problems, problem{kind: strayShard, subject: name, detail: "DEL removes it"})
-		}
-		var err error
-		switch key.Kind {
-		case stored.DeliveryFormatKey, stored.DeliverySummaryKey:
-			err = node.Get(ctx, name).Err()
-		case stored.ShardGatesKey:
-			err = node.ZCard(ctx, name).Err()
-		case stored.ShardDueKey, stored.ShardAfterKey:
-			var n int64
-			n, err = node.ZCard(ctx, name).Result()
-			x.Entries += n
-		case stored.UserLogKey:
-			log := &examinedLog{name: name, user: key.User}
-			if err = log.read(ctx, node); err == nil && len(log.states) > 0 {
-				lasting, logs[key.User] = append(lasting, name), log
-			}
-			x.problems = append(x.problems, log.problems()...)
-			x.Waiting, x.Failing = x.Waiting+int64(log.waiting), x.Failing+int64(log.failing)
-		}
-		v := value{name: name, Key: key}
-		if failed := v.fill(redis.NewStatusResult("", err)); failed != nil {
-			return fmt.Errorf("read %s: %w", name, failed)
-		}
-		switch v.state {
-		case isOtherType:
-			x.problems = append(x.problems, problem{kind: wrongType, subject: name, detail: "DEL removes it"})
-		case isElsewhere:
-			s.examineValue(x, node, v)
+// newExaminer returns an examiner that knows the queue.
+func (b *backend) newExaminer(ctx context.Context) (*examiner, error) {
+	e := &examiner{backend: b}
+	hasQueue, other, err := b.readFormat(ctx)
+	e.other, e.lacksIndex = other, err != nil
+	err = b.skip(ctx, "the format of the queue", b.keys.DeliveryFormat(), err)
+	if err == nil && other == nil && hasQueue {
+		e.shards = b.queue.Index.Shards
+		if err = e.readGateNames(ctx); err != nil {
+			e.lacksIndex = true
+			err = b.skipAt("the index of the queue", "some masters", "", err)
 		}
 	}
-	if err := s.examineListings(ctx, x, logs); err != nil {
-		return err
-	}
-	return s.examineExpiries(ctx, node, x, lasting)
+	return e, err
 }
 
-// examinedLog is a user's log, without texts.
-type examinedLog struct {
-	name       string
-	user       mxid.UserID
-	states     map[string]stored.PusherState
-	kept       map[string]stored.Kept
-	entries    []int64
-	unreadable []string // fields of notifications
-	damaged    []string // other fields
-	waiting    int      // notifications, counted for each pusher
-	failing    int      // pushers
+// examineIndex looks for problems of a key of the queue's index, and of the format.
+func (e *examiner) examineIndex(x *examination, v value) {
+	if v.Kind.OfShard() && e.shards > 0 && v.Shard >= e.shards {
+		x.add(strayShard, v.name, "DEL removes it")
+	}
+	if v.Kind == stored.ShardDueKey || v.Kind == stored.ShardAfterKey {
+		x.Entries += v.length
+	}
+	e.examineExpiry(x, v)
 }
 
-func (l *examinedLog) read(ctx context.Context, node *redis.Client) error {
-	fields, err := node.HKeys(ctx, l.name).Result()
-	if err != nil {
-		return err
-	}
-	fields = slices.DeleteFunc(fields, func(field string) bool { return strings.HasPrefix(field, "=") }) // texts
-	l.states, l.kept = map[string]stored.PusherState{}, map[string]stored.Kept{}
+// examineLog reads the log of a user without texts, and looks for problems.
+func (e *examiner) examineLog(ctx context.Context, x *examination, v value) error {
+	var unreadable, damaged []string // fields of notifications, and others
+	hasPushers := false
+	fields := slices.DeleteFunc(v.items, func(field string) bool { return strings.HasPrefix(field, "=") }) // texts
 	for part := range slices.Chunk(fields, pageSize) {
-		values, err := node.HMGet(ctx, l.name, part...).Result()
-		if err != nil {
-			return err
+		answer := x.node.HMGet(ctx, v.name, part...)
+		if err := v.fill(answer); err != nil {
+			return fmt.Errorf("read %s: %w", v.name, err)
 		}
-		for i, value := range values {
-			if text, isStored := value.(string); isStored {
-				l.add(part[i], text)
+		if v.state != isStored {
+			return e.examineValue(ctx, x, v)
+		}
+		for i, got := range answer.Val() {
+			text, isStored := got.(string)
+			_, isNotification := stored.ReadEntryField(part[i])
+			switch {
+			case !isStored:
+			case isReadable(part[i], text):
+				hasPushers = hasPushers || isPusher(part[i])
+			case isNotification:
+				unreadable = append(unreadable, part[i])
+			default:
+				damaged = append(damaged, part[i])
 			}
 		}
 	}
-	for pusher, s := range l.states {
-		for _, n := range l.entries {
-			if l.kept[stored.KeptField(pusher)].Has(s.Number, n) {
-				l.waiting++
-			}
-		}
-		if s.Trouble != "" {
-			l.failing++
-		}
+	if len(unreadable) > 0 {
+		x.add(unreadableEntry, v.name, fmt.Sprintf("%d notifications, the first at %s", len(unreadable), printable(unreadable[0])))
+	}
+	if len(damaged) > 0 {
+		x.add(unreadableState, v.name, printable(damaged[0]))
+	}
+	if hasPushers {
+		x.logs = append(x.logs, v)
+		e.examineExpiry(x, v)
 	}
 	return nil
 }
 
-func (l *examinedLog) add(field, text string) {
-	if number, isEntry := stored.ReadEntryField(field); isEntry {
-		e, found := stored.ReadLogEntry(text)
-		if _, err := content.ReadMeta(e.Meta); !found || err != nil {
-			l.unreadable = append(l.unreadable, field)
-		}
-		l.entries = append(l.entries, number)
-		return
-	}
-	isRead := false
-	switch {
-	case field == stored.LogField:
-		_, isRead = stored.ReadLogHead(text)
-	case field == stored.IDsField, field == "#unconfirmed": // the latter is of a development version, and ignored
-		isRead = true
-	case stored.IsKeptField(field):
-		l.kept[field], isRead = stored.ReadKept(text)
-	case stored.IsPusherField(field):
-		var s stored.PusherState
-		if s, isRead = stored.ReadPusherState(text); isRead {
-			l.states[field] = s
-		}
-	}
-	if !isRead {
-		l.damaged = append(l.damaged, field)
-	}
+// isPusher reports whether a field of a log has the state of a pusher.
+func isPusher(field string) bool {
+	return stored.IsPusherField(field) && field != stored.LogField && field != stored.IDsField
 }
 
-func (l *examinedLog) problems() (all []problem) {
-	if len(l.unreadable) > 0 {
-		all = append(all, problem{kind: unreadableEntry, subject: l.name, detail: fmt.Sprintf("%d notifications, the first at %s", len(l.unreadable), printable(l.unreadable[0]))})
+// isReadable reports whether hosts can read a field of a log.
+func isReadable(field, text string) (is bool) {
+	_, isNotification := stored.ReadEntryField(field)
+	switch {
+	case isNotification:
+		e, found := stored.ReadLogEntry(text)
+		_, err := content.ReadMeta(e.Meta)
+		return found && err == nil
+	case field == stored.LogField:
+		_, is = stored.ReadLogHead(text)
+	case stored.IsKeptField(field):
+		_, is = stored.ReadKept(text)
+	case isPusher(field):
+		_, is = stored.ReadPusherState(text)
+	default:
+		is = field == stored.IDsField
 	}
-	if len(l.damaged) > 0 {
-		all = append(all, problem{kind: unreadableState, subject: l.name, detail: printable(l.damaged[0])})
-	}
-	return all
+	return is
 }
 
 // maxClockSkew is the maximum difference between the clocks of two masters.
 const maxClockSkew = time.Minute
 
-// examineListings looks for users whom no host finds in time, if it can read the whole index.
-func (s *scanner) examineListings(ctx context.Context, x *examination, logs map[mxid.UserID]*examinedLog) error {
-	if s.lacksIndex {
-		return nil
-	}
-	users := make([]mxid.UserID, 0, len(logs))
-	for user := range logs {
-		users = append(users, user)
-	}
-	for part := range slices.Chunk(users, pageSize) {
-		found, entries, err := s.findLost(ctx, part)
+// examineListings counts what waits in logs, and looks for users whom no host finds in time, if it can read the whole
+// index.
+func (e *examiner) examineListings(ctx context.Context, x *examination) error {
+	for logs := range slices.Chunk(x.logs, pageSize) {
+		keys := map[mxid.UserID]string{}
+		for _, log := range logs {
+			keys[log.User] = log.name
+		}
+		backlogs, err := e.readBacklogs(ctx, slices.Collect(maps.Keys(keys))...)
+		if err != nil {
+			return err
+		}
+		for _, b := range backlogs {
+			x.Waiting += int64(b.Place.Notifications)
+			if b.Place.Trouble != "" {
+				x.Failing++
+			}
+		}
+		if e.lacksIndex {
+			continue
+		}
+		lost, entries, err := e.findLost(ctx, backlogs)
 		if err != nil {
 			return err
 		}
 		x.Listed += int64(entries)
-		for user, pushers := range found {
-			x.unconfirmed = append(x.unconfirmed, problem{
+		for user, pushers := range lost {
+			x.suspect(keys[user], problem{
 				kind: notListed, subject: string(user), detail: fmt.Sprintf("%d pushers", len(pushers)),
-				recheck: func(ctx context.Context) (bool, error) {
-					found, _, err := s.findLost(ctx, []mxid.UserID{user})
-					return len(found) > 0, err
-				},
 				repair: func(ctx context.Context) error {
-					_, err := s.queue.Retry(ctx, user, pushers)
+					_, err := e.queue.Retry(ctx, user, pushers)
 					return err
 				},
 			})
@@ -218,15 +180,10 @@ func (s *scanner) examineListings(ctx context.Context, x *examination, logs map[
 
 // findLost returns the pushers that are due too late, or whose users are not listed in time, and the number of the users'
 // entries in the index.
-func (s *scanner) findLost(ctx context.Context, users []mxid.UserID) (lost map[mxid.UserID][]module.PusherGate, entries int, err error) {
-	backlogs, err := s.readBacklogs(ctx, users...)
-	if err != nil {
-		return nil, 0, err
-	}
+func (e *examiner) findLost(ctx context.Context, backlogs []backlog) (lost map[mxid.UserID][]module.PusherGate, entries int, err error) {
 	byGate := map[string][]mxid.UserID{}
-	names := s.gateNames // by digest
 	for _, b := range backlogs {
-		for _, gate := range b.gates(names) {
+		for _, gate := range b.gates(e.gateNames) {
 			if !slices.Contains(byGate[gate], b.Place.User) {
 				byGate[gate] = append(byGate[gate], b.Place.User)
 			}
@@ -234,7 +191,7 @@ func (s *scanner) findLost(ctx context.Context, users []mxid.UserID) (lost map[m
 	}
 	listed := map[string]map[mxid.UserID]time.Time{}
 	for gate, of := range byGate {
-		at, n, err := s.queue.Index.Listed(ctx, gate, of)
+		at, n, err := e.queue.Index.Listed(ctx, gate, of)
 		if err != nil {
 			return nil, 0, err
 		}
@@ -248,7 +205,7 @@ func (s *scanner) findLost(ctx context.Context, users []mxid.UserID) (lost map[m
 			latest = due.Add(maxClockSkew)
 		}
 		inTime := due.Before(b.Now.Add(channel.MaxWait + maxClockSkew))
-		if inTime = inTime && slices.ContainsFunc(b.gates(names), func(gate string) bool {
+		if inTime = inTime && slices.ContainsFunc(b.gates(e.gateNames), func(gate string) bool {
 			at, found := listed[gate][b.Place.User]
 			return found && at.Before(latest)
 		}); !inTime {

@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"maps"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/pushfx/pushfx/module/fault"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pusher"
@@ -30,7 +28,7 @@ type userHash struct {
 func (b *backend) examineHash(x *examination, v value) {
 	h := userHash{v, stored.ReadHash(v.fields)}
 	if fault.IsOtherVersion(h.Err) {
-		x.addOtherVersion(v, h.Err)
+		x.addOtherVersion(v.name, h.Err)
 		return
 	}
 	b.examineExpiry(x, v)
@@ -55,7 +53,7 @@ func (b *backend) examineHash(x *examination, v value) {
 func (b *backend) examineEntry(x *examination, v value) {
 	_, err := stored.ReadEntry(v.text)
 	if fault.IsOtherVersion(err) {
-		x.addOtherVersion(v, err)
+		x.addOtherVersion(v.name, err)
 		return
 	}
 	b.examineExpiry(x, v)
@@ -69,28 +67,25 @@ func (b *backend) examineEntry(x *examination, v value) {
 }
 
 // examinePushers looks for pushers that do not agree with the entries of their pushkeys.
-func (b *backend) examinePushers(ctx context.Context, node *redis.Client, x *examination) error {
-	var digests []pusher.Digest
-	for _, h := range x.hashes {
-		for _, p := range h.Pushers.All() {
-			digests = append(digests, p.Digest())
-		}
+func (b *backend) examinePushers(ctx context.Context, x *examination) error {
+	hashes := make([]stored.Hash, len(x.hashes))
+	for i, h := range x.hashes {
+		hashes[i] = h.Hash
 	}
-	texts, err := b.readEntries(ctx, digests)
+	entries, err := b.readEntries(ctx, hashes...)
 	if err != nil {
 		return err
 	}
 	for _, h := range x.hashes {
 		for _, p := range h.Pushers.All() {
-			text, isRead := texts[p.Digest()]
-			entry, damaged := stored.ReadEntry(text)
-			if text != "" && damaged != nil || !isRead {
+			entry, isRead := entries[p.Digest()]
+			if !isRead {
 				continue // an own problem
 			}
 			if found, is := b.examinePusher(h.User, p, entry.Entry); is {
-				found.subject, found.key, found.node = h.owner(), h.name, node
-				found.detail = fmt.Sprintf("pushkey %s, claim %d", p.Digest(), p.Claim)
-				x.unconfirmed = append(x.unconfirmed, found)
+				found.subject, found.part = h.owner(), fmt.Sprintf("pushkey %s, claim %d", p.Digest(), p.Claim)
+				found.detail = found.part
+				x.suspect(h.name, found)
 			}
 		}
 	}

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"fmt"
 
 	"github.com/pushfx/pushfx/module/fault"
@@ -57,23 +56,15 @@ func (b *backend) examineUnread(x *examination, v value) {
 	l := readUnread(v)
 	switch {
 	case fault.IsOtherVersion(l.err):
-		x.addOtherVersion(v, l.err)
+		x.addOtherVersion(v.name, l.err)
 		return
 	case l.err != nil:
-		x.problems = append(x.problems, problem{kind: unreadableUnread, subject: v.name, detail: l.err.Error()})
-	case l.Operations > unread.MaxOps:
-		x.unconfirmed = append(x.unconfirmed, problem{
-			kind: longUnread, subject: v.name, detail: fmt.Sprintf("%d operations", l.Operations),
-			recheck: func(ctx context.Context) (bool, error) {
-				values, err := b.readValues(ctx, b.client, []string{v.name})
-				return err == nil && readUnread(values[0]).Operations > unread.MaxOps, err
-			},
-		})
+		x.add(unreadableUnread, v.name, l.err.Error())
+	case l.Operations > unread.MaxOps: // a host may be about to compact the list
+		x.suspect(v.name, problem{kind: longUnread, subject: v.name, detail: fmt.Sprintf("%d operations", l.Operations)})
 	}
 	if l.isShortened {
-		x.problems = append(x.problems, problem{
-			kind: shortenedUnread, subject: v.name, detail: fmt.Sprintf("%d bytes, %d rooms with unread notifications", l.Bytes, l.Rooms),
-		})
+		x.add(shortenedUnread, v.name, fmt.Sprintf("%d bytes, %d rooms with unread notifications", l.Bytes, l.Rooms))
 	}
 	b.examineExpiry(x, v)
 }

@@ -13,22 +13,20 @@ import (
 	"github.com/pushfx/pushfx/module/pushrule"
 )
 
-func explainCommand() command {
-	return command{
-		name: "explain", args: "USER EVENT",
-		summary: "shows which push rule decides about an event, and why",
-		about: "Evaluates the user's stored push rules for an event, the JSON in the file EVENT or, for -, on stdin, as a host does. It shows\n" +
-			"the rule that decides, for each other rule why it does not, and whether the user has pushers. Without -state\n" +
-			"it does not know the number of members, display names and power levels: a host may decide otherwise, for\n" +
-			"example in a room of two. Exit status 1: nothing is stored for the user.",
-		flags: func(f *flags) {
-			f.addDefaultRules()
-			f.addJSON()
-			f.StringVar(&f.state, "state", "",
-				"`FILE` with the room's state at the event: the JSON array of\nGET /_matrix/client/v3/rooms/{roomId}/state")
-		},
-		run: (*call).explain,
-	}
+var explainCommand = command{
+	name: "explain", args: "USER EVENT",
+	summary: "shows which push rule decides about an event, and why",
+	about: "Evaluates the user's stored push rules for an event, the JSON in the file EVENT or, for -, on stdin, as a host does. It shows\n" +
+		"the rule that decides, for each other rule why it does not, and whether the user has pushers. Without -state\n" +
+		"it does not know the number of members, display names and power levels: a host may decide otherwise, for\n" +
+		"example in a room of two. Exit status 1: nothing is stored for the user.",
+	flags: func(f *flags) {
+		f.addDefaultRules()
+		f.addJSON()
+		f.StringVar(&f.state, "state", "",
+			"`FILE` with the room's state at the event: the JSON array of\nGET /_matrix/client/v3/rooms/{roomId}/state")
+	},
+	run: (*call).explain,
 }
 
 type shownExplanation struct {

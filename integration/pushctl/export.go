@@ -10,20 +10,17 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/pushfx/pushfx/module/pusher"
 	"github.com/pushfx/pushfx/module/stored"
 )
 
-func exportCommand() command {
-	return command{
-		name: "export", args: "FILE",
-		summary: "copies all push rules and pushers to a file",
-		about: "Copies the push rules and pushers of all users to a gzip file, while hosts run. Each line has one value\n" +
-			"as JSON. The file holds pushkeys, so only its owner can read it. Until it is complete, its name is\n" +
-			"FILE.part. FILE - is stdout.",
-		flags: (*flags).addRate,
-		run:   (*call).export,
-	}
+var exportCommand = command{
+	name: "export", args: "FILE",
+	summary: "copies all push rules and pushers to a file",
+	about: "Copies the push rules and pushers of all users to a gzip file, while hosts run. Each line has one value\n" +
+		"as JSON. The file holds pushkeys, so only its owner can read it. Until it is complete, its name is\n" +
+		"FILE.part. FILE - is stdout.",
+	flags: (*flags).addRate,
+	run:   (*call).export,
 }
 
 // export writes an archive to a file, or to stdout for "-".
@@ -100,18 +97,14 @@ func (c *call) exportTo(ctx context.Context, a *archive) error {
 // dropTaken removes pushers that other users have taken from values: an archive has no entries of pushkeys, so an import
 // would make them visible.
 func (c *call) dropTaken(ctx context.Context, values []value) error {
-	var digests []pusher.Digest
-	for _, v := range values {
-		h := stored.ReadHash(v.fields)
-		for _, p := range h.Pushers.All() {
-			digests = append(digests, p.Digest())
-		}
+	hashes := make([]stored.Hash, len(values))
+	for i, v := range values {
+		hashes[i] = stored.ReadHash(v.fields)
 	}
-	entries, err := c.readEntries(ctx, digests)
-	for _, v := range values {
-		h := stored.ReadHash(v.fields)
-		for _, p := range h.Pushers.All() {
-			if entry, err := stored.ReadEntry(entries[p.Digest()]); err == nil && !entry.Shows(v.User, p.Claim) {
+	entries, err := c.readEntries(ctx, hashes...)
+	for i, v := range values {
+		for _, p := range hashes[i].Pushers.All() {
+			if entry := entries[p.Digest()]; !entry.Shows(v.User, p.Claim) {
 				delete(v.fields, p.Field())
 			}
 		}

@@ -8,6 +8,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"net/netip"
 	"os"
 
 	"github.com/pushfx/pushfx/integration/redisurl"
@@ -28,7 +29,8 @@ type options struct {
 	asJSON, yes, list, all              bool
 	overwrite, resetDamaged, dropOthers bool
 	rate                                pace
-	save, pusher, allowedPrefixes       string
+	save, pusher                        string
+	allowedPrefixes                     []netip.Prefix
 	mail                                smtp.Config
 	webPush                             webpush.Config
 	gateway                             gatewayName

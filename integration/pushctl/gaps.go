@@ -36,7 +36,7 @@ func (b *backend) skip(ctx context.Context, what, key string, err error) error {
 }
 
 func (b *backend) skipAt(what, where, key string, err error) error {
-	if b.gaps == nil {
+	if err == nil || b.gaps == nil {
 		return err
 	}
 	b.gaps.mu.Lock()

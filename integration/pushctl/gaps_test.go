@@ -2,23 +2,23 @@ package main
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
+	"github.com/pushfx/pushfx/module/delivery/redisqueue"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/redistest"
 	"github.com/pushfx/pushfx/module/stored"
 )
 
 // A master and its replica are dead. The master has some users, claims to pushkeys, the format of the queue and a third
-// of the shards.
+// of the shards. Notifications wait for users of all masters.
 func TestCommandsShowWhatTheyCanReadBesideALostMaster(t *testing.T) {
 	t.Parallel()
 	servers := redistest.Cluster(t, 3, 1, "--cluster-require-full-coverage", "no")
 	b := newFixture(t, "-redis-mode", "cluster", "-redis", strings.Join(servers.Addrs(), ","))
-	if err := b.queue.Open(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	d := b.deliver(redisqueue.DefaultShards)
 	lost, err := servers.MasterOf(t.Context(), int(b.client.ClusterKeySlot(t.Context(), b.keys.DeliveryFormat()).Val()))
 	if err != nil {
 		t.Fatal(err)
@@ -35,9 +35,16 @@ func TestCommandsShowWhatTheyCanReadBesideALostMaster(t *testing.T) {
 			lostUser = some
 		}
 	}
+	var more []mxid.UserID
 	for n := range 30 {
-		b.register(mxid.UserID(fmt.Sprintf("@more%d:example.org", n)))
+		more = append(more, mxid.UserID(fmt.Sprintf("@more%d:example.org", n)))
 	}
+	b.register(more...)
+	d.notify(more...)
+	d.until("all wait", func() bool {
+		return !slices.ContainsFunc(more, func(user mxid.UserID) bool { return d.queues(user)[0].Last != "503" })
+	})
+	d.stop()
 	replicas, err := servers.ReplicasOf(t.Context(), lost)
 	if err != nil || len(replicas) != 1 {
 		t.Fatal(replicas, err)
@@ -49,14 +56,15 @@ func TestCommandsShowWhatTheyCanReadBesideALostMaster(t *testing.T) {
 		"show " + string(lostUser): {"could not be read", "values on"},
 		"check":                    {"No problems in the data that could be read.", "all keys on"},
 		"queues":                   {"USERS", "cannot read shards"},
-		"gateways":                 {"No notifications wait", "cannot read shards"},
+		"queues -json":             {`"users":`, "cannot read shards"},
+		"gateways":                 {"push.example.org", "cannot read shards"},
 	} {
 		r := b.want(exitFailure, strings.Fields(command)...)
 		if !strings.Contains(r.stdout, want[0]) || !strings.Contains(r.stderr, want[1]) || !strings.Contains(r.stderr, lost.Addr()) {
 			t.Errorf("%s: got\n%s%s", command, r.stdout, r.stderr)
 		}
 		if strings.Contains(r.stdout, "missing in the index") || strings.Contains(r.stdout, "without a pusher") ||
-			strings.Contains(r.stdout, "nothing is stored") || strings.Contains(r.stdout, "No problems.") {
+			strings.Contains(r.stdout, "nothing is stored") || strings.Contains(r.stdout, "No problems.") || strings.Contains(r.stdout, `"users":0,`) {
 			t.Errorf("%s takes what it could not read for a problem:\n%s", command, r.stdout)
 		}
 	}

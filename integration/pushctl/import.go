@@ -16,22 +16,20 @@ import (
 	"github.com/pushfx/pushfx/module/stored"
 )
 
-func importCommand() command {
-	return command{
-		name: "import", args: "FILE",
-		summary: "stores an export's data",
-		about: "Reads the whole file, and changes nothing if it is damaged. Then it stores missing values and skips\n" +
-			"equal ones, so the same command continues after an interruption. Values that differ are kept and\n" +
-			"listed (exit status 1), or replaced with -overwrite. Unreadable values stay in the file and are listed,\n" +
-			"too. Versions grow, so that requests in progress do not change the new values, and syncs notice them.",
-		flags: func(f *flags) {
-			f.addDurability()
-			f.addRate()
-			f.addJSON()
-			f.BoolVar(&f.overwrite, "overwrite", false, "replace values that differ")
-		},
-		run: (*call).importFile,
-	}
+var importCommand = command{
+	name: "import", args: "FILE",
+	summary: "stores an export's data",
+	about: "Reads the whole file, and changes nothing if it is damaged. Then it stores missing values and skips\n" +
+		"equal ones, so the same command continues after an interruption. Values that differ are kept and\n" +
+		"listed (exit status 1), or replaced with -overwrite. Unreadable values stay in the file and are listed,\n" +
+		"too. Versions grow, so that requests in progress do not change the new values, and syncs notice them.",
+	flags: func(f *flags) {
+		f.addDurability()
+		f.addRate()
+		f.addJSON()
+		f.BoolVar(&f.overwrite, "overwrite", false, "replace values that differ")
+	},
+	run: (*call).importFile,
 }
 
 type importer struct {
@@ -188,18 +186,10 @@ func (i *importer) count(outcome importOutcome, r record) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	i.counts[outcome]++
-	name := "kept"
-	switch {
-	case outcome == unreadable:
-		name = "unreadable"
-	case outcome != kept:
-		return
+	if name := map[importOutcome]string{kept: "kept", unreadable: "unreadable"}[outcome]; name != "" {
+		listed := listedOutcome{Outcome: name, Value: r.kindName(), Name: string(r.user)}
+		_ = i.writeLine(listed, name, r.kindName(), string(r.user)) // else the report fails, too
 	}
-	if i.asJSON {
-		_ = writeJSON(i.out, listedOutcome{Outcome: name, Value: r.kindName(), Name: string(r.user)}) // else the report fails, too
-		return
-	}
-	fmt.Fprintf(i.out, "%s\t%s\t%s\n", name, r.kindName(), printable(string(r.user)))
 }
 
 // listedOutcome is a value that is not as in the file, or a problem that repair has examined.
@@ -257,11 +247,8 @@ func (j importJob) exists() bool {
 
 // isOfOtherVersion reports whether another version of the module stored the value in Redis.
 func (j importJob) isOfOtherVersion() bool {
-	before := record{fields: j.before.fields}
-	if j.event != nil {
-		before.event = &j.before.text
-	}
-	return before.otherVersion() != nil
+	records, _ := recordsOf([]value{j.before})
+	return len(records) > 0 && records[0].otherVersion() != nil
 }
 
 // isEqual reports whether Redis has the same value, with any revision. It compares unreadable events byte for byte.

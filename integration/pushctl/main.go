@@ -60,10 +60,9 @@ type call struct {
 
 func commands() []command {
 	return []command{
-		showCommand(), checkCommand(), repairCommand(), refreshCommand(), exportCommand(), importCommand(), resetCommand(),
-		forgetCommand(), explainCommand(), queuesCommand(), queuesShowCommand(), queuesRetryCommand(), queuesFlushCommand(),
-		sendTestCommand(),
-		gatewaysCommand(),
+		showCommand, checkCommand, repairCommand, refreshCommand, exportCommand, importCommand, resetCommand,
+		forgetCommand, explainCommand, queuesCommand, queuesShowCommand, queuesRetryCommand, queuesFlushCommand,
+		sendTestCommand, gatewaysCommand,
 	}
 }
 

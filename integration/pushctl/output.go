@@ -123,6 +123,18 @@ func (c *call) result(value any, writeText func(io.Writer) error, hasProblems bo
 	return err
 }
 
+// writeLine writes a line of -list: a value as JSON, or cells as text.
+func (c *call) writeLine(value any, cells ...string) error {
+	if c.asJSON {
+		return writeJSON(c.out, value)
+	}
+	for i, cell := range cells {
+		cells[i] = printable(cell)
+	}
+	_, err := fmt.Fprintln(c.out, strings.Join(cells, "\t"))
+	return err
+}
+
 // ago returns the time since t as a text, or "-" for a zero time.
 func ago(t, now time.Time) string {
 	if t.IsZero() {

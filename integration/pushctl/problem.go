@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"maps"
 	"slices"
 	"time"
@@ -32,18 +31,14 @@ const (
 // problem is one occurrence of a kind.
 type problem struct {
 	kind
+	key     string // the key to examine again
 	subject string // the user, or the key if it belongs to no user
-	detail  string // tells problems of one subject apart; contains no secrets
-
-	key  string
-	node *redis.Client // the node with the key
+	part    string // tells problems of one kind and subject apart
+	detail  string // contains no secrets
 
 	damaged *record                     // the unreadable value, for the file of -save
 	refusal error                       // why the problem cannot be repaired
 	repair  func(context.Context) error // repairs the problem if the data has not changed; nil: only a person can repair it
-
-	// recheck reports whether the problem still exists. If recheck is nil, the key is examined again instead.
-	recheck func(context.Context) (bool, error)
 }
 
 // The reasons why a repair leaves a problem.
@@ -69,17 +64,16 @@ type listedProblem struct {
 
 func (p problem) listed() listedProblem { return listedProblem{p.kind.name, p.subject, p.detail} }
 
-// String returns the problem as a line of -list.
-func (p problem) String() string {
-	return fmt.Sprintf("%s\t%s\t%s", p.kind.name, printable(p.subject), printable(p.detail))
-}
+// cells are the problem in a line of -list.
+func (p problem) cells() []string { return []string{p.kind.name, p.subject, p.detail} }
 
-// unconfirmed has the problems that involve several keys. Keys are not read at the same moment, and a host may be
-// changing them, so a problem counts only if a second examination finds it again.
+// unconfirmed has the problems that involve several keys or commands. Their data is not read at the same moment, and a
+// host may be changing it, so a problem counts only if a second examination of its key finds it again.
 type unconfirmed struct {
-	*backend
-	problems []problem
-	newest   time.Time
+	*examiner
+	found  map[*redis.Client][]problem // by the node that was examined
+	number int
+	newest time.Time
 }
 
 const (
@@ -89,51 +83,47 @@ const (
 	confirmDelay = time.Second
 )
 
-func (u *unconfirmed) add(problems []problem) {
-	if len(problems) > 0 {
-		u.problems, u.newest = append(u.problems, problems...), time.Now()
+func newUnconfirmed(e *examiner) *unconfirmed {
+	return &unconfirmed{examiner: e, found: map[*redis.Client][]problem{}}
+}
+
+func (u *unconfirmed) add(x *examination) {
+	if n := len(x.unconfirmed); n > 0 {
+		u.found[x.node] = append(u.found[x.node], x.unconfirmed...)
+		u.number, u.newest = u.number+n, time.Now()
 	}
 }
 
 // confirm empties u and returns the problems that still exist.
 func (u *unconfirmed) confirm(ctx context.Context) (confirmed []problem, err error) {
-	if len(u.problems) == 0 {
+	if u.number == 0 {
 		return nil, nil
 	}
 	if err := retry.Sleep(ctx, time.Until(u.newest.Add(confirmDelay))); err != nil {
 		return nil, err
 	}
-	before, keys := map[listedProblem]bool{}, map[*redis.Client]map[string]bool{}
-	for _, p := range u.problems {
-		if p.recheck == nil {
-			before[p.listed()] = true
-			if keys[p.node] == nil {
-				keys[p.node] = map[string]bool{}
-			}
-			keys[p.node][p.key] = true
-			continue
+	for node, problems := range u.found {
+		type identity struct{ kind, subject, part string }
+		before, keys := map[identity]bool{}, map[string]bool{}
+		for _, p := range problems {
+			before[identity{p.kind.name, p.subject, p.part}], keys[p.key] = true, true
 		}
-		exists, err := p.recheck(ctx)
-		if err = u.skip(ctx, "values", p.subject, err); err != nil {
-			return nil, err
-		}
-		if exists {
-			confirmed = append(confirmed, p)
-		}
-	}
-	u.problems = nil
-	for node, names := range keys {
-		for part := range slices.Chunk(slices.Collect(maps.Keys(names)), pageSize) {
-			x, err := u.examine(ctx, node, part)
+		for names := range slices.Chunk(slices.Collect(maps.Keys(keys)), pageSize) {
+			x, err := u.examine(ctx, node, names)
 			if err != nil {
-				return nil, err
+				if err = u.skipAt("values", u.addressOf(node), "", err); err != nil {
+					return nil, err
+				}
+				continue
 			}
 			for _, p := range x.unconfirmed {
-				if before[p.listed()] {
+				if before[identity{p.kind.name, p.subject, p.part}] {
 					confirmed = append(confirmed, p)
 				}
 			}
 		}
 	}
+	clear(u.found)
+	u.number = 0
 	return confirmed, nil
 }

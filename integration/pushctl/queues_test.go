@@ -20,7 +20,6 @@ import (
 	"github.com/pushfx/pushfx/module/match"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pusher"
-	"github.com/pushfx/pushfx/module/redistest"
 	"github.com/pushfx/pushfx/module/stored"
 )
 
@@ -150,9 +149,7 @@ func TestQueuesAreShown(t *testing.T) {
 		t.Errorf("without a queue: status %d, %s", r.status, r.stderr)
 	}
 	d := b.deliver(8)
-	if r := b.want(exitOK, "queues"); !strings.Contains(r.stdout, "WAITING FOR") {
-		t.Errorf("got %s", r.stdout)
-	}
+	b.says("WAITING FOR", exitOK, "queues")
 	d.away(alice)
 	d.notify(alice)
 	var q shownQueues
@@ -176,16 +173,10 @@ func TestQueuesAreShown(t *testing.T) {
 		b.do("HSET", log, pusher, fmt.Sprintf("%d %s %d %s %s", time.Now().Add(-time.Minute).UnixMicro(), s.Nonce, s.Number, s.Gate, stored.TroubleText(s.Generation, trouble)))
 	}
 	late(fmt.Sprintf(`{"n":1,"s":1,"l":%d,"c":503}`, time.Now().UnixMilli()))
-	if r := b.want(exitOK, "queues"); !strings.Contains(r.stdout, "BEHIND CLOSED GATEWAYS") {
-		t.Errorf("a gateway that failed just now: got %s", r.stdout)
-	}
+	b.says("BEHIND CLOSED GATEWAYS", exitOK, "queues")
 	late("")
-	if r := b.want(exitProblems, "queues"); !strings.Contains(r.stdout, "No host sends") {
-		t.Errorf("got %s", r.stdout)
-	}
-	if r := b.want(exitProblems, "queues", "show", string(alice)); !strings.Contains(r.stdout, stateLate) {
-		t.Errorf("got %s", r.stdout)
-	}
+	b.says("No host sends", exitProblems, "queues")
+	b.says(stateLate, exitProblems, "queues", "show", string(alice))
 }
 
 func TestPushersAreRetried(t *testing.T) {
@@ -193,15 +184,11 @@ func TestPushersAreRetried(t *testing.T) {
 	d := onOne(t).deliver(8)
 	d.away(alice)
 	for _, args := range [][]string{{string(alice)}, {"-gateway", "push.example.org"}} {
-		if r := d.want(exitOK, append([]string{"queues", "retry"}, args...)...); !strings.Contains(r.stdout, "would retry 1 of 1 pushers") {
-			t.Errorf("got %s", r.stdout)
-		}
+		d.says("would retry 1 of 1 pushers", exitOK, append([]string{"queues", "retry"}, args...)...)
 	}
 	d.answers(takes)
 	d.want(exitFailure, "queues", "retry")
-	if r := d.want(exitOK, "queues", "retry", string(alice), "-yes"); !strings.Contains(r.stdout, "done: retry 1 of 1 pushers") {
-		t.Errorf("got %s", r.stdout)
-	}
+	d.says("done: retry 1 of 1 pushers", exitOK, "queues", "retry", string(alice), "-yes")
 	d.until("it is delivered", func() bool { return d.queues(alice)[0].Notifications == 0 })
 }
 
@@ -214,13 +201,9 @@ func TestAllBacklogsAreFlushed(t *testing.T) {
 	for _, args := range [][]string{{"flush"}, {"flush", "-all", string(alice)}, {"flush", "-all", "-gateway", "push.example.org"}, {"retry", "-all", "-yes"}} {
 		d.want(exitFailure, append([]string{"queues"}, args...)...)
 	}
-	if r := d.want(exitOK, "queues", "flush", "-all"); !strings.Contains(r.stdout, "would drop 2 notifications of 2 pushers (-yes does it)") {
-		t.Errorf("got %s", r.stdout)
-	}
+	d.says("would drop 2 notifications of 2 pushers (-yes does it)", exitOK, "queues", "flush", "-all")
 	for _, want := range []string{"done: drop 2 notifications of 2 pushers", "nothing waits"} {
-		if r := d.want(exitOK, "queues", "flush", "-all", "-yes"); !strings.Contains(r.stdout, want) {
-			t.Errorf("got %s, want %s", r.stdout, want)
-		}
+		d.says(want, exitOK, "queues", "flush", "-all", "-yes")
 	}
 }
 
@@ -231,15 +214,9 @@ func TestBacklogsAreFlushed(t *testing.T) {
 	d.notify(alice)
 	d.away(bob)
 	d.stop()
-	if r := d.want(exitOK, "queues", "flush", string(alice)); !strings.Contains(r.stdout, "would drop 2 notifications of 1 pushers") {
-		t.Errorf("got %s", r.stdout)
-	}
-	if r := d.want(exitOK, "queues", "flush", "-gateway", "https://push.example.org:443", "-yes"); !strings.Contains(r.stdout, "done: drop 3 notifications of 2 pushers at https://push.example.org:443") {
-		t.Errorf("got %s", r.stdout)
-	}
-	if r := d.want(exitOK, "queues", "flush", string(alice), "-yes"); !strings.Contains(r.stdout, "nothing waits") {
-		t.Errorf("got %s", r.stdout)
-	}
+	d.says("would drop 2 notifications of 1 pushers", exitOK, "queues", "flush", string(alice))
+	d.says("done: drop 3 notifications of 2 pushers at https://push.example.org:443", exitOK, "queues", "flush", "-gateway", "https://push.example.org:443", "-yes")
+	d.says("nothing waits", exitOK, "queues", "flush", string(alice), "-yes")
 	for _, user := range []mxid.UserID{alice, bob} {
 		if log, err := d.queue.Log(t.Context(), user); err != nil || len(log.Pushers) > 0 {
 			t.Errorf("%s: %+v, %v", user, log, err)
@@ -255,9 +232,7 @@ func TestForgetDropsBacklogs(t *testing.T) {
 	if r := d.want(exitOK, "forget", string(alice), "-yes"); d.client.Exists(t.Context(), d.keys.UserLog(alice)).Val() > 0 {
 		t.Errorf("got %s", r.stdout)
 	}
-	if r := d.want(exitProblems, "queues", "show", string(alice)); !strings.Contains(r.stderr, "no push rules and no pushers") {
-		t.Errorf("got %s", r.stdout)
-	}
+	d.complains("no push rules and no pushers", exitProblems, "queues", "show", string(alice))
 }
 
 func TestSendTest(t *testing.T) {
@@ -271,12 +246,7 @@ func TestSendTest(t *testing.T) {
 	set := func(pushkey, kind string) {
 		p := aPusher(pushkey)
 		p.Data, p.Kind = fmt.Sprintf(`{"url":"%s/_matrix/push/v1/notify?%s"}`, server.URL, secret), pusher.Kind(kind)
-		if err := b.pushers.Update(t.Context(), alice, func(list *pusher.List) error {
-			list.Set(p)
-			return nil
-		}); err != nil {
-			t.Fatal(err)
-		}
+		b.plant(alice, p)
 	}
 	set("1", "http")
 	before := b.stored()
@@ -317,12 +287,8 @@ func TestSendTest(t *testing.T) {
 	if got := send(exitOK, `{}`, append(local, "-pusher", digest)...); len(got) != 1 {
 		t.Errorf("to one: got %+v", got)
 	}
-	if r := b.want(exitOK, append([]string{"send-test", string(alice), "-pusher", digest}, local...)...); !strings.Contains(r.stdout, "delivered") {
-		t.Errorf("got %s", r.stdout)
-	}
-	if r := b.want(exitProblems, "send-test", string(alice), "-pusher", "x"); !strings.Contains(r.stderr, "has no pusher x") {
-		t.Errorf("got %s", r.stderr)
-	}
+	b.says("delivered", exitOK, append([]string{"send-test", string(alice), "-pusher", digest}, local...)...)
+	b.complains("has no pusher x", exitProblems, "send-test", string(alice), "-pusher", "x")
 }
 
 func TestSendTestMail(t *testing.T) {
@@ -330,12 +296,7 @@ func TestSendTestMail(t *testing.T) {
 	b := onOne(t)
 	p := aPusher("")
 	p.AppID, p.Pushkey, p.Kind, p.Data = pusher.EmailAppID, secret+"@example.org", pusher.Email, "{}"
-	if err := b.pushers.Update(t.Context(), alice, func(list *pusher.List) error {
-		list.Set(p)
-		return nil
-	}); err != nil {
-		t.Fatal(err)
-	}
+	b.plant(alice, p)
 	arrived, err := inbox.Start()
 	if err != nil {
 		t.Fatal(err)
@@ -349,20 +310,14 @@ func TestSendTestMail(t *testing.T) {
 		t.Errorf("got %+v", mails)
 	}
 	arrived.Close()
-	if r := b.want(exitProblems, append(from, "-mail", "smtp://"+arrived.Address())...); !strings.Contains(r.stdout, "failed") {
-		t.Errorf("without a server: got %s", r.stdout)
-	}
-	if r := b.want(exitProblems, from...); !strings.Contains(r.stdout, "-mail is not given") {
-		t.Errorf("without -mail: got %s", r.stdout)
-	}
+	b.says("failed", exitProblems, append(from, "-mail", "smtp://"+arrived.Address())...)
+	b.says("-mail is not given", exitProblems, from...)
 	for _, address := range []string{"smtp://mail.example.org", "mail.example.org", "smtps://user:" + secret + "@"} {
 		if r := b.want(exitFailure, append(from, "-mail", address)...); !strings.HasPrefix(r.stderr, "pushctl: -mail, -mail-from: smtp: URL ") || strings.Contains(r.stderr, secret) {
 			t.Errorf("%s: got %s", address, r.stderr)
 		}
 	}
-	if r := b.want(exitOK, "show", string(alice)); !strings.Contains(r.stdout, "email 1  m.email") {
-		t.Errorf("got %s", r.stdout)
-	}
+	b.says("email 1  m.email", exitOK, "show", string(alice))
 }
 
 // Without a line of their own, all commands know pushers of web push.
@@ -384,34 +339,23 @@ func TestWebPush(t *testing.T) {
 	p.Kind, p.Data = pusher.UnstableWebPush, fmt.Sprintf(`{"url":%q,"auth":"BTBZMqHH6r4Tts7J_aSIgg"}`, service.URL+"/"+secret)
 	p.Pushkey = "BCVxsr7N_eNgVRqvHtD0zTZsEc6-VV-JvLexhqUzORcxaOzi6-AYWXvTBHm4bjyPjs7Vd8pZGH6SRpkNtoIAiw4"
 	set := func(isActive bool) {
-		t.Helper()
-		if p.Activated = isActive; b.pushers.Update(t.Context(), alice, func(list *pusher.List) error {
-			list.Set(p)
-			return nil
-		}) != nil {
-			t.Fatal("not set")
-		}
+		p.Activated = isActive
+		b.plant(alice, p)
 	}
 	set(true)
 	d.notify(alice)
 	gateway := "webpush://" + strings.TrimPrefix(service.URL, "http://")
 	for _, args := range [][]string{{"gateways"}, {"queues", "show", string(alice)}, {"queues", "flush", "-gateway", gateway, "-yes"}} {
-		if r := b.want(exitOK, args...); !strings.Contains(r.stdout, gateway) {
-			t.Errorf("%q: got %s", args, r.stdout)
-		}
+		b.says(gateway, exitOK, args...)
 	}
 	set(false)
 	if r := b.want(exitOK, "show", string(alice)); !strings.Contains(r.stdout, "org.matrix.msc4174.webpush 1  app") || !strings.Contains(r.stdout, "inactive ") {
 		t.Errorf("got %s", r.stdout)
 	}
 	args := []string{"send-test", string(alice), "-allowed-prefixes", "127.0.0.0/8"}
-	if r := b.want(exitProblems, args...); !strings.Contains(r.stdout, "-vapid-subject is not given") {
-		t.Errorf("got %s", r.stdout)
-	}
+	b.says("-vapid-subject is not given", exitProblems, args...)
 	args = append(args, "-vapid-subject", "mailto:a@example.org")
-	if r := b.want(exitFailure, args...); !strings.Contains(r.stderr, `make one with "pushctl vapid-key"`) {
-		t.Errorf("got %s", r.stderr)
-	}
+	b.complains(`make one with "pushctl vapid-key"`, exitFailure, args...)
 	t.Setenv(vapidKey, key)
 	if r := b.want(exitOK, args...); !strings.Contains(r.stdout, "201") || !strings.Contains(r.stdout, gateway) || strings.Contains(r.stdout, secret) {
 		t.Errorf("got %s", r.stdout)
@@ -581,21 +525,14 @@ func TestAGatewayThatCouldBeSeveralIsAskedFor(t *testing.T) {
 		user := mxid.UserID(fmt.Sprintf("@%d:example.org", i))
 		p := aPusher(string(user))
 		p.Data = `{"url":"` + url + `/_matrix/push/v1/notify"}`
-		if err := d.pushers.Update(t.Context(), user, func(list *pusher.List) error {
-			list.Set(p)
-			return nil
-		}); err != nil {
-			t.Fatal(err)
-		}
+		d.plant(user, p)
 		d.notify(user)
 	}
 	d.stop()
 	const all = "http://push.example.org:8080 (2 pushers), http://push.example.org:80 (1 pushers), https://push.example.org:443 (1 pushers)"
 	for _, args := range [][]string{{"queues", "retry", "-gateway"}, {"queues", "flush", "-gateway"}} {
 		for _, flags := range [][]string{nil, {"-yes"}} {
-			if r := d.want(exitFailure, slices.Concat(args, []string{"push.example.org"}, flags)...); !strings.Contains(r.stderr, all) {
-				t.Errorf("%s: got %s", args, r.stderr)
-			}
+			d.complains(all, exitFailure, slices.Concat(args, []string{"push.example.org"}, flags)...)
 		}
 		for name, want := range map[string]string{
 			"push.example.org:8080": "http://push.example.org:8080", "http://push.example.org": "http://push.example.org:80",
@@ -612,29 +549,6 @@ func TestAGatewayThatCouldBeSeveralIsAskedFor(t *testing.T) {
 	}
 }
 
-// A lost master takes away its own shards and users only.
-func TestQueuesBesideALostMasterShowTheRest(t *testing.T) {
-	t.Parallel()
-	servers := redistest.Cluster(t, 3, 0, "--cluster-require-full-coverage", "no")
-	d := newFixture(t, "-redis-mode", "cluster", "-redis", strings.Join(servers.Addrs(), ",")).deliver(16)
-	var users []mxid.UserID
-	for n := range 12 {
-		users = append(users, mxid.UserID(fmt.Sprintf("@u%d:example.org", n)))
-	}
-	d.notify(users...)
-	d.until("all wait", func() bool {
-		return !slices.ContainsFunc(users, func(user mxid.UserID) bool { return d.queues(user)[0].Last != "503" })
-	})
-	d.stop()
-	servers.Masters()[2].Stop()
-	for _, args := range [][]string{{"queues", "-json"}, {"gateways", "-json"}} {
-		r := d.want(exitFailure, args...)
-		if !strings.Contains(r.stderr, "cannot read shards [") || !strings.Contains(r.stdout, `"users":`) || strings.Contains(r.stdout, `"users":0,`) {
-			t.Errorf("%s: got %s, %s", args, r.stdout, r.stderr)
-		}
-	}
-}
-
 // A mail waits at the gateway of all mails, also while the user's phone gets the same event.
 func TestMailsAreRetriedAndFlushed(t *testing.T) {
 	t.Parallel()
@@ -642,23 +556,14 @@ func TestMailsAreRetriedAndFlushed(t *testing.T) {
 	p := aPusher("")
 	p.AppID, p.Pushkey, p.Kind, p.Data = pusher.EmailAppID, secret+"@Example.org", pusher.Email, "{}"
 	for _, user := range []mxid.UserID{alice, bob} {
-		if err := d.pushers.Update(t.Context(), user, func(list *pusher.List) error {
-			list.Set(p)
-			return nil
-		}); err != nil {
-			t.Fatal(err)
-		}
+		d.plant(user, p)
 	}
 	d.set(bob, "phone")
 	d.answers(takes)
 	d.notify(alice, bob)
 	d.until("the phone has it", func() bool { return len(d.posted) == 1 })
 	for _, at := range []string{"mail://relay", "relay"} {
-		if r := d.want(exitOK, "queues", "retry", "-gateway", at); !strings.Contains(r.stdout, "would retry 2 of 2 pushers at mail://relay") {
-			t.Errorf("%s: got %s", at, r.stdout)
-		}
+		d.says("would retry 2 of 2 pushers at mail://relay", exitOK, "queues", "retry", "-gateway", at)
 	}
-	if r := d.want(exitOK, "queues", "flush", "-gateway", "mail://relay", "-yes"); !strings.Contains(r.stdout, "done: drop 2 notifications of 2 pushers at mail://relay") {
-		t.Errorf("got %s", r.stdout)
-	}
+	d.says("done: drop 2 notifications of 2 pushers at mail://relay", exitOK, "queues", "flush", "-gateway", "mail://relay", "-yes")
 }

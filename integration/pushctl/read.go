@@ -21,12 +21,10 @@ type value struct {
 	state  valueState
 	text   string            // of push rules and of an entry
 	fields map[string]string // of a hash of pushers
-	items  []string          // of a list of unread counts
+	items  []string          // of a list of unread counts; the names of a log's fields
+	length int64             // of an index of delivery
 	expiry time.Duration     // time until Redis removes the key; negative: none
 }
-
-// noExpiry is the reply of Redis for a key that does not expire.
-const noExpiry time.Duration = -1
 
 type valueState int
 
@@ -38,66 +36,55 @@ const (
 	isUnread               // there was no reply; see [gaps]
 )
 
-// readValues reads the push rules, pusher hashes, entries and unread counts among the keys in
-// one pipeline, without their expiry. It skips other keys.
+// readValues reads the values of keys and their expiry in one pipeline. Of a log it reads the names of the fields, of an
+// index of delivery its length. It skips keys of other programs and versions.
 func (b *backend) readValues(ctx context.Context, from redis.UniversalClient, names []string) ([]value, error) {
-	return b.readEach(ctx, from, names, nil)
-}
-
-// readExpiring does the same as readValues, and also reads the expiry.
-func (b *backend) readExpiring(ctx context.Context, from redis.UniversalClient, names []string) ([]value, error) {
-	expiries := make([]*redis.DurationCmd, 0, len(names))
-	values, err := b.readEach(ctx, from, names, func(p redis.Pipeliner, name string) {
-		expiries = append(expiries, p.PTTL(ctx, name))
-	})
-	for i := range values {
-		if values[i].state != isStored {
-			continue
-		}
-		if values[i].expiry, err = expiries[i].Result(); err != nil {
-			return nil, fmt.Errorf("read the expiry of %s: %w", values[i].owner(), err)
-		}
-	}
-	return values, err
-}
-
-// readEach does the same as readValues, with further commands: if after is not nil, it queues a command behind the
-// command for each value.
-func (b *backend) readEach(
-	ctx context.Context, from redis.UniversalClient, names []string, after func(p redis.Pipeliner, name string),
-) ([]value, error) {
 	ctx, cancel := context.WithTimeout(ctx, replyTimeout)
 	defer cancel()
-	values, answers := make([]value, 0, len(names)), make([]redis.Cmder, 0, len(names))
+	var values []value
+	var answers []redis.Cmder
+	var expiries []*redis.DurationCmd
 	_, _ = from.Pipelined(ctx, func(p redis.Pipeliner) error { // each reply has its own error
 		for _, name := range names {
 			key := b.keys.Parse(name)
-			switch key.Kind {
-			case stored.RulesKey, stored.PushkeyKey:
-				answers = append(answers, p.Get(ctx, name))
-			case stored.PushersKey:
-				answers = append(answers, p.HGetAll(ctx, name))
-			case stored.UnreadKey:
-				answers = append(answers, p.LRange(ctx, name, 0, -1))
-			default:
-				continue
-			}
-			values = append(values, value{name: name, Key: key, expiry: noExpiry})
-			if after != nil {
-				after(p, name)
+			if answer := readLater(ctx, p, name, key.Kind); answer != nil {
+				values, answers, expiries = append(values, value{name: name, Key: key}), append(answers, answer), append(expiries, p.PTTL(ctx, name))
 			}
 		}
 		return nil
 	})
-	for i, answer := range answers {
-		if err := values[i].fill(answer); err != nil {
-			if err := b.skip(ctx, "values", values[i].name, err); err != nil {
-				return nil, fmt.Errorf("read %s: %w", values[i].owner(), err)
-			}
-			values[i].state = isUnread
+	for i := range values {
+		v := &values[i]
+		err := v.fill(answers[i])
+		if err == nil && v.state == isStored {
+			v.expiry, err = expiries[i].Result()
 		}
+		if err == nil {
+			continue
+		}
+		if err := b.skip(ctx, "values", v.name, err); err != nil {
+			return nil, fmt.Errorf("read %s: %w", v.owner(), err)
+		}
+		v.state = isUnread
 	}
 	return values, nil
+}
+
+// readLater queues the command that reads a key of a kind. It returns nil for a kind that is not read.
+func readLater(ctx context.Context, p redis.Pipeliner, name string, kind stored.KeyKind) redis.Cmder {
+	switch kind {
+	case stored.RulesKey, stored.PushkeyKey, stored.DeliveryFormatKey, stored.DeliverySummaryKey:
+		return p.Get(ctx, name)
+	case stored.PushersKey:
+		return p.HGetAll(ctx, name)
+	case stored.UnreadKey:
+		return p.LRange(ctx, name, 0, -1)
+	case stored.UserLogKey:
+		return p.HKeys(ctx, name)
+	case stored.ShardGatesKey, stored.ShardDueKey, stored.ShardAfterKey:
+		return p.ZCard(ctx, name)
+	}
+	return nil
 }
 
 // readAnywhere reads values of some kinds from a node, or from another node if a key has just
@@ -186,6 +173,8 @@ func (v *value) fill(answer redis.Cmder) error {
 		if v.fields = answer.Val(); len(v.fields) == 0 && err == nil {
 			v.state = isAbsent
 		}
+	case *redis.IntCmd:
+		v.length = answer.Val()
 	case *redis.StringSliceCmd:
 		if v.items = answer.Val(); len(v.items) == 0 && err == nil {
 			v.state = isAbsent
@@ -205,24 +194,26 @@ func (v *value) owner() string {
 	return string(v.User)
 }
 
-// readEntries reads the entries of many pushkeys. The text is empty for missing entries and for
-// keys of another type. Entries that could not be read are left out; see [gaps].
-func (b *backend) readEntries(ctx context.Context, digests []pusher.Digest) (map[pusher.Digest]string, error) {
-	texts := make(map[pusher.Digest]string, len(digests))
-	for part := range slices.Chunk(digests, pageSize) {
-		names := make([]string, len(part))
-		for i, digest := range part {
-			names[i] = b.keys.Pushkey(digest)
+// readEntries reads the entries of the pushkeys in hashes. A missing entry is empty. An entry that is damaged or could not
+// be read is left out; see [gaps].
+func (b *backend) readEntries(ctx context.Context, hashes ...stored.Hash) (map[pusher.Digest]stored.Entry, error) {
+	var names []string
+	for _, h := range hashes {
+		for _, p := range h.Pushers.All() {
+			names = append(names, b.keys.Pushkey(p.Digest()))
 		}
-		values, err := b.readValues(ctx, b.client, names)
+	}
+	entries := make(map[pusher.Digest]stored.Entry, len(names))
+	for part := range slices.Chunk(names, pageSize) {
+		values, err := b.readValues(ctx, b.client, part)
 		if err != nil {
 			return nil, err
 		}
 		for _, v := range values {
-			if v.state != isUnread {
-				texts[v.Digest] = v.text
+			if entry, err := stored.ReadEntry(v.text); err == nil || v.state == isAbsent || v.state == isOtherType {
+				entries[v.Digest] = entry
 			}
 		}
 	}
-	return texts, nil
+	return entries, nil
 }

@@ -19,27 +19,25 @@ import (
 	"github.com/pushfx/pushfx/module/stored"
 )
 
-func refreshCommand() command {
-	return command{
-		name:    "refresh-defaults",
-		summary: "brings all users' sets to the current default rules",
-		about: "Brings the default rules in every user's set to the current version, after an upgrade of the hosts or a\n" +
-			"change of their features. Without -yes it shows which rules it would add, remove and change, and for how\n" +
-			"many users. Users keep their choices, enabled and actions. Name the hosts' features with -features: the\n" +
-			"rules of other features are removed, and come back with the choices when the feature is on again. A set\n" +
-			"with an unknown default rule is left, since its choices would be lost: name the hosts' rules with\n" +
-			"-default-rules, or drop unknown rules with -drop-others. Exit status 1: sets were left.",
-		flags: func(f *flags) {
-			f.addDefaultRules()
-			f.addDurability()
-			f.addRate()
-			f.addYes()
-			f.addJSON()
-			f.BoolVar(&f.dropOthers, "drop-others", false, "remove unknown default rules")
-			f.BoolVar(&f.list, "list", false, "list users whose sets are left, with the reason")
-		},
-		run: (*call).refreshDefaults,
-	}
+var refreshCommand = command{
+	name:    "refresh-defaults",
+	summary: "brings all users' sets to the current default rules",
+	about: "Brings the default rules in every user's set to the current version, after an upgrade of the hosts or a\n" +
+		"change of their features. Without -yes it shows which rules it would add, remove and change, and for how\n" +
+		"many users. Users keep their choices, enabled and actions. Name the hosts' features with -features: the\n" +
+		"rules of other features are removed, and come back with the choices when the feature is on again. A set\n" +
+		"with an unknown default rule is left, since its choices would be lost: name the hosts' rules with\n" +
+		"-default-rules, or drop unknown rules with -drop-others. Exit status 1: sets were left.",
+	flags: func(f *flags) {
+		f.addDefaultRules()
+		f.addDurability()
+		f.addRate()
+		f.addYes()
+		f.addJSON()
+		f.BoolVar(&f.dropOthers, "drop-others", false, "remove unknown default rules")
+		f.BoolVar(&f.list, "list", false, "list users whose sets are left, with the reason")
+	},
+	run: (*call).refreshDefaults,
 }
 
 // refresher updates rule sets to the current default rules, and counts the sets. Without -yes it only counts.
@@ -170,21 +168,17 @@ func (r *refresher) rule(kind pushrule.Kind, id string) *refreshedRule {
 
 // count adds one to the number of sets and, if kind is not nil, to kind. If why gives a reason why the set was not
 // updated, count lists the user.
-func (r *refresher) count(kind *int, user mxid.UserID, why string) (err error) {
+func (r *refresher) count(kind *int, user mxid.UserID, why string) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.Sets++
 	if kind != nil {
 		*kind++
 	}
-	switch {
-	case !r.list || why == "":
-	case r.asJSON:
-		err = writeJSON(r.out, listedProblem{Problem: why, Name: string(user)})
-	default:
-		_, err = fmt.Fprintf(r.out, "left\t%s\t%s\n", why, printable(string(user)))
+	if !r.list || why == "" {
+		return nil
 	}
-	return err
+	return r.writeLine(listedProblem{Problem: why, Name: string(user)}, "left", why, string(user))
 }
 
 func (r *refresher) write(w io.Writer) error {

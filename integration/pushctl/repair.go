@@ -15,26 +15,24 @@ import (
 	"github.com/pushfx/pushfx/module/pushrule"
 )
 
-func repairCommand() command {
-	return command{
-		name:    "repair",
-		summary: "repairs the problems that check finds",
-		about: "Repairs the problems of check where no choice of a user is lost. Without -yes it shows what it would\n" +
-			"do. Unreadable values are saved in a file, which holds pushkeys. With -reset-damaged they are then\n" +
-			"replaced: push rules by the default rules, a pusher by none, which its device sets again. Exit status\n" +
-			"1: problems are left.",
-		flags: func(f *flags) {
-			f.addDefaultRules()
-			f.addDurability()
-			f.addRate()
-			f.addJSON()
-			f.BoolVar(&f.yes, "yes", false, "make the repairs")
-			f.BoolVar(&f.list, "list", false, "list each problem with its outcome")
-			f.BoolVar(&f.resetDamaged, "reset-damaged", false, "replace unreadable values, after saving them")
-			f.StringVar(&f.save, "save", "", "`FILE` for unreadable values (default pushctl-damaged-TIME.jsonl.gz)")
-		},
-		run: (*call).repair,
-	}
+var repairCommand = command{
+	name:    "repair",
+	summary: "repairs the problems that check finds",
+	about: "Repairs the problems of check where no choice of a user is lost. Without -yes it shows what it would\n" +
+		"do. Unreadable values are saved in a file, which holds pushkeys. With -reset-damaged they are then\n" +
+		"replaced: push rules by the default rules, a pusher by none, which its device sets again. Exit status\n" +
+		"1: problems are left.",
+	flags: func(f *flags) {
+		f.addDefaultRules()
+		f.addDurability()
+		f.addRate()
+		f.addJSON()
+		f.BoolVar(&f.yes, "yes", false, "make the repairs")
+		f.BoolVar(&f.list, "list", false, "list each problem with its outcome")
+		f.BoolVar(&f.resetDamaged, "reset-damaged", false, "replace unreadable values, after saving them")
+		f.StringVar(&f.save, "save", "", "`FILE` for unreadable values (default pushctl-damaged-TIME.jsonl.gz)")
+	},
+	run: (*call).repair,
 }
 
 type repairer struct {
@@ -87,14 +85,11 @@ func (r *repairer) handle(ctx context.Context, p problem) error {
 	if left == nil {
 		r.repaired[p.kind.name]++
 	}
-	switch {
-	case !r.list:
+	if !r.list {
 		return nil
-	case r.asJSON:
-		return writeJSON(r.out, listedOutcome{Outcome: outcome, Problem: p.kind.name, Name: p.subject, Detail: p.detail})
 	}
-	_, err := fmt.Fprintf(r.out, "%s\t%s\n", outcome, p)
-	return err
+	listed := listedOutcome{Outcome: outcome, Problem: p.kind.name, Name: p.subject, Detail: p.detail}
+	return r.writeLine(listed, append([]string{outcome}, p.cells()...)...)
 }
 
 // reasonToLeave returns the reason why a problem cannot be repaired, or nil.

@@ -68,11 +68,6 @@ type scanner struct {
 	limiter *rate.Limiter
 	bar     *progressbar.ProgressBar
 	found   atomic.Int64 // keys of the module
-
-	gateNames map[string]string // by digest, of the index
-
-	lacksIndex bool // a part of the queue's index cannot be read
-	shards     int  // of the queue's index; 0: not known
 }
 
 // pageFunc handles a page of a node's keys. Calls for several nodes are concurrent.
@@ -186,27 +181,16 @@ func (b *backend) topology(ctx context.Context) (string, error) {
 		return "", err
 	}
 	if cluster, isCluster := b.client.(*redis.ClusterClient); isCluster {
-		nodes, err := cluster.ClusterNodes(ctx).Result()
+		slots, err := cluster.ClusterSlots(ctx).Result() //nolint:staticcheck // CLUSTER SHARDS needs Redis 7
 		if err != nil {
-			return "", fmt.Errorf("CLUSTER NODES: %w", err)
+			return "", fmt.Errorf("CLUSTER SLOTS: %w", err)
 		}
-		all = append(all, slotsIn(nodes)...)
+		for _, s := range slots {
+			all = append(all, fmt.Sprint(s.Start, s.End, s.Nodes[0].ID)) // a slot that is moving is still of its source
+		}
 	}
 	slices.Sort(all)
 	return strings.Join(all, "\n"), nil
-}
-
-// slotsIn returns the slots of each master in the reply of CLUSTER NODES.
-func slotsIn(nodes string) (all []string) {
-	for line := range strings.Lines(nodes) {
-		fields := strings.Fields(line) // id, address, flags, five more, and the slots
-		if len(fields) <= 8 || !strings.Contains(fields[2], "master") {
-			continue
-		}
-		own := slices.DeleteFunc(fields[8:], func(s string) bool { return strings.HasPrefix(s, "[") }) // slots that are moving
-		all = append(all, fields[0]+" "+strings.Join(own, " "))
-	}
-	return all
 }
 
 // size estimates the number of keys, other services' keys included. It returns 0 if the login may not ask for the

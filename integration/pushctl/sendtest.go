@@ -24,28 +24,31 @@ import (
 	"github.com/pushfx/pushfx/module/pusher"
 )
 
-func sendTestCommand() command {
-	return command{
-		name: "send-test", args: "USER",
-		summary: "sends a test notification to a user's pushers",
-		about: "Sends a notification of an invented event to each pusher of a user, from this machine but otherwise\n" +
-			"like a host, and shows the answers. With -mail, pushers of kind email get a test mail, with -vapid-subject browsers a push. " +
-			"It stores nothing and removes no rejected pusher. Exit status 1:\n" +
-			"a gateway did not accept it, or there is no such user or pusher.",
-		flags: func(f *flags) {
-			f.StringVar(&f.pusher, "pusher", "", "send to the pusher with this `DIGEST` only; show and queues show have it")
-			f.StringVar(&f.allowedPrefixes, "allowed-prefixes", "",
-				"the hosts' PusherPolicy.AllowedPrefixes: `PREFIXES` of addresses that are not public,\n"+
-					"separated by commas")
-			f.StringVar(&f.mail.URL, "mail", "",
-				"the hosts' SMTP.`URL`, for pushers of kind email; its password may be in the environment variable\n"+mailPassword)
-			f.StringVar(&f.mail.From, "mail-from", "", "the hosts' SMTP.From: the `ADDRESS` of the sender")
-			f.StringVar(&f.webPush.Subject, "vapid-subject", "",
-				"the hosts' WebPush.`SUBJECT`, for pushers of web push; WebPush.Key is in the environment variable\n"+vapidKey)
-			f.addJSON()
-		},
-		run: (*call).sendTest,
-	}
+var sendTestCommand = command{
+	name: "send-test", args: "USER",
+	summary: "sends a test notification to a user's pushers",
+	about: "Sends a notification of an invented event to each pusher of a user, from this machine but otherwise\n" +
+		"like a host, and shows the answers. With -mail, pushers of kind email get a test mail, with -vapid-subject browsers a push. " +
+		"It stores nothing and removes no rejected pusher. Exit status 1:\n" +
+		"a gateway did not accept it, or there is no such user or pusher.",
+	flags: func(f *flags) {
+		f.StringVar(&f.pusher, "pusher", "", "send to the pusher with this `DIGEST` only; show and queues show have it")
+		f.Func("allowed-prefixes", "the hosts' PusherPolicy.AllowedPrefixes: `PREFIXES` of addresses that are not public,\nseparated by commas",
+			func(text string) (err error) {
+				for part := range strings.FieldsFuncSeq(text, func(r rune) bool { return r == ',' }) {
+					prefix, failed := netip.ParsePrefix(part)
+					f.allowedPrefixes, err = append(f.allowedPrefixes, prefix), errors.Join(err, failed)
+				}
+				return err
+			})
+		f.StringVar(&f.mail.URL, "mail", "",
+			"the hosts' SMTP.`URL`, for pushers of kind email; its password may be in the environment variable\n"+mailPassword)
+		f.StringVar(&f.mail.From, "mail-from", "", "the hosts' SMTP.From: the `ADDRESS` of the sender")
+		f.StringVar(&f.webPush.Subject, "vapid-subject", "",
+			"the hosts' WebPush.`SUBJECT`, for pushers of web push; WebPush.Key is in the environment variable\n"+vapidKey)
+		f.addJSON()
+	},
+	run: (*call).sendTest,
 }
 
 // Environment variables.
@@ -82,11 +85,7 @@ func (c *call) sendTest(ctx context.Context) error {
 	if len(pushers) == 0 {
 		return c.noPusher(ctx, user)
 	}
-	prefixes, err := readPrefixes(c.allowedPrefixes)
-	if err != nil {
-		return err
-	}
-	client := dialguard.New(prefixes...).Client(workers)
+	client := dialguard.New(c.allowedPrefixes...).Client(workers)
 	t := tester{gateway: httppush.NewGateway(client, client), webPush: c.webPush}
 	if t.webPush.IsOn() {
 		t.webPush.Key = os.Getenv(vapidKey)
@@ -181,18 +180,4 @@ func writeTestTable(w io.Writer, all []shownTest) error {
 		))
 	}
 	return writeTable(w, slices.Concat(pusherColumns, []string{"GATEWAY", "STATUS", "OUTCOME", "TOOK", "WHY"}), rows)
-}
-
-func readPrefixes(text string) (prefixes []netip.Prefix, err error) {
-	for part := range strings.SplitSeq(text, ",") {
-		if part == "" {
-			continue
-		}
-		prefix, err := netip.ParsePrefix(part)
-		if err != nil {
-			return nil, err
-		}
-		prefixes = append(prefixes, prefix)
-	}
-	return prefixes, nil
 }

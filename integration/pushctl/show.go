@@ -17,19 +17,17 @@ import (
 	"github.com/pushfx/pushfx/module/stored"
 )
 
-func showCommand() command {
-	return command{
-		name: "show", args: "USER",
-		summary: "shows a user's push rules and pushers",
-		about: "Shows a user's stored push rules, pushers and unread counts with their keys and problems. A digest\n" +
-			"names each pusher in all commands and in the hosts' log: pushkeys are credentials. Of a pusher's data it shows the host of the URL. Exit\n" +
-			"status 1: nothing is stored for the user.",
-		flags: func(f *flags) {
-			f.addDefaultRules()
-			f.addJSON()
-		},
-		run: (*call).show,
-	}
+var showCommand = command{
+	name: "show", args: "USER",
+	summary: "shows a user's push rules and pushers",
+	about: "Shows a user's stored push rules, pushers and unread counts with their keys and problems. A digest\n" +
+		"names each pusher in all commands and in the hosts' log: pushkeys are credentials. Of a pusher's data it shows the host of the URL. Exit\n" +
+		"status 1: nothing is stored for the user.",
+	flags: func(f *flags) {
+		f.addDefaultRules()
+		f.addJSON()
+	},
+	run: (*call).show,
 }
 
 type shownUser struct {
@@ -145,12 +143,12 @@ func (c *call) shown(ctx context.Context, user mxid.UserID) (shownUser, error) {
 	if s.Pushers, err = c.shownPushers(ctx, values[1]); err != nil {
 		return s, err
 	}
-	x, err := c.examine(ctx, node, names)
+	u := newUnconfirmed(&examiner{backend: c.backend})
+	x, err := u.examine(ctx, node, names)
 	if err != nil {
 		return s, err
 	}
-	u := &unconfirmed{backend: c.backend}
-	u.add(x.unconfirmed)
+	u.add(x)
 	confirmed, err := u.confirm(ctx)
 	for _, p := range append(x.problems, confirmed...) {
 		s.Problems = append(s.Problems, p.listed())
@@ -196,16 +194,12 @@ func (c *call) shownPushers(ctx context.Context, v value) (shownPushers, error) 
 	}
 	h := stored.ReadHash(v.fields)
 	s.Version, s.Changes = h.Revision.Version, h.Revision.Changes
-	var digests []pusher.Digest
-	for _, p := range h.Pushers.All() {
-		digests = append(digests, p.Digest())
-	}
-	entries, err := c.readEntries(ctx, digests)
+	entries, err := c.readEntries(ctx, h)
 	if err != nil {
 		return s, err
 	}
 	for _, p := range h.Pushers.All() {
-		entry, _ := stored.ReadEntry(entries[p.Digest()]) // an unreadable entry takes nothing
+		entry := entries[p.Digest()] // an unreadable entry takes nothing
 		s.Pushers = append(s.Pushers, shownPusher{
 			namedPusher: newNamedPusher(v.User, p), Kind: p.Kind, Entry: c.keys.Pushkey(p.Digest()), Host: urlHost(p.Data), DataBytes: len(p.Data),
 			Claim: p.Claim, Taken: !entry.Shows(v.User, p.Claim), Inactive: p.IsInactive(),

@@ -97,21 +97,19 @@ func (c *call) saveRecords(name string, records []record) error {
 	return errors.Join(a.add(records...), a.end())
 }
 
-func resetCommand() command {
-	return command{
-		name: "reset", args: "USER",
-		summary: "gives a user the default push rules",
-		about: "Replaces a user's push rules, readable or not, by the default rules. Clients notice at their next\n" +
-			"sync. Pushers stay. Without -yes it shows what it would do. With -save, import -overwrite brings the\n" +
-			"former data back. Exit status 1: the user has no push rules, and the id may be mistyped.",
-		flags: func(f *flags) {
-			f.addDefaultRules()
-			f.addUserChange()
-		},
-		run: func(c *call, ctx context.Context) error {
-			return c.changeUser(ctx, "give the default push rules to", c.checkReset, c.resetRules)
-		},
-	}
+var resetCommand = command{
+	name: "reset", args: "USER",
+	summary: "gives a user the default push rules",
+	about: "Replaces a user's push rules, readable or not, by the default rules. Clients notice at their next\n" +
+		"sync. Pushers stay. Without -yes it shows what it would do. With -save, import -overwrite brings the\n" +
+		"former data back. Exit status 1: the user has no push rules, and the id may be mistyped.",
+	flags: func(f *flags) {
+		f.addDefaultRules()
+		f.addUserChange()
+	},
+	run: func(c *call, ctx context.Context) error {
+		return c.changeUser(ctx, "give the default push rules to", c.checkReset, c.resetRules)
+	},
 }
 
 func (c *call) checkReset(_ context.Context, user mxid.UserID, records []record) error {
@@ -144,19 +142,17 @@ func (c *call) resetRules(ctx context.Context, user mxid.UserID) error {
 	return orChanged(c.rules.Replace(ctx, user, &text, eventOf(defaults)))
 }
 
-func forgetCommand() command {
-	return command{
-		name: "forget", args: "USER",
-		summary: "removes a user's data and waiting notifications",
-		about: "Removes a user's push rules, pushers and unread counts, readable or not, their claims in the index of\n" +
-			"pushkeys, and their waiting notifications, as hosts do when a user is deactivated. An active user\n" +
-			"gets the default rules at the next request. Without -yes it shows what it would do. Exit status 1:\n" +
-			"the user has no data, and the id may be mistyped.",
-		flags: (*flags).addUserChange,
-		run: func(c *call, ctx context.Context) error {
-			return c.changeUser(ctx, "forget", c.checkForget, c.forgetUser)
-		},
-	}
+var forgetCommand = command{
+	name: "forget", args: "USER",
+	summary: "removes a user's data and waiting notifications",
+	about: "Removes a user's push rules, pushers and unread counts, readable or not, their claims in the index of\n" +
+		"pushkeys, and their waiting notifications, as hosts do when a user is deactivated. An active user\n" +
+		"gets the default rules at the next request. Without -yes it shows what it would do. Exit status 1:\n" +
+		"the user has no data, and the id may be mistyped.",
+	flags: (*flags).addUserChange,
+	run: func(c *call, ctx context.Context) error {
+		return c.changeUser(ctx, "forget", c.checkForget, c.forgetUser)
+	},
 }
 
 func (c *call) checkForget(ctx context.Context, user mxid.UserID, records []record) error {

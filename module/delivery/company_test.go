@@ -44,6 +44,14 @@ func (w *world) attackers(users, pushers int, gateway func(user, pusher int) str
 
 func atGW(int, int) string { return "gw" }
 
+// many returns the number of accounts of an attack. With -short it is a quarter, as the race detector needs.
+func many(users int) int {
+	if testing.Short() {
+		return users / 4
+	}
+	return users
+}
+
 // innocents sets a pusher for each of some users.
 func (w *world) innocents(users int) (all []mxid.UserID) {
 	for i := range users {
@@ -88,6 +96,7 @@ func TestAHostThatIsCutOffLooksSlowly(t *testing.T) {
 		status, calls int // calls of the queue in a second
 	}{"control": {502, 40}, "cut off": {0, 40}} {
 		t.Run(label, func(t *testing.T) {
+			t.Parallel()
 			inBubble(t, func(w *world) {
 				refuse := func(ctx context.Context, s sent) (module.GatewayAnswer, error) {
 					if test.status == 0 {
@@ -145,6 +154,7 @@ func TestLateGrowsWhileLooksFail(t *testing.T) {
 func TestASlowGatewayGetsAll(t *testing.T) {
 	for label, delay := range map[string]time.Duration{"control": 50 * time.Millisecond, "slow": 1500 * time.Millisecond} {
 		t.Run(label, func(t *testing.T) {
+			t.Parallel()
 			inBubble(t, func(w *world) {
 				w.answer("gw", slow(delay, 200))
 				w.innocents(100)
@@ -174,6 +184,7 @@ func TestFreshAccountsThatHang(t *testing.T) {
 	} {
 		attackers := test.attackers
 		t.Run(fmt.Sprint(attackers), func(t *testing.T) {
+			t.Parallel()
 			inBubble(t, func(w *world) {
 				w.attack(slow(time.Hour, 200))
 				users := w.attackers(attackers, 4, atGW)
@@ -230,6 +241,7 @@ func TestTheQueueKnowsWhoFails(t *testing.T) {
 		"the notification was sent after a wait": {slow(time.Second, 200), 3 * time.Second, 0},
 	} {
 		t.Run(label, func(t *testing.T) {
+			t.Parallel()
 			inBubble(t, func(w *world) {
 				w.set(name1, "key", "gw")
 				w.answer("gw", test.answer)
@@ -257,6 +269,7 @@ func TestTheQueueKnowsWhoFails(t *testing.T) {
 func TestAccountsThatHangDelayNoQuietUser(t *testing.T) {
 	for label, attackers := range map[string]int{"control": 0, "200 accounts": 200} {
 		t.Run(label, func(t *testing.T) {
+			t.Parallel()
 			inBubble(t, func(w *world) {
 				w.attack(slow(time.Hour, 200))
 				users := w.attackers(attackers, 10, atGW)
@@ -306,6 +319,7 @@ func TestMembersWithBadPushersDelayNoOther(t *testing.T) {
 		"1,000 gateways that answer after 0.9 s": {10, 100, own, slow(900*time.Millisecond, 200), 500 * time.Millisecond, 250 * time.Millisecond},
 	} {
 		t.Run(label, func(t *testing.T) {
+			t.Parallel()
 			inBubble(t, func(w *world) {
 				members := append(w.attackers(test.users, test.pushers, test.gateway), w.innocents(50)...)
 				for u := range test.users {
@@ -355,8 +369,9 @@ func TestAccountsThatBeginToHangDelayNoQuietUser(t *testing.T) {
 		before, during bool // the accounts were answered before; they get events all the time
 	}{"control": {0, false, false}, "new accounts": {200, false, false}, "accounts that were answered": {200, true, false}, "with events": {200, true, true}} {
 		t.Run(label, func(t *testing.T) {
+			t.Parallel()
 			inBubble(t, func(w *world) {
-				users := w.attackers(test.attackers, 10, atGW)
+				users := w.attackers(many(test.attackers), 10, atGW)
 				w.innocents(20)
 				var hosts []*Delivery
 				for range 3 {
@@ -412,8 +427,9 @@ func TestAfterAnOutageQuietUsersAreAnsweredSoon(t *testing.T) {
 		"without a restart": {200, refused, false, false}, "without a restart, answered before": {200, refused, false, true},
 	} {
 		t.Run(label, func(t *testing.T) {
+			t.Parallel()
 			inBubble(t, func(w *world) {
-				users := append(w.attackers(test.attackers, 10, atGW), w.innocents(20)...)
+				users := append(w.attackers(many(test.attackers), 10, atGW), w.innocents(20)...)
 				isAway, hangs := atomic.Bool{}, atomic.Bool{}
 				hangs.Store(!test.before)
 				w.answer("gw", func(ctx context.Context, s sent) (module.GatewayAnswer, error) {
@@ -505,10 +521,11 @@ func TestDeadPushersDelayNoPhone(t *testing.T) {
 			pushers, events int
 			every           time.Duration
 		}{{20, 120, 500 * time.Millisecond}, {50, 400, 50 * time.Millisecond}, {100, 120, 500 * time.Millisecond}} {
-			if testing.Short() && run.pushers != 100 {
+			if testing.Short() && run.pushers != 20 {
 				continue
 			}
 			t.Run(fmt.Sprintf("%d, %s", run.pushers, label), func(t *testing.T) {
+				t.Parallel()
 				inBubble(t, func(w *world) {
 					for p := range run.pushers {
 						w.answer(test.gateway(0, p), test.answer)

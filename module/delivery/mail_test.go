@@ -368,7 +368,7 @@ func (w *world) wantEach(users int) {
 
 func TestManyMailsAreDueAtOnce(t *testing.T) {
 	withMail(t, func(w *world, _ *reader, b *mailbox) {
-		const users = 3000
+		users := many(3000)
 		w.cfg.MaxPerGateway = 16
 		b.answer = func(context.Context, module.Mail) error {
 			time.Sleep(20 * time.Millisecond)
@@ -384,7 +384,7 @@ func TestManyMailsAreDueAtOnce(t *testing.T) {
 		w.want("key", 1, 2)
 		took := w.wait(time.Minute, func() bool { return len(b.got()) == users })
 		w.wantEach(users)
-		if b.mostUnderWay > w.cfg.MaxPerGateway || took < users/16*20*time.Millisecond {
+		if b.mostUnderWay > w.cfg.MaxPerGateway || took < time.Duration(users/16)*20*time.Millisecond {
 			t.Errorf("%d mails were under way at once, all took %v", b.mostUnderWay, took)
 		}
 	})

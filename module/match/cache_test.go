@@ -155,7 +155,10 @@ func countKept(entries []*match.Entry) (kept, evicted int) {
 
 func TestLargeSetsDoNotEvictSmallSets(t *testing.T) {
 	t.Parallel()
-	const limit, size, users = 256 << 10, 20 << 10, 500
+	limit, size, users := 256<<10, 20<<10, 500
+	if testing.Short() {
+		limit, size, users = limit/4, size/4, users/4
+	}
 	cache := match.NewCache(limit)
 	var small, large []*match.Entry
 	bytes := 0
@@ -171,7 +174,7 @@ func TestLargeSetsDoNotEvictSmallSets(t *testing.T) {
 		}
 	}
 	for n := range users {
-		if n%100 == 0 { // large ones come before, between and after the small ones
+		if n%(users/5) == 0 { // large ones come before, between and after the small ones
 			for i := range 40 {
 				add(&large, users+n*40+i, size)
 			}

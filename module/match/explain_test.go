@@ -122,7 +122,11 @@ func golden(t *testing.T, name, got string) {
 
 func TestExplainAgreesWithEvaluate(t *testing.T) {
 	t.Parallel()
-	for seed := range uint64(1000) {
+	seeds := uint64(1000)
+	if testing.Short() {
+		seeds /= 10
+	}
+	for seed := range seeds {
 		g := newGenerator(seed)
 		rules := match.Compile(readSet(t, encode(g.set())))
 		event, facts := readEvent(t, encode(g.event())), g.facts()

@@ -370,8 +370,10 @@ func (f farewell) play(t *testing.T, choose func(int) int, answers map[error]int
 // may find the first one's pusher, and renews it without asking the accounts.
 func TestAPusherRenewedDuringALogoutIsRemoved(t *testing.T) {
 	t.Parallel()
-	const orders = 1000
-	renewals := 0
+	orders, renewals := 1000, 0
+	if testing.Short() {
+		orders /= 10
+	}
 	synctest.Test(t, func(t *testing.T) {
 		for seed := range uint64(orders) {
 			m, gone := newMemory(), ""

@@ -277,14 +277,19 @@ func choicesAfter(last choice, lastTurn turn, runs []*running, kills int, isChec
 
 // maxTries bounds the orders of one test. Requests of ten turns each have more, because a
 // race of two turns repeats in every order of the turns around it.
-const maxTries = 500
+func maxTries() int {
+	if testing.Short() {
+		return 50
+	}
+	return 500
+}
 
 // exhaust calls try until it has made every choice, or maxTries times and then with as
 // many random choices, which are the same in every run: the first tries only differ in
 // late choices.
 func exhaust(try func(choose func(int) int)) {
 	var made, of []int
-	for range maxTries {
+	for range maxTries() {
 		at := 0
 		try(func(n int) int {
 			if at == len(made) {
@@ -301,7 +306,7 @@ func exhaust(try func(choose func(int) int)) {
 		}
 		made[len(made)-1]++
 	}
-	for seed := range uint64(maxTries) {
+	for seed := range uint64(maxTries()) {
 		try(rand.New(rand.NewPCG(seed, 0)).IntN)
 	}
 }

@@ -40,7 +40,7 @@ func Start() (*Inbox, error) {
 		return nil, fmt.Errorf("inbox: %w", err)
 	}
 	i := &Inbox{listener: listener, changed: make(chan struct{})}
-	i.server = smtp.NewServer(smtp.BackendFunc(func(*smtp.Conn) (smtp.Session, error) { return &session{inbox: i}, nil }))
+	i.server = smtp.NewServer(smtp.BackendFunc(func(*smtp.Conn) (smtp.Session, error) { return NewSession(i.add), nil }))
 	i.server.Domain = "localhost"
 	i.server.MaxMessageBytes = maxMailBytes
 	i.server.MaxRecipients = 10
@@ -96,12 +96,13 @@ func (i *Inbox) add(m Mail) {
 
 // session is a connection. The server calls its methods one at a time.
 type session struct {
-	inbox *Inbox
-	from  string
-	to    []string
+	arrived func(Mail)
+	from    string
+	to      []string
 }
 
-var _ smtp.Session = (*session)(nil)
+// NewSession returns a connection of a server that calls arrived with each mail, and refuses mails that cannot be read.
+func NewSession(arrived func(Mail)) smtp.Session { return &session{arrived: arrived} }
 
 func (s *session) Mail(from string, _ *smtp.MailOptions) error {
 	s.from = from
@@ -123,7 +124,7 @@ func (s *session) Data(r io.Reader) error {
 		return &smtp.SMTPError{Code: 554, EnhancedCode: smtp.EnhancedCode{5, 6, 0}, Message: "This mail cannot be read: " + err.Error()}
 	}
 	m.ID, m.At, m.Sender, m.To = rand.Text(), time.Now(), s.from, s.to
-	s.inbox.add(m)
+	s.arrived(m)
 	return nil
 }
 

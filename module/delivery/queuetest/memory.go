@@ -158,9 +158,12 @@ func (log *memoryLog) bytes() (n int) {
 	return n
 }
 
-// of returns the notifications that a pusher has before it.
+// of returns the notifications that a pusher has before it, which the caller does not change.
 func (log *memoryLog) of(p *memoryState) (all []module.Notification) {
 	at, _ := slices.BinarySearchFunc(log.entries, p.number, func(e module.Notification, n int64) int { return cmp.Compare(e.Number, n) })
+	if len(p.lost) == 0 {
+		return log.entries[at:]
+	}
 	for _, e := range log.entries[at:] {
 		if !p.lost[e.Number] {
 			all = append(all, e)

@@ -164,6 +164,7 @@ func threadsOf(rooms, threads int) (ops []Op) {
 // An account invites a user to many rooms, and fills rooms that it shares with the user. It
 // must not take the counts and mentions of the user's other rooms.
 func TestARoomTakesNoCountsOfAnother(t *testing.T) {
+	t.Parallel()
 	for _, test := range []struct {
 		name        string
 		ops         []Op
@@ -175,6 +176,7 @@ func TestARoomTakesNoCountsOfAnother(t *testing.T) {
 		{"both", append(invites(1050), threadsOf(10, 200)...), true},
 	} {
 		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
 			list := texts(honest(4000)...)
 			for ops := test.ops; len(ops) > 0; {
 				n := min(64, len(ops))
@@ -228,6 +230,7 @@ func TestFiveThousandRoomsFit(t *testing.T) {
 // The largest rooms are shortened to their counts and a mention before any room goes, and
 // rooms without notifications go first.
 func TestTheLargestRoomsAreShortenedFirst(t *testing.T) {
+	t.Parallel()
 	ops := honest(4900)
 	for room := range 40 {
 		for i := range 200 {
@@ -262,6 +265,7 @@ func TestTheLargestRoomsAreShortenedFirst(t *testing.T) {
 // Only a user with more unread rooms than a record can have loses those that were quiet
 // longest.
 func TestMoreRoomsThanARecordHolds(t *testing.T) {
+	t.Parallel()
 	var ops []Op
 	for i := range 4000 {
 		op := notified(longID("!", i), 1, Main)
@@ -283,6 +287,7 @@ func TestMoreRoomsThanARecordHolds(t *testing.T) {
 }
 
 func TestMarksOfManyThreads(t *testing.T) {
+	t.Parallel()
 	var ops []Op
 	for i := range 20_000 {
 		ops = append(ops, read(fmt.Sprintf("!%d", i%20), longID("$", i), int64(i+1)))
