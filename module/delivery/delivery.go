@@ -9,6 +9,7 @@ import (
 
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/delivery/channel"
+	"github.com/pushfx/pushfx/module/delivery/channel/mail"
 	"github.com/pushfx/pushfx/module/delivery/channel/webpush"
 	"github.com/pushfx/pushfx/module/delivery/content"
 	"github.com/pushfx/pushfx/module/delivery/turns"
@@ -73,6 +74,8 @@ type Seams struct {
 	// error, the mail waits. Nil confirms all addresses.
 	ConfirmAddress func(ctx context.Context, user mxid.UserID, address string) (bool, error)
 
+	Mail mail.Config // when mails are sent; the zero value has the defaults
+
 	WebPush webpush.Config // the zero value sends nothing to browsers
 
 	Channels []module.Channel // of the host, for kinds of its own
@@ -96,9 +99,6 @@ func New(seams Seams, cfg Config) (*Delivery, error) {
 	channels, err := cfg.channels(seams)
 	if err != nil {
 		return nil, fmt.Errorf("delivery: %w", err)
-	}
-	if seams.Mailer != nil && cfg.Mail.Delay+cfg.Mail.Repeat > cfg.MaxAge {
-		return nil, fmt.Errorf("delivery: %w", errMailAge)
 	}
 	seams.Observer = observe.Or(seams.Observer)
 	d := &Delivery{

@@ -51,14 +51,17 @@ func DefaultConfig() Config {
 	return Config{Timeout: time.Minute, MaxConnections: 8, IdleTimeout: 30 * time.Second}
 }
 
-// Validate joins the errors of all invalid fields. Without a URL there are none. Errors have
-// neither URL nor user nor password.
+// Validate joins the errors of all invalid fields. Without a URL, the others must be as in
+// DefaultConfig, or empty. Errors have neither URL nor user nor password.
 func (c Config) Validate() error {
-	if c.URL == "" {
-		return nil
+	if c.URL != "" {
+		_, err := c.read()
+		return err
 	}
-	_, err := c.read()
-	return err
+	if c != DefaultConfig() && c != (Config{}) {
+		return errors.New("URL is empty, but other fields are set: want a URL such as smtp+starttls://mail.example.org, or no other field")
+	}
+	return nil
 }
 
 // server is what a valid Config says.
