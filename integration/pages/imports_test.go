@@ -42,7 +42,7 @@ func importTable() []importRow {
 		redisCommit = "module/commit/rediscommit"
 		retry       = "module/retry"
 		bounded     = "module/internal/bounded"
-		parts       = "module/internal/parts"
+		partition   = "module/internal/partition"
 		signed      = "module/internal/signed"
 		mailChannel = "module/delivery/channel/mail"
 		webPush     = "module/delivery/channel/webpush"
@@ -58,7 +58,7 @@ func importTable() []importRow {
 		{"module/strictjson", []string{"module/fault", json}, noIO},
 		{bounded, nil, noIO},
 		{signed, nil, noIO},
-		{parts, []string{"module", "module/fault", "module/mxid", retry}, []string{"net", "net/http", "os"}},
+		{partition, []string{"module", "module/fault", "module/mxid", retry}, []string{"net", "net/http", "os"}},
 		{retry, nil, []string{"net", "net/http", "os"}},
 		{"module/observe", []string{"module/fault"}, []string{"net", "net/http", "os"}},
 		{"module/telemetry/metrics", with(prom, "module/delivery", "module/feed"), nil},
@@ -71,7 +71,7 @@ func importTable() []importRow {
 		{"module/match", append([]string{"module/pushrule"}, pure...), noIO},
 		{"module/stored", append([]string{"module/pushrule", "module/pusher"}, pure...), noIO},
 		{"module/pusher", append([]string{idna, ssrf}, pure...), noIO}, // from ssrf only the ranges, which do no I/O
-		{"module/delivery", with("module/feed", "module/match", bounded, parts, "module/delivery/channel", "module/delivery/channel/kinds", mailChannel, webPush, "module/delivery/content", "module/delivery/turns"), []string{"os"}},
+		{"module/delivery", with("module/feed", "module/match", bounded, partition, "module/delivery/channel", "module/delivery/channel/kinds", mailChannel, webPush, "module/delivery/content", "module/delivery/turns"), []string{"os"}},
 		{"module/delivery/channel", with("module/delivery/content", "module/delivery/dialguard", idna), []string{"os"}},
 		{"module/delivery/channel/httppush", with("module/delivery/channel", "module/delivery/content"), []string{"os"}},
 		{mailChannel, with("module/match", "module/delivery/channel", "module/delivery/content"), []string{"net", "net/http", "os"}},
@@ -83,7 +83,7 @@ func importTable() []importRow {
 		{"module/delivery/redisqueue", with("module/stored", bounded, redis, redisClient, redisCommit), nil},
 		{"module/delivery/queuetest", inner, nil},
 		{"module/handover", []string{"module", "module/fault", "module/match", "module/mxid", "module/strictjson"}, []string{"net", "net/http", "os"}},
-		{"module/unread", with(parts, "module/unread/fold"), []string{"net", "net/http", "os"}},
+		{"module/unread", with(partition, "module/unread/fold"), []string{"net", "net/http", "os"}},
 		{"module/unread/fold", []string{"module/fault"}, noIO},
 		{"module/unread/redisunread", with("module/stored", redis, redisClient, redisCommit), nil},
 		{"module", registry, []string{"net", "net/http", "os", "crypto/rand"}},

@@ -70,7 +70,7 @@ func (s *scanner) examineDelivery(ctx context.Context, node *redis.Client, x *ex
 			err = node.Get(ctx, name).Err()
 		case stored.ShardGatesKey:
 			err = node.ZCard(ctx, name).Err()
-		case stored.ShardDueKey, stored.ShardAfterKey:
+		case stored.ShardDueKey, stored.ShardFailingKey:
 			var n int64
 			n, err = node.ZCard(ctx, name).Result()
 			x.Entries += n

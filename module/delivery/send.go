@@ -436,8 +436,8 @@ func (s *sending) notDelivered(life context.Context, p posted, number int64) boo
 		s.postpone(retryQueue)
 		return false
 	}
-	failing := now.Sub(time.UnixMilli(trouble.Since))
-	s.postpone(p.RetryIn(trouble.Attempts, failing, rand.Float64()))
+	failedFor := now.Sub(time.UnixMilli(trouble.Since))
+	s.postpone(p.RetryIn(trouble.Attempts, failedFor, rand.Float64()))
 	return false
 }
 
