@@ -233,8 +233,8 @@ func TestMailThatCannotWorkStopsTheStart(t *testing.T) {
 		}, nil},
 
 		"many faults at once": {func(h *mailHost) {
-			h.cfg.Mail.Server.From, h.cfg.Mail.Texts.Key, h.cfg.Mail.Sending.MaxEvents, h.cfg.PusherPolicy.Email = "", "hush", 0, nil
-		}, []string{"Config.Mail.Server.From is", "Config.Mail.Texts.Key has 4 bytes", "Config.Mail.Sending.MaxEvents is 0", "Config.PusherPolicy.Email is nil"}},
+			h.cfg.Mail.Server.From, h.cfg.Mail.Texts.Key, h.cfg.Mail.Sending.Repeat, h.cfg.PusherPolicy.Email = "", "hush", 25*time.Hour, nil
+		}, []string{"Config.Mail.Server.From is", "Config.Mail.Texts.Key has 4 bytes", "Config.Mail.Sending.Repeat is 25h0m0s", "Config.PusherPolicy.Email is nil"}},
 		"no texts":                   {func(h *mailHost) { h.cfg.Mail.Texts = mail.Config{} }, []string{"Config.Mail.Texts.AppName is empty", "Config.Mail.Texts.Key has 0 bytes"}},
 		"a folder without templates": {func(h *mailHost) { h.cfg.Mail.Texts.Templates = os.DirFS("none") }, []string{"mail: Templates: "}},
 		"notifications that expire":  {func(h *mailHost) { h.cfg.Mail.Sending.Repeat, h.cfg.Delivery.MaxAge = time.Hour, time.Hour }, []string{"Config.Mail.Sending.Delay and Repeat are 1s and 1h0m0s"}},

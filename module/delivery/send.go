@@ -200,7 +200,7 @@ func (s *sending) setTarget(target *channel.Target) {
 func (s *sending) try() turns.Try {
 	switch {
 	case s.claim.Fails:
-		return turns.RetryAfterHang
+		return turns.RetryOfFailing
 	case s.trouble.Attempts > 0:
 		return turns.Retry
 	}
