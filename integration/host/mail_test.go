@@ -237,16 +237,18 @@ func TestMailThatCannotWorkStopsTheStart(t *testing.T) {
 		}, []string{"Config.Mail.Server.From is", "Config.Mail.Texts.Key has 4 bytes", "Config.Mail.Sending.Repeat is 25h0m0s", "Config.PusherPolicy.Email is nil"}},
 		"no texts":                   {func(h *mailHost) { h.cfg.Mail.Texts = mail.Config{} }, []string{"Config.Mail.Texts.AppName is empty", "Config.Mail.Texts.Key has 0 bytes"}},
 		"a folder without templates": {func(h *mailHost) { h.cfg.Mail.Texts.Templates = os.DirFS("none") }, []string{"mail: Templates: "}},
-		"notifications that expire":  {func(h *mailHost) { h.cfg.Mail.Sending.Repeat, h.cfg.Delivery.MaxAge = time.Hour, time.Hour }, []string{"Config.Mail.Sending.Delay and Repeat are 1s and 1h0m0s"}},
-		"no delivery":                {func(h *mailHost) { h.noDelivery = true }, []string{"Config.Mail.Server and .Sending need delivery: include pushfx.Delivery"}},
-		"a server without its URL":   {func(h *mailHost) { h.cfg.Mail.Server.URL = "" }, []string{"Config.Mail.Server.URL is empty, but other fields are set"}},
+		"notifications that expire": {func(h *mailHost) { h.cfg.Mail.Sending.Repeat, h.cfg.Delivery.MaxAge = time.Hour, time.Hour },
+			[]string{"Config.Mail.Sending.Delay and Repeat are 1s and 1h0m0s"}},
+		"no delivery":              {func(h *mailHost) { h.noDelivery = true }, []string{"Config.Mail.Server and .Sending need delivery: include pushfx.Delivery"}},
+		"a server without its URL": {func(h *mailHost) { h.cfg.Mail.Server.URL = "" }, []string{"Config.Mail.Server.URL is empty, but other fields are set"}},
 		"one text": {func(h *mailHost) {
 			noMail(h)
 			h.cfg.Mail.Texts.Templates = os.DirFS("../operations")
 		}, []string{"Config.Mail.Texts.AppName is empty"}},
 
-		"a Mailer and a server":  {func(h *mailHost) { h.mailer = mailer{} }, []string{"Server has no effect beside the host's own Mailer: leave"}},
-		"a Mailer without texts": {func(h *mailHost) { ownMailer(h); h.cfg.Mail.Texts = mail.Config{} }, []string{"a Mailer sends what is written by Config.Mail.Texts or by a MailComposer: set"}},
+		"a Mailer and a server": {func(h *mailHost) { h.mailer = mailer{} }, []string{"Server has no effect beside the host's own Mailer: leave"}},
+		"a Mailer without texts": {func(h *mailHost) { ownMailer(h); h.cfg.Mail.Texts = mail.Config{} },
+			[]string{"a Mailer sends what is written by Config.Mail.Texts or by a MailComposer: set"}},
 		"a Mailer and faults": {func(h *mailHost) {
 			ownMailer(h)
 			h.cfg.PusherPolicy.Email, h.cfg.Mail.Texts, h.cfg.Delivery.MaxAge = nil, mail.Config{}, time.Second
@@ -257,9 +259,10 @@ func TestMailThatCannotWorkStopsTheStart(t *testing.T) {
 		"a Mailer, a MailComposer, and no key": {func(h *mailHost) { ownMailer(h); h.composer, h.cfg.Mail.Texts.Key = composer{}, "" }, []string{"Config.Mail.Texts.Key has 0 bytes"}},
 		"a MailComposer and templates": {func(h *mailHost) { h.composer, h.cfg.Mail.Texts.Templates = composer{}, os.DirFS("../operations") },
 			[]string{"Templates and .ClientURL have no effect beside the host's own MailComposer: leave"}},
-		"a MailComposer without a Mailer": {func(h *mailHost) { noMail(h); h.composer = composer{} }, []string{"a MailComposer has no effect on a host that sends no mail: set"}},
-		"a delay without a Mailer":        {func(h *mailHost) { noMail(h); h.cfg.Mail.Sending.Delay = time.Hour }, []string{"Config.Mail.Sending has no effect on a host that sends no mail: set"}},
-		"a delay without delivery":        {func(h *mailHost) { noMail(h); h.noDelivery, h.cfg.Mail.Sending.Delay = true, time.Hour }, []string{".Sending need delivery"}},
+		"a MailComposer without a Mailer": {func(h *mailHost) { noMail(h); h.composer = composer{} },
+			[]string{"a MailComposer has no effect on a host that sends no mail: set"}},
+		"a delay without a Mailer": {func(h *mailHost) { noMail(h); h.cfg.Mail.Sending.Delay = time.Hour }, []string{"Config.Mail.Sending has no effect on a host that sends no mail: set"}},
+		"a delay without delivery": {func(h *mailHost) { noMail(h); h.noDelivery, h.cfg.Mail.Sending.Delay = true, time.Hour }, []string{".Sending need delivery"}},
 	} {
 		h := mailHost{cfg: hosttest.WithMail(pushfx.DefaultConfig(), "127.0.0.1:1")}
 		test.change(&h)

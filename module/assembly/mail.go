@@ -67,7 +67,7 @@ var (
 	errMailWithoutDelivery = errors.New("pushfx: Config.Mail.Server and .Sending need delivery: include pushfx.Delivery beside pushfx.Module, or set Options.Delivery")
 
 	errServerBesideMailer    = errors.New("pushfx: Config.Mail.Server has no effect beside the host's own Mailer: leave Server as in DefaultConfig, or provide no Mailer")
-	errTextsBesideComposer   = errors.New("pushfx: Config.Mail.Texts.Templates and .ClientURL have no effect beside the host's own MailComposer: leave them empty, or provide no MailComposer")
+	errTextsBesideComposer   = errors.New("pushfx: Config.Mail.Texts.Templates and .ClientURL have no effect beside the host's own MailComposer: leave them empty, or provide none")
 	errMailerWithoutTexts    = errors.New("pushfx: a Mailer sends what is written by Config.Mail.Texts or by a MailComposer: set Texts, or provide a MailComposer")
 	errSendingWithoutMailer  = errors.New("pushfx: Config.Mail.Sending has no effect on a host that sends no mail: set Config.Mail.Server.URL, or provide a Mailer")
 	errComposerWithoutMailer = errors.New("pushfx: a MailComposer has no effect on a host that sends no mail: set Config.Mail.Server.URL, or provide a Mailer")

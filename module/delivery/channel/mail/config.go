@@ -39,7 +39,7 @@ func (c Config) Validate() error {
 		faults = append(faults, fmt.Errorf("Delay is %v, want 1s to 12h", c.Delay))
 	}
 	if c.Repeat < 0 || c.Repeat > day {
-		faults = append(faults, fmt.Errorf("Repeat is %v, want 0s to 24h", c.Repeat))
+		faults = append(faults, fmt.Errorf("%s is %v, want 0s to 24h", "Repeat", c.Repeat))
 	}
 	if c.MaxEvents < 1 || c.MaxEvents > 200 {
 		faults = append(faults, fmt.Errorf("MaxEvents is %d, want 1 to 200", c.MaxEvents))
