@@ -26,8 +26,6 @@ import (
 	"github.com/pushfx/pushfx/module/delivery"
 	"github.com/pushfx/pushfx/module/delivery/channel/webpush"
 	"github.com/pushfx/pushfx/module/feed"
-	"github.com/pushfx/pushfx/module/mail"
-	"github.com/pushfx/pushfx/module/mail/smtp"
 	"github.com/pushfx/pushfx/module/pusher"
 	"github.com/pushfx/pushfx/module/pushrule"
 	"github.com/pushfx/pushfx/module/redisclient"
@@ -67,10 +65,9 @@ type Config struct {
 	Delivery        delivery.Config        // sending notifications
 	DeliveryMetrics metrics.DeliveryConfig // their metrics
 
-	// With SMTP.URL, hosts with [Delivery] send mails to pushers of kind email. Mail says what is in
-	// them. The page that stops mails is served if Mail.Key is set. PusherPolicy.Email is required.
-	SMTP smtp.Config
-	Mail mail.Config
+	// With Mail.Server.URL, hosts with [Delivery] send mails to pushers of kind email, and need
+	// PusherPolicy.Email.
+	Mail assembly.Mail
 
 	// With WebPush.Key, hosts with [Delivery] send to browsers (MSC4174). See [Push.Capabilities].
 	WebPush webpush.Config
@@ -98,7 +95,7 @@ func DefaultConfig() Config {
 		PusherPolicy: pusher.DefaultPolicy(),
 		Changes:      feed.DefaultConfig(),
 		Delivery:     delivery.DefaultConfig(),
-		SMTP:         smtp.DefaultConfig(),
+		Mail:         assembly.DefaultMail(),
 	}
 }
 
@@ -131,7 +128,7 @@ type Push struct {
 	Clock *redisclient.Clock
 
 	// Groups are the endpoints: push rules, pushers, account data m.push_rules, the page that
-	// stops mails if Config.Mail has a key, and notifications if the host has unread counts and
+	// stops mails if Config.Mail.Texts has a key, and notifications if the host has unread counts and
 	// a [module.NotifiedEvents]. With fx,
 	// mount [RouteGroups], which also has the host's own groups.
 	Groups []handlers.RouteGroup
@@ -177,8 +174,8 @@ type DeliveryOptions struct {
 	Queue     module.DeliveryQueue // replaces Redis
 	Channels  []module.Channel     // for kinds of pushers of the host's own
 
-	Mailer       module.Mailer       // replaces Config.SMTP
-	MailComposer module.MailComposer // replaces the texts of Config.Mail
+	Mailer       module.Mailer       // replaces Config.Mail.Server
+	MailComposer module.MailComposer // replaces Config.Mail.Texts
 }
 
 // New returns the module on a Redis client, which must read from masters and which the
@@ -309,8 +306,8 @@ var Module = fx.Module("push",
 // which hands events over to it, to a host with [Module].
 // A [module.Unread] and a [module.Attention] are optional. The host may replace or wrap
 // the [module.Notifier], the [module.Gateway], the [module.DeliveryQueue], the [module.Mailer] and the
-// [module.MailComposer]. The Mailer is nil if Config.SMTP.URL is empty, the
-// MailComposer if Config.Mail is empty, too.
+// [module.MailComposer]. The Mailer is nil without Config.Mail.Server, the
+// MailComposer without Config.Mail.Texts.
 var Delivery = fx.Module("push_delivery", once("pushfx.Delivery"), besideModule("pushfx.Delivery"), fx.Provide(
 	(*assembly.Builder).DeliveryQueue,
 	(*assembly.Builder).Gateway,

@@ -207,17 +207,17 @@ type DeliveryQueue interface {
 	// host that opens a queue stores the format.
 	Open(ctx context.Context) error
 
-	// Parts returns the users in groups. Users of a group are stored together: when their
-	// storage is away, the others' is not. So a caller with many users makes its calls for
-	// each group, side by side.
-	Parts(ctx context.Context, users []mxid.UserID) [][]mxid.UserID
+	// Partition returns the users of each partition, who are stored together: when their storage is
+	// away, the others' is not. So a caller with many users makes its calls for each partition,
+	// side by side.
+	Partition(ctx context.Context, users []mxid.UserID) [][]mxid.UserID
 
 	// Append adds notifications to the logs of different users, as durably as the queue is
-	// configured, and lists the users. It returns a result for each addition. After an error,
+	// configured, and lists the users. It returns a result for each request. After an error,
 	// the notification may have been added. An error that wraps [fault.ErrNotConfirmed] has a
 	// value: the notification was added, but not confirmed by replicas or a disk.
 	// [fault.Database] is the error for a log that cannot be read.
-	Append(ctx context.Context, additions []Addition) []Result[Appended]
+	Append(ctx context.Context, requests []AppendRequest) []Result[Appended]
 
 	// Look returns users with due pushers, about in the order of their due times, and lists
 	// them again after the lease, so that no other host gets them meanwhile. With many gates
@@ -304,11 +304,11 @@ type Notification struct {
 	Room     string    // 8 bytes of [A-Za-z0-9_-]; identifies the room within the log
 	Added    time.Time // by the clock of the queue; stored in milliseconds
 	Meta     string    // small, always stored, without a line feed
-	Text     string    // may be large; see Addition.MaxUserBytes
+	Text     string    // may be large; see AppendRequest.MaxUserBytes
 }
 
-// Addition is a notification for a user; see [DeliveryQueue.Append].
-type Addition struct {
+// AppendRequest is a notification for a user; see [DeliveryQueue.Append].
+type AppendRequest struct {
 	User         mxid.UserID
 	Notification Notification
 	Pushers      []Recipient // at least one; pushers without anything to send begin at the notification
@@ -329,7 +329,7 @@ type Recipient struct {
 	Gate   string // at most 999 bytes, without a control character
 
 	// Claim says to claim the pusher if it begins at the notification. Beyond
-	// Addition.MaxClaims, it is due at once.
+	// AppendRequest.MaxClaims, it is due at once.
 	Claim bool
 
 	// Delay is the time until the pusher is due, if it begins without Claim. A pusher that
@@ -342,7 +342,7 @@ type Recipient struct {
 	Generation int64
 }
 
-// Appended is the result for an [Addition].
+// Appended is the result for an [AppendRequest].
 type Appended struct {
 	Claims []*Claim // of each recipient, nil for none
 	Length int      // notifications in the log, also those that some pushers have passed

@@ -155,9 +155,9 @@ type UnreadStore interface {
 	// Delete removes a user's list, readable or not.
 	Delete(ctx context.Context, user mxid.UserID) error
 
-	// Parts returns the users in groups; see [DeliveryQueue]. A store whose users are all stored
-	// together returns one group.
-	Parts(ctx context.Context, users []mxid.UserID) [][]mxid.UserID
+	// Partition returns the users of each partition; see [DeliveryQueue]. A store whose users are all
+	// stored together returns one.
+	Partition(ctx context.Context, users []mxid.UserID) [][]mxid.UserID
 }
 
 // UserText is a text for a user's list.

@@ -39,17 +39,17 @@ func (v flagValues) configureMail(c *pushfx.Config) error {
 		return nil
 	}
 	c.PusherPolicy.Email = confirmAddress
-	c.Delivery.Mail.Delay, c.Delivery.Mail.Repeat = v.mailDelay, v.mailRepeat
-	if err := c.Delivery.Validate(); err != nil {
+	c.Mail.Sending.Delay, c.Mail.Sending.Repeat = v.mailDelay, v.mailRepeat
+	if err := c.Mail.Sending.Validate(); err != nil {
 		return fmt.Errorf("-mail-delay, -mail-repeat: %w", err)
 	}
 	key := sha256.Sum256([]byte("pushfx demo " + v.serverName)) // no secret: everyone can act as any user of the demo
-	c.Mail = mail.Config{AppName: "pushfx demo", Key: hex.EncodeToString(key[:]), PublicURL: "http://" + v.listen}
-	c.SMTP.URL, c.SMTP.From, c.SMTP.EnvelopeFrom = v.mail, "pushfx demo <push@"+mailDomain+">", "bounces@"+mailDomain
+	c.Mail.Texts = mail.Config{AppName: "pushfx demo", Key: hex.EncodeToString(key[:]), PublicURL: "http://" + v.listen}
+	c.Mail.Server.URL, c.Mail.Server.From, c.Mail.Server.EnvelopeFrom = v.mail, "pushfx demo <push@"+mailDomain+">", "bounces@"+mailDomain
 	if v.mail == toInbox {
-		c.SMTP.URL = "smtp://127.0.0.1" // the inbox, when it listens
+		c.Mail.Server.URL = "smtp://127.0.0.1" // the inbox, when it listens
 	}
-	if err := c.SMTP.Validate(); err != nil {
+	if err := c.Mail.Server.Validate(); err != nil {
 		return fmt.Errorf("-mail: %w", err)
 	}
 	return nil
@@ -62,13 +62,13 @@ func (c *config) openMail(ctx context.Context) (err error) {
 		if c.inbox, err = inbox.Start(); err != nil {
 			return err
 		}
-		c.module.SMTP.URL = "smtp://" + c.inbox.Address()
+		c.module.Mail.Server.URL = "smtp://" + c.inbox.Address()
 	}
 	if c.listener, err = listen(ctx, c.listen); err != nil {
 		c.closeMail()
 		return err
 	}
-	c.module.Mail.PublicURL = urlOf(c.listener.Addr())
+	c.module.Mail.Texts.PublicURL = urlOf(c.listener.Addr())
 	return nil
 }
 

@@ -167,7 +167,7 @@ type chanQueue struct {
 	used chan string
 }
 
-func (c chanQueue) Append(ctx context.Context, additions []module.Addition) []module.Result[module.Appended] {
+func (c chanQueue) Append(ctx context.Context, additions []module.AppendRequest) []module.Result[module.Appended] {
 	c.used <- string(additions[0].User)
 	return c.DeliveryQueue.Append(ctx, additions)
 }

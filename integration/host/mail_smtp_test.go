@@ -528,7 +528,7 @@ func TestAnInvalidServerOfMailIsRefused(t *testing.T) {
 		"smtp://[::1]:2525":                     "",
 		"smtps://user:hush@mail.example.org":    "",
 		"smtp+starttls://mail.example.org:2525": "",
-		"":                                      "",
+		"":                                      "URL is empty, but other fields are set",
 	} {
 		cfg := smtp.DefaultConfig()
 		cfg.URL, cfg.From = url, "push@example.org"

@@ -19,6 +19,7 @@ import (
 	"github.com/pushfx/pushfx/integration/hosttest"
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/mail"
+	"github.com/pushfx/pushfx/module/mail/smtp"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pusher"
 )
@@ -158,7 +159,7 @@ func TestAHostReplacesTheMailerAndTheComposer(t *testing.T) {
 	var push *pushfx.Push
 	hosttest.StartHost(t, client, pushfx.Delivery,
 		fx.Decorate(func(c pushfx.Config) pushfx.Config {
-			c.Delivery.Mail.Delay = time.Second
+			c.Mail.Sending.Delay = time.Second
 			c.PusherPolicy.Email = func(context.Context, mxid.UserID, string) (bool, error) { return true, nil }
 			return c
 		}),
@@ -180,40 +181,100 @@ func TestAHostReplacesTheMailerAndTheComposer(t *testing.T) {
 	}
 }
 
+// mailHost is a host with mail, of which one thing is wrong.
+type mailHost struct {
+	cfg        pushfx.Config
+	noDelivery bool
+	mailer     module.Mailer       // its own
+	composer   module.MailComposer // its own
+}
+
+// parts are the host's options without fx.
+func (h mailHost) parts() pushfx.Options {
+	if h.noDelivery {
+		return pushfx.Options{}
+	}
+	return pushfx.Options{Delivery: &pushfx.DeliveryOptions{Mailer: h.mailer, MailComposer: h.composer}}
+}
+
+// options are the host's options with fx.
+func (h mailHost) options() []fx.Option {
+	options := []fx.Option{fx.Decorate(func(pushfx.Config) pushfx.Config { return h.cfg })}
+	if !h.noDelivery {
+		options = append(options, pushfx.Delivery)
+	}
+	if h.mailer != nil {
+		options = append(options, fx.Replace(fx.Annotate(h.mailer, fx.As(new(module.Mailer)))))
+	}
+	if h.composer != nil {
+		options = append(options, fx.Replace(fx.Annotate(h.composer, fx.As(new(module.MailComposer)))))
+	}
+	return options
+}
+
 func TestMailThatCannotWorkStopsTheStart(t *testing.T) {
 	t.Parallel()
 	_, client := hosttest.Embedded(t)
-	p := &postOffice{address: "127.0.0.1:1"}
+	ownMailer := func(h *mailHost) { h.mailer, h.cfg.Mail.Server = mailer{}, smtp.DefaultConfig() }
+	noMail := func(h *mailHost) { h.cfg.Mail = pushfx.DefaultConfig().Mail }
 	for name, test := range map[string]struct {
-		change  func(*pushfx.Config)
-		options []fx.Option
-		want    string
+		change func(*mailHost)
+		want   []string // in the error; none: the host starts
 	}{
-		"no PusherPolicy.Email": {func(c *pushfx.Config) { c.PusherPolicy.Email = nil }, []fx.Option{pushfx.Delivery}, "mail needs Config.PusherPolicy.Email"},
-		"no delivery":           {func(*pushfx.Config) {}, nil, "Config.SMTP needs delivery"},
-		"no key":                {func(c *pushfx.Config) { c.Mail.Key = "hush" }, []fx.Option{pushfx.Delivery}, "Config.Mail.Key has 4 bytes"},
-		"no From":               {func(c *pushfx.Config) { c.SMTP.From = "" }, []fx.Option{pushfx.Delivery}, "Config.SMTP.From is"},
-		"a Mailer without texts": {func(c *pushfx.Config) { c.SMTP.URL, c.Mail = "", mail.Config{} },
-			[]fx.Option{pushfx.Delivery, fx.Replace(fx.Annotate(mailer{}, fx.As(new(module.Mailer))))}, "a Mailer needs Config.Mail"},
-		"a Mailer and an incomplete address": {func(c *pushfx.Config) { c.SMTP.URL, c.Mail.PublicURL = "", "http://public.example.org/?a=b" },
-			[]fx.Option{pushfx.Delivery, fx.Replace(fx.Annotate(mailer{}, fx.As(new(module.Mailer))))}, `Config.Mail.PublicURL is "http://public.example.org/?a=b", want`},
-		"a Mailer, no key, and an incomplete address": {func(c *pushfx.Config) { c.SMTP.URL, c.Mail.Key, c.Mail.ClientURL = "", "", "app.example.org" },
-			[]fx.Option{pushfx.Delivery, fx.Replace(fx.Annotate(mailer{}, fx.As(new(module.Mailer))))}, `Config.Mail.ClientURL is "app.example.org", want`},
-		"a Mailer and a MailComposer, and no key": {func(c *pushfx.Config) { c.SMTP.URL, c.Mail.Key = "", "" },
-			[]fx.Option{pushfx.Delivery, fx.Replace(fx.Annotate(mailer{}, fx.As(new(module.Mailer))), fx.Annotate(composer{}, fx.As(new(module.MailComposer))))},
-			"Config.Mail.Key has 0 bytes"},
-		"one field, and no server": {func(c *pushfx.Config) { c.SMTP.URL, c.Mail = "", mail.Config{Templates: os.DirFS("../operations")} },
-			[]fx.Option{pushfx.Delivery}, "Config.Mail.AppName is empty"},
-		"a folder without templates": {func(c *pushfx.Config) { c.Mail.Templates = os.DirFS("none") }, []fx.Option{pushfx.Delivery}, "mail: Templates: "},
-		"all of it":                  {func(*pushfx.Config) {}, []fx.Option{pushfx.Delivery}, ""},
+		"all of it":          {func(*mailHost) {}, nil},
+		"a Mailer and texts": {ownMailer, nil},
+		"a Mailer and a MailComposer": {func(h *mailHost) {
+			ownMailer(h)
+			h.composer, h.cfg.Mail.Texts = composer{}, mail.Config{}
+		}, nil},
+		"only the page that stops mails": {func(h *mailHost) {
+			h.cfg.Mail.Server, h.cfg.Mail.Sending = smtp.DefaultConfig(), pushfx.DefaultConfig().Mail.Sending
+		}, nil},
+
+		"many faults at once": {func(h *mailHost) {
+			h.cfg.Mail.Server.From, h.cfg.Mail.Texts.Key, h.cfg.Mail.Sending.Repeat, h.cfg.PusherPolicy.Email = "", "hush", 25*time.Hour, nil
+		}, []string{"Config.Mail.Server.From is", "Config.Mail.Texts.Key has 4 bytes", "Config.Mail.Sending.Repeat is 25h0m0s", "Config.PusherPolicy.Email is nil"}},
+		"no texts":                   {func(h *mailHost) { h.cfg.Mail.Texts = mail.Config{} }, []string{"Config.Mail.Texts.AppName is empty", "Config.Mail.Texts.Key has 0 bytes"}},
+		"a folder without templates": {func(h *mailHost) { h.cfg.Mail.Texts.Templates = os.DirFS("none") }, []string{"mail: Templates: "}},
+		"notifications that expire": {func(h *mailHost) { h.cfg.Mail.Sending.Repeat, h.cfg.Delivery.MaxAge = time.Hour, time.Hour },
+			[]string{"Config.Mail.Sending.Delay and Repeat are 1s and 1h0m0s"}},
+		"no delivery":              {func(h *mailHost) { h.noDelivery = true }, []string{"Config.Mail.Server and .Sending need delivery: include pushfx.Delivery"}},
+		"a server without its URL": {func(h *mailHost) { h.cfg.Mail.Server.URL = "" }, []string{"Config.Mail.Server.URL is empty, but other fields are set"}},
+		"one text": {func(h *mailHost) {
+			noMail(h)
+			h.cfg.Mail.Texts.Templates = os.DirFS("../operations")
+		}, []string{"Config.Mail.Texts.AppName is empty"}},
+
+		"a Mailer and a server": {func(h *mailHost) { h.mailer = mailer{} }, []string{"Server has no effect beside the host's own Mailer: leave"}},
+		"a Mailer without texts": {func(h *mailHost) { ownMailer(h); h.cfg.Mail.Texts = mail.Config{} },
+			[]string{"a Mailer sends what is written by Config.Mail.Texts or by a MailComposer: set"}},
+		"a Mailer and faults": {func(h *mailHost) {
+			ownMailer(h)
+			h.cfg.PusherPolicy.Email, h.cfg.Mail.Texts, h.cfg.Delivery.MaxAge = nil, mail.Config{}, time.Second
+			h.cfg.Mail.Sending.Repeat = time.Second
+		}, []string{"pushfx: Config.PusherPolicy.Email is nil", "set Texts", "pushfx: Config.Mail.Sending.Delay and Repeat are 1s and 1s"}},
+		"a Mailer and an incomplete address": {func(h *mailHost) { ownMailer(h); h.cfg.Mail.Texts.PublicURL = "http://public.example.org/?a=b" },
+			[]string{`Config.Mail.Texts.PublicURL is "http://public.example.org/?a=b", want`}},
+		"a Mailer, a MailComposer, and no key": {func(h *mailHost) { ownMailer(h); h.composer, h.cfg.Mail.Texts.Key = composer{}, "" }, []string{"Config.Mail.Texts.Key has 0 bytes"}},
+		"a MailComposer and templates": {func(h *mailHost) { h.composer, h.cfg.Mail.Texts.Templates = composer{}, os.DirFS("../operations") },
+			[]string{"Templates and .ClientURL have no effect beside the host's own MailComposer: leave"}},
+		"a MailComposer without a Mailer": {func(h *mailHost) { noMail(h); h.composer = composer{} },
+			[]string{"a MailComposer has no effect on a host that sends no mail: set"}},
+		"a delay without a Mailer": {func(h *mailHost) { noMail(h); h.cfg.Mail.Sending.Delay = time.Hour }, []string{"Config.Mail.Sending has no effect on a host that sends no mail: set"}},
+		"a delay without delivery": {func(h *mailHost) { noMail(h); h.noDelivery, h.cfg.Mail.Sending.Delay = true, time.Hour }, []string{".Sending need delivery"}},
 	} {
-		app := hosttest.Startable(client, append(test.options, fx.Decorate(func(c pushfx.Config) pushfx.Config {
-			c = p.withMail(c)
-			test.change(&c)
-			return c
-		}))...)
-		if err := app.Err(); (err == nil) != (test.want == "") || err != nil && (!strings.Contains(err.Error(), test.want) || strings.Contains(err.Error(), "hush")) {
-			t.Errorf("%s: got %v", name, err)
+		h := mailHost{cfg: hosttest.WithMail(pushfx.DefaultConfig(), "127.0.0.1:1")}
+		test.change(&h)
+		_, err := pushfx.New(client, h.cfg, h.parts())
+		for way, err := range map[string]error{"with fx": hosttest.Startable(client, h.options()...).Err(), "without fx": err} {
+			if (err == nil) != (test.want == nil) || err != nil && strings.Contains(err.Error(), "hush") {
+				t.Errorf("%s, %s: got %v", name, way, err)
+			}
+			for _, want := range test.want {
+				if err != nil && !strings.Contains(err.Error(), want) {
+					t.Errorf("%s, %s: got %v, want %q", name, way, err, want)
+				}
+			}
 		}
 	}
 	h := hosttest.StartHost(t, client, pushfx.Delivery)

@@ -121,13 +121,13 @@ Config.Delivery.MaxBacklog is 0, want 10 to 1000
 Config.Delivery.MaxUserBytes is 0, want 1024 to 1073741824
 Config.Delivery.MaxNotificationBytes is 0, want 1024 to 524288
 Config.Delivery.MaxEventBytes is 0, want 1024 to 524288
-Config.Delivery.Mail.MaxEvents is 0, want 1 to 200
 Config.Delivery.RequestTimeout is 0s, want 35s to 1m5s
 Config.Delivery.MaxAge is 0s, want 1s to 720h0m0s
 Config.Delivery.CallAge is 0s, want 1s to 2m0s
-Config.Delivery.Mail.Delay is 0s, want 1s to 12h0m0s
 Config.Delivery.Content is "", want "full", "names" or "none"
-Config.Delivery.Mail.Content is "", want "full" or "names"
+Config.Mail.Sending.Delay is 0s, want 1s to 12h
+Config.Mail.Sending.MaxEvents is 0, want 1 to 200
+Config.Mail.Sending.Content is "", want "full" or "names"
 Config.DefaultRules: default rule ".m.rule.master": want an id that is unique among the default rules of all kinds`
 	if got := err.Error(); got != want {
 		t.Errorf("got:\n%s\nwant:\n%s", got, want)

@@ -225,9 +225,9 @@ const AliceMail = "alice@example.com"
 
 // WithMail configures a host that sends mail by a server, a second after an event.
 func WithMail(c pushfx.Config, server string) pushfx.Config {
-	c.SMTP.URL, c.SMTP.From, c.SMTP.EnvelopeFrom = "smtp://"+server, "Example Chat <push@example.org>", "bounces@example.org"
-	c.Mail = mail.Config{AppName: "Example Chat", ClientURL: "https://app.example.org/#/room/", PublicURL: "http://public.example.org", Key: "hush-key of the links"}
-	c.Delivery.Mail.Delay, c.Delivery.Mail.Repeat = time.Second, 0
+	c.Mail.Server.URL, c.Mail.Server.From, c.Mail.Server.EnvelopeFrom = "smtp://"+server, "Example Chat <push@example.org>", "bounces@example.org"
+	c.Mail.Texts = mail.Config{AppName: "Example Chat", ClientURL: "https://app.example.org/#/room/", PublicURL: "http://public.example.org", Key: "hush-key of the links"}
+	c.Mail.Sending.Delay, c.Mail.Sending.Repeat = time.Second, 0
 	c.PusherPolicy.Email = func(_ context.Context, _ mxid.UserID, address string) (bool, error) { return address == AliceMail, nil }
 	return c
 }

@@ -42,8 +42,9 @@ func importTable() []importRow {
 		redisCommit = "module/commit/rediscommit"
 		retry       = "module/retry"
 		bounded     = "module/internal/bounded"
-		parts       = "module/internal/parts"
+		partition   = "module/internal/partition"
 		signed      = "module/internal/signed"
+		mailChannel = "module/delivery/channel/mail"
 		webPush     = "module/delivery/channel/webpush"
 	)
 	noIO := []string{"net", "net/http", "os", "time", "math/rand", "math/rand/v2", "crypto/rand"}
@@ -57,7 +58,7 @@ func importTable() []importRow {
 		{"module/strictjson", []string{"module/fault", json}, noIO},
 		{bounded, nil, noIO},
 		{signed, nil, noIO},
-		{parts, []string{"module", "module/fault", "module/mxid", retry}, []string{"net", "net/http", "os"}},
+		{partition, []string{"module", "module/fault", "module/mxid", retry}, []string{"net", "net/http", "os"}},
 		{retry, nil, []string{"net", "net/http", "os"}},
 		{"module/observe", []string{"module/fault"}, []string{"net", "net/http", "os"}},
 		{"module/telemetry/metrics", with(prom, "module/delivery", "module/feed"), nil},
@@ -70,19 +71,19 @@ func importTable() []importRow {
 		{"module/match", append([]string{"module/pushrule"}, pure...), noIO},
 		{"module/stored", append([]string{"module/pushrule", "module/pusher"}, pure...), noIO},
 		{"module/pusher", append([]string{idna, ssrf}, pure...), noIO}, // from ssrf only the ranges, which do no I/O
-		{"module/delivery", with("module/feed", "module/match", bounded, parts, "module/delivery/channel", "module/delivery/channel/kinds", webPush, "module/delivery/content", "module/delivery/turns"), []string{"os"}},
+		{"module/delivery", with("module/feed", "module/match", bounded, partition, "module/delivery/channel", "module/delivery/channel/kinds", mailChannel, webPush, "module/delivery/content", "module/delivery/turns"), []string{"os"}},
 		{"module/delivery/channel", with("module/delivery/content", "module/delivery/dialguard", idna), []string{"os"}},
 		{"module/delivery/channel/httppush", with("module/delivery/channel", "module/delivery/content"), []string{"os"}},
-		{"module/delivery/channel/mail", with("module/match", "module/delivery/channel", "module/delivery/content"), []string{"net", "net/http", "os"}},
+		{mailChannel, with("module/match", "module/delivery/channel", "module/delivery/content"), []string{"net", "net/http", "os"}},
 		{webPush, with("module/delivery/channel", "module/delivery/content", bounded, signed), []string{"net", "net/http", "os"}},
-		{"module/delivery/channel/kinds", with("module/delivery/channel", "module/delivery/channel/httppush", "module/delivery/channel/mail", webPush), []string{"os"}},
+		{"module/delivery/channel/kinds", with("module/delivery/channel", "module/delivery/channel/httppush", mailChannel, webPush), []string{"os"}},
 		{"module/delivery/content", with("module/match"), []string{"net", "os"}},
 		{"module/delivery/turns", nil, []string{"net", "os"}},
 		{"module/delivery/dialguard", []string{ssrf}, nil},
 		{"module/delivery/redisqueue", with("module/stored", bounded, redis, redisClient, redisCommit), nil},
 		{"module/delivery/queuetest", inner, nil},
 		{"module/handover", []string{"module", "module/fault", "module/match", "module/mxid", "module/strictjson"}, []string{"net", "net/http", "os"}},
-		{"module/unread", with(parts, "module/unread/fold"), []string{"net", "net/http", "os"}},
+		{"module/unread", with(partition, "module/unread/fold"), []string{"net", "net/http", "os"}},
 		{"module/unread/fold", []string{"module/fault"}, noIO},
 		{"module/unread/redisunread", with("module/stored", redis, redisClient, redisCommit), nil},
 		{"module", registry, []string{"net", "net/http", "os", "crypto/rand"}},
@@ -95,9 +96,9 @@ func importTable() []importRow {
 		{"rulestore", with("module/stored", redis, redisClient, redisCommit), nil},
 		{"pusherstore", with("module/stored", redis, redisClient, redisCommit), nil},
 		{"handlers", with(echo, zap), nil},
-		{"module/assembly", with("module/match", "module/delivery/channel/httppush", webPush, "module/feed", "module/service", "module/delivery", "module/delivery/dialguard", "module/delivery/redisqueue", "module/handover", "module/mail", "module/mail/smtp", "module/stored", "handlers", "rulestore", "pusherstore", "module/unread", "module/unread/redisunread", redisClient, redisCommit, logging, "module/telemetry/metrics", "module/telemetry/tracing",
+		{"module/assembly", with("module/match", "module/delivery/channel/httppush", mailChannel, webPush, "module/feed", "module/service", "module/delivery", "module/delivery/dialguard", "module/delivery/redisqueue", "module/handover", "module/mail", "module/mail/smtp", "module/stored", "handlers", "rulestore", "pusherstore", "module/unread", "module/unread/redisunread", redisClient, redisCommit, logging, "module/telemetry/metrics", "module/telemetry/tracing",
 			redis, zap, prom, otel+"/trace"), nil},
-		{"", with("module/assembly", webPush, "module/feed", "module/service", "module/delivery", "module/mail", "module/mail/smtp", "handlers", "module/unread", redisClient, redisCommit, "module/telemetry/metrics",
+		{"", with("module/assembly", webPush, "module/feed", "module/service", "module/delivery", "handlers", "module/unread", redisClient, redisCommit, "module/telemetry/metrics",
 			redis, fx, zap, prom, otel+"/trace"), nil},
 	}
 }

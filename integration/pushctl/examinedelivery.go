@@ -65,7 +65,7 @@ func (e *examiner) examineIndex(x *examination, v value) {
 	if v.Kind.OfShard() && e.shards > 0 && v.Shard >= e.shards {
 		x.add(strayShard, v.name, "DEL removes it")
 	}
-	if v.Kind == stored.ShardDueKey || v.Kind == stored.ShardAfterKey {
+	if v.Kind == stored.ShardDueKey || v.Kind == stored.ShardFailingKey {
 		x.Entries += v.length
 	}
 	e.examineExpiry(x, v)

@@ -81,7 +81,7 @@ func readLater(ctx context.Context, p redis.Pipeliner, name string, kind stored.
 		return p.LRange(ctx, name, 0, -1)
 	case stored.UserLogKey:
 		return p.HKeys(ctx, name)
-	case stored.ShardGatesKey, stored.ShardDueKey, stored.ShardAfterKey:
+	case stored.ShardGatesKey, stored.ShardDueKey, stored.ShardFailingKey:
 		return p.ZCard(ctx, name)
 	}
 	return nil

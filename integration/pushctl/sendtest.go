@@ -42,8 +42,8 @@ var sendTestCommand = command{
 				return err
 			})
 		f.StringVar(&f.mail.URL, "mail", "",
-			"the hosts' SMTP.`URL`, for pushers of kind email; its password may be in the environment variable\n"+mailPassword)
-		f.StringVar(&f.mail.From, "mail-from", "", "the hosts' SMTP.From: the `ADDRESS` of the sender")
+			"the hosts' Mail.Server.`URL`, for pushers of kind email; its password may be in the environment variable\n"+mailPassword)
+		f.StringVar(&f.mail.From, "mail-from", "", "the hosts' Mail.Server.From: the `ADDRESS` of the sender")
 		f.StringVar(&f.webPush.Subject, "vapid-subject", "",
 			"the hosts' WebPush.`SUBJECT`, for pushers of web push; WebPush.Key is in the environment variable\n"+vapidKey)
 		f.addJSON()

@@ -1,4 +1,5 @@
-// Package assembly builds the parts of the module, without fx; its API may change at any time.
+// Package assembly builds the parts of the module, without fx; its API may change at any time, except
+// for [Mail].
 // Each method of [Builder] is the constructor of a part. The host's container calls the
 // constructors of the parts that the host has not replaced; without a container, [Builder.Build]
 // does.
@@ -21,6 +22,8 @@ import (
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/commit/rediscommit"
 	"github.com/pushfx/pushfx/module/delivery"
+	mailchannel "github.com/pushfx/pushfx/module/delivery/channel/mail"
+	"github.com/pushfx/pushfx/module/mail"
 	"github.com/pushfx/pushfx/module/mail/smtp"
 	"github.com/pushfx/pushfx/module/observe"
 	"github.com/pushfx/pushfx/module/pushrule"
@@ -73,9 +76,10 @@ type Builder struct {
 	hasNotifications bool                   // the groups have GET /notifications
 	delivery         *delivery.Delivery     // nil without one
 	channels         []module.Channel       // of the host, set by Service
-	ownMailer        *smtp.Mailer
-	fromHost         []string // see [Builder.note]
-	nils             []error  // see [Builder.note]
+	ownMailer        *smtp.Mailer           // nil without one
+	ownComposer      *mail.Composer         // nil without one
+	fromHost         []string               // see [Builder.note]
+	nils             []error                // see [Builder.note]
 }
 
 // New returns a builder, or an error if the config is invalid.
@@ -148,7 +152,7 @@ func (b *Builder) Finish() error {
 	if len(b.channels) > 0 && b.delivery == nil {
 		return errChannelWithoutDelivery
 	}
-	if b.host.Config.SMTP.URL != "" && b.delivery == nil {
+	if m := b.host.Config.Mail; b.delivery == nil && (m.hasServer() || m.Sending != mailchannel.DefaultConfig()) {
 		return errMailWithoutDelivery
 	}
 	if b.host.Config.WebPush.IsOn() && b.delivery == nil {

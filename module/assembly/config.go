@@ -2,7 +2,6 @@ package assembly
 
 import (
 	"errors"
-	"reflect"
 	"strings"
 
 	"github.com/pushfx/pushfx/handlers"
@@ -10,8 +9,6 @@ import (
 	"github.com/pushfx/pushfx/module/delivery"
 	"github.com/pushfx/pushfx/module/delivery/channel/webpush"
 	"github.com/pushfx/pushfx/module/feed"
-	"github.com/pushfx/pushfx/module/mail"
-	"github.com/pushfx/pushfx/module/mail/smtp"
 	"github.com/pushfx/pushfx/module/pusher"
 	"github.com/pushfx/pushfx/module/pushrule"
 	"github.com/pushfx/pushfx/module/redisclient"
@@ -31,9 +28,7 @@ type Config struct {
 	Delivery        delivery.Config
 	DeliveryMetrics metrics.DeliveryConfig
 
-	SMTP smtp.Config
-	Mail mail.Config
-
+	Mail    Mail
 	WebPush webpush.Config
 
 	Unread unread.Config
@@ -57,16 +52,6 @@ func (c Config) Validate() error {
 		c.validateWebPush(),
 		c.validateDefaults(),
 	)
-}
-
-// hasMail reports whether the host has configured a server of mail, or any field of what mails contain.
-func (c Config) hasMail() bool { return c.SMTP.URL != "" || !reflect.ValueOf(c.Mail).IsZero() }
-
-func (c Config) validateMail() error {
-	if !c.hasMail() {
-		return nil
-	}
-	return errors.Join(below("Config.SMTP.", c.SMTP.Validate()), below("Config.Mail.", c.Mail.Validate()))
 }
 
 func (c Config) validateWebPush() error {

@@ -50,11 +50,7 @@ func newClient(cfg Config, allowed []netip.Prefix) *http.Client {
 var (
 	errChannelWithoutDelivery = errors.New("pushfx: a Channel needs delivery: include pushfx.Delivery beside pushfx.Module")
 
-	errMailWithoutDelivery    = errors.New("pushfx: Config.SMTP needs delivery: include pushfx.Delivery beside pushfx.Module, or set Options.Delivery")
 	errWebPushWithoutDelivery = errors.New("pushfx: Config.WebPush needs delivery: include pushfx.Delivery beside pushfx.Module, or set Options.Delivery")
-
-	errMailWithoutEmail = errors.New("pushfx: mail needs Config.PusherPolicy.Email, which confirms that an address is the user's")
-	errMailWithoutTexts = errors.New("pushfx: a Mailer needs Config.Mail or a MailComposer")
 )
 
 // activation is the activation of pushers by delivery, which is built after the services.
@@ -68,35 +64,14 @@ func (a activation) Invite(ctx context.Context, user mxid.UserID, key pusher.Key
 	return a.b.delivery.Invite(ctx, user, key)
 }
 
-// Mailer returns nil if the host has no mail server.
-func (b *Builder) Mailer() (module.Mailer, error) {
-	if b.host.Config.SMTP.URL == "" {
-		return nil, nil
-	}
-	var err error
-	b.ownMailer, err = smtp.New(b.host.Config.SMTP)
-	return b.ownMailer, err
-}
-
-// MailComposer returns nil if the host configures no mails.
-func (b *Builder) MailComposer() (module.MailComposer, error) {
-	if !b.host.Config.hasMail() {
-		return nil, nil
-	}
-	return mail.NewComposer(b.host.Config.Mail)
-}
-
 // Delivery returns what sends notifications. Mailer, composer, counts and attention may be nil.
 func (b *Builder) Delivery(
 	queue module.DeliveryQueue, gateway module.Gateway, mailer module.Mailer, composer module.MailComposer,
 	host module.HostService, feed *feed.Feed, counts module.Unread, attention module.Attention,
 ) (*delivery.Delivery, error) {
-	confirm := b.host.Config.PusherPolicy.Email
-	switch {
-	case mailer != nil && confirm == nil:
-		return nil, errMailWithoutEmail
-	case mailer != nil && composer == nil:
-		return nil, errors.Join(errMailWithoutTexts, below("Config.Mail.", b.host.Config.Mail.Validate()))
+	cfg := b.host.Config
+	if err := b.checkMail(mailer, composer); err != nil {
+		return nil, err
 	}
 	b.note("Mailer", mailer, (*smtp.Mailer)(nil))
 	b.note("MailComposer", composer, (*mail.Composer)(nil))
@@ -106,9 +81,9 @@ func (b *Builder) Delivery(
 	b.note("Attention", attention, nil)
 	d, err := delivery.New(delivery.Seams{
 		Queue: queue, Gateway: gateway, Host: host, Feed: feed, Unread: counts, Attention: attention,
-		Mailer: mailer, MailComposer: composer, ConfirmAddress: confirm, Channels: b.channels, WebPush: b.host.Config.WebPush,
-		Now: b.servers.Clock().Now, Observer: b.observer,
-	}, b.host.Config.Delivery)
+		Mailer: mailer, MailComposer: composer, ConfirmAddress: cfg.PusherPolicy.Email, Mail: cfg.Mail.Sending,
+		Channels: b.channels, WebPush: cfg.WebPush, Now: b.servers.Clock().Now, Observer: b.observer,
+	}, cfg.Delivery)
 	if err != nil {
 		return nil, err
 	}

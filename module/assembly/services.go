@@ -134,10 +134,10 @@ func (b *Builder) Service(
 }
 
 func (b *Builder) mailTokens() *mail.Tokens {
-	if b.host.Config.Mail.Key == "" {
+	if b.host.Config.Mail.Texts.Key == "" {
 		return nil
 	}
-	return mail.NewTokens(b.host.Config.Mail.Key)
+	return mail.NewTokens(b.host.Config.Mail.Texts.Key)
 }
 
 // Groups are the module's route groups, without the host's.
@@ -150,7 +150,7 @@ func (b *Builder) Groups(
 	rules module.RuleService, pushers module.PusherService, host module.HostService, unread *Counts, events module.NotifiedEvents,
 ) (Groups, error) {
 	all := Groups{b.server.PushRules(rules), b.server.Pushers(pushers), b.server.AccountData(host)}
-	if b.host.Config.Mail.Key != "" {
+	if b.host.Config.Mail.Texts.Key != "" {
 		all = append(all, b.server.Unsubscribe(host))
 	}
 	if events == nil {

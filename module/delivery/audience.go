@@ -8,7 +8,7 @@ import (
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/fault"
 	"github.com/pushfx/pushfx/module/feed"
-	"github.com/pushfx/pushfx/module/internal/parts"
+	"github.com/pushfx/pushfx/module/internal/partition"
 	"github.com/pushfx/pushfx/module/match"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/observe"
@@ -19,10 +19,10 @@ import (
 // audience evaluates events with the push rules of users, which the feed keeps until they
 // change. It is safe for concurrent use.
 type audience struct {
-	feed     *feed.Feed
-	host     module.HostService
-	parts    parts.Groups // of the stores
-	observer observe.Observer
+	feed      *feed.Feed
+	host      module.HostService
+	partition partition.Func // of the stores
+	observer  observe.Observer
 }
 
 func (a *audience) decide(ctx context.Context, e module.Event, members []match.Member) (module.Decisions, error) {
@@ -105,7 +105,7 @@ func (a *audience) fill(ctx context.Context, members []match.Member) error {
 	hits, failed := a.feed.Rules(ctx, members, a.load)
 	a.observer.Count(observe.RulesKept, "", hits)
 	a.observer.Count(observe.RulesRead, "", missing-hits)
-	var left parts.Left
+	var left partition.Left
 	for user, failure := range failed {
 		if fault.KindOf(failure) != fault.Database {
 			left.Add(failure, user)
@@ -115,13 +115,13 @@ func (a *audience) fill(ctx context.Context, members []match.Member) error {
 }
 
 // rulesAtOnce divides a lookup of rules.
-var rulesAtOnce = parts.Size{Chunk: 500, AtOnce: 2}
+var rulesAtOnce = partition.Size{Chunk: 500, AtOnce: 2}
 
-// load reads rules. It does not wait for a part that does not answer.
+// load reads rules. It does not wait for a partition that does not answer.
 func (a *audience) load(ctx context.Context, users []mxid.UserID) map[mxid.UserID]module.Result[module.Content] {
 	var mu sync.Mutex
 	loaded := make(map[mxid.UserID]module.Result[module.Content], len(users))
-	for _, user := range parts.Do(ctx, a.parts, users, rulesAtOnce, func(ctx context.Context, chunk []mxid.UserID) (answered bool) {
+	for _, user := range partition.Do(ctx, a.partition, users, rulesAtOnce, func(ctx context.Context, chunk []mxid.UserID) (answered bool) {
 		rules := a.host.Rulesets(ctx, chunk)
 		mu.Lock()
 		defer mu.Unlock()

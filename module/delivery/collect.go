@@ -2,7 +2,6 @@ package delivery
 
 import (
 	"context"
-	"errors"
 	"math/rand/v2"
 	"slices"
 	"strconv"
@@ -13,29 +12,6 @@ import (
 	"github.com/pushfx/pushfx/module/delivery/content"
 	"github.com/pushfx/pushfx/module/fault"
 )
-
-// MailConfig configures mails to pushers of kind email.
-type MailConfig struct {
-	// Delay is how old an unread notification is before it is mailed. 1 s to 12 h; default
-	// 10 min.
-	Delay time.Duration
-
-	// Repeat is the least time between two mails to a user who has read nothing of the first
-	// one. At most 24 h, and together with Delay at most MaxAge. Default 23 h.
-	Repeat time.Duration
-
-	// MaxEvents bounds the events that a mail shows: the newest ones. It counts the others. 1 to
-	// 200; default 20.
-	MaxEvents int
-
-	// Content is FullContent, or NamesOnly for mails without the content of events. A mail has
-	// no more than [Config.Content] allows. Default FullContent.
-	Content ContentPolicy
-}
-
-const maxRepeat = 24 * time.Hour // [module.DeliveryQueue.Sent] has what was sent last for a day
-
-var errMailAge = errors.New("the sum of Mail.Delay and Mail.Repeat is above MaxAge")
 
 const (
 	maxCollected = 1000 // notifications that are sent at once; further ones wait for the next time

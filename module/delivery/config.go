@@ -7,6 +7,7 @@ import (
 
 	"github.com/pushfx/pushfx/module/delivery/channel"
 	"github.com/pushfx/pushfx/module/delivery/channel/kinds"
+	"github.com/pushfx/pushfx/module/delivery/channel/mail"
 	"github.com/pushfx/pushfx/module/delivery/content"
 )
 
@@ -79,9 +80,6 @@ type Config struct {
 
 	// BadgeDelay is how long UpdateBadges waits for further changes. Default 3 s.
 	BadgeDelay time.Duration
-
-	// Mail is for hosts with [Seams.Mailer].
-	Mail MailConfig
 }
 
 // DefaultConfig returns the defaults.
@@ -93,7 +91,6 @@ func DefaultConfig() Config {
 		MaxBacklog: 100, MaxUserBytes: 256 << 10,
 		MaxNotificationBytes: 8 << 10, MaxEventBytes: 64 << 10,
 		Content: FullContent, BadgeDelay: 3 * time.Second,
-		Mail: MailConfig{Delay: 10 * time.Minute, Repeat: 23 * time.Hour, MaxEvents: 20, Content: FullContent},
 	}
 }
 
@@ -111,7 +108,6 @@ func (c Config) Validate() error {
 		{"MaxUserBytes", c.MaxUserBytes, 1 << 10, 1 << 30},
 		{"MaxNotificationBytes", c.MaxNotificationBytes, 1 << 10, 512 << 10},
 		{"MaxEventBytes", c.MaxEventBytes, 1 << 10, 512 << 10},
-		{"Mail.MaxEvents", c.Mail.MaxEvents, 1, 200},
 	} {
 		if f.value < f.least || f.value > f.most {
 			faults = append(faults, fmt.Errorf("%s is %d, want %d to %d", f.name, f.value, f.least, f.most))
@@ -126,8 +122,6 @@ func (c Config) Validate() error {
 		{"MaxAge", c.MaxAge, time.Second, 30 * 24 * time.Hour},
 		{"CallAge", c.CallAge, time.Second, content.MaxCallAge},
 		{"BadgeDelay", c.BadgeDelay, 0, time.Minute},
-		{"Mail.Delay", c.Mail.Delay, time.Second, 12 * time.Hour},
-		{"Mail.Repeat", c.Mail.Repeat, 0, maxRepeat},
 	} {
 		if f.value < f.least || f.value > f.most {
 			faults = append(faults, fmt.Errorf("%s is %v, want %v to %v", f.name, f.value, f.least, f.most))
@@ -136,21 +130,21 @@ func (c Config) Validate() error {
 	if c.Content != FullContent && c.Content != NamesOnly && c.Content != NoNames {
 		faults = append(faults, fmt.Errorf("%s is %q, want %q, %q or %q", "Content", c.Content, FullContent, NamesOnly, NoNames))
 	}
-	if c.Mail.Content != FullContent && c.Mail.Content != NamesOnly {
-		faults = append(faults, fmt.Errorf("%s is %q, want %q or %q", "Mail.Content", c.Mail.Content, FullContent, NamesOnly))
-	}
 	return errors.Join(faults...)
 }
 
 // channels returns the channels of this host.
 func (c Config) channels(seams Seams) (channel.Set, error) {
+	if seams.Mail == (mail.Config{}) {
+		seams.Mail = mail.DefaultConfig()
+	}
+	if err := errors.Join(seams.Mail.Validate(), seams.Mail.ValidateAge(c.MaxAge)); seams.Mailer != nil && err != nil {
+		return channel.Set{}, fmt.Errorf("mail: %w", err)
+	}
 	return kinds.New(kinds.Options{
 		Gateway: seams.Gateway, MaxBytes: c.MaxNotificationBytes, NoCounts: c.NoCounts, Own: seams.Channels,
 		WebPush: seams.WebPush, Now: seams.Now,
-		Mail: kinds.Mail{
-			Mailer: seams.Mailer, Composer: seams.MailComposer, ConfirmAddress: seams.ConfirmAddress,
-			Delay: c.Mail.Delay, Repeat: c.Mail.Repeat, MaxEvents: c.Mail.MaxEvents, HasContent: c.Mail.Content == FullContent,
-		},
+		Mail: mail.Channel{Mailer: seams.Mailer, Composer: seams.MailComposer, ConfirmAddress: seams.ConfirmAddress, Config: seams.Mail},
 	})
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/delivery/channel"
+	"github.com/pushfx/pushfx/module/delivery/channel/mail"
 	"github.com/pushfx/pushfx/module/delivery/channel/webpush"
 	"github.com/pushfx/pushfx/module/delivery/content"
 	"github.com/pushfx/pushfx/module/delivery/turns"
@@ -73,6 +74,8 @@ type Seams struct {
 	// error, the mail waits. Nil confirms all addresses.
 	ConfirmAddress func(ctx context.Context, user mxid.UserID, address string) (bool, error)
 
+	Mail mail.Config // when mails are sent; the zero value has the defaults
+
 	WebPush webpush.Config // the zero value sends nothing to browsers
 
 	Channels []module.Channel // of the host, for kinds of its own
@@ -97,9 +100,6 @@ func New(seams Seams, cfg Config) (*Delivery, error) {
 	if err != nil {
 		return nil, fmt.Errorf("delivery: %w", err)
 	}
-	if seams.Mailer != nil && cfg.Mail.Delay+cfg.Mail.Repeat > cfg.MaxAge {
-		return nil, fmt.Errorf("delivery: %w", errMailAge)
-	}
 	seams.Observer = observe.Or(seams.Observer)
 	d := &Delivery{
 		cfg: cfg, limits: cfg.limits(), queue: seams.Queue, channels: channels, host: seams.Host,
@@ -109,7 +109,7 @@ func New(seams Seams, cfg Config) (*Delivery, error) {
 		gates:    newGates(turns.Config{MaxInFlight: cfg.MaxInFlight, MaxPerGate: cfg.MaxPerGateway, Random: rand.Float64}),
 		failures: &failures{observer: seams.Observer, reported: map[string]reports{}},
 	}
-	d.audience = &audience{seams.Feed, seams.Host, seams.Queue.Parts, seams.Observer}
+	d.audience = &audience{seams.Feed, seams.Host, seams.Queue.Partition, seams.Observer}
 	d.summaries = &summaries{queue: seams.Queue, failures: d.failures, channels: channels, reported: map[pusher.Kind]bool{}}
 	d.claims = &claims{queue: seams.Queue, failures: d.failures, own: map[pusherName]*claimed{}}
 	userOf := func(user mxid.UserID) mxid.UserID { return user }

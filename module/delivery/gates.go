@@ -124,10 +124,10 @@ func (g *gates) isGone(gate string, a channel.Answer, before trouble, now time.T
 	if a.GoneAfter == 0 || before.Same == 0 || before.Status != a.Status {
 		return a.Outcome == module.Gone
 	}
-	failing := now.Sub(time.UnixMilli(before.Same))
+	failedFor := now.Sub(time.UnixMilli(before.Same))
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return a.Outcome == module.Gone || failing >= a.GoneAfter && g.turns.HasTaken(time.Now(), gate, failing)
+	return a.Outcome == module.Gone || failedFor >= a.GoneAfter && g.turns.HasTaken(time.Now(), gate, failedFor)
 }
 
 // wasClosed is [turns.Scheduler.WasClosed], for the last time until now.

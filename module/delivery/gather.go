@@ -19,11 +19,11 @@ const queueTimeout = 10 * time.Second
 const gatherFor = 20 * time.Millisecond
 
 // gather batches lookups: while a call is in flight, new keys wait for the next call. Keys
-// of different parts of the queue are looked up side by side, so a part that does not answer
+// of different partitions of the queue are looked up side by side, so a partition that does not answer
 // delays no keys of others.
 type gather[K comparable, V any] struct {
-	ask   func(context.Context, []K) map[K]V
-	parts func(context.Context, []K) [][]K
+	ask       func(context.Context, []K) map[K]V
+	partition func(context.Context, []K) [][]K
 
 	mu    sync.Mutex
 	next  map[K]*question[V]
@@ -39,13 +39,13 @@ type question[V any] struct {
 func newGather[K comparable, V any](
 	queue module.DeliveryQueue, userOf func(K) mxid.UserID, ask func(context.Context, []K) map[K]V,
 ) *gather[K, V] {
-	return &gather[K, V]{ask: ask, next: map[K]*question[V]{}, parts: func(ctx context.Context, keys []K) [][]K {
-		return byPart(ctx, queue, keys, userOf)
+	return &gather[K, V]{ask: ask, next: map[K]*question[V]{}, partition: func(ctx context.Context, keys []K) [][]K {
+		return byPartition(ctx, queue, keys, userOf)
 	}}
 }
 
-// byPart groups items by the parts of the queue that have their users.
-func byPart[K any](ctx context.Context, queue module.DeliveryQueue, items []K, userOf func(K) mxid.UserID) (parts [][]K) {
+// byPartition groups items by the partitions of the queue that have their users.
+func byPartition[K any](ctx context.Context, queue module.DeliveryQueue, items []K, userOf func(K) mxid.UserID) (partitions [][]K) {
 	if len(items) == 1 {
 		return [][]K{items}
 	}
@@ -58,14 +58,14 @@ func byPart[K any](ctx context.Context, queue module.DeliveryQueue, items []K, u
 		}
 		of[user] = append(of[user], item)
 	}
-	for _, users := range queue.Parts(ctx, users) {
-		var part []K
+	for _, users := range queue.Partition(ctx, users) {
+		var some []K
 		for _, user := range users {
-			part = append(part, of[user]...)
+			some = append(some, of[user]...)
 		}
-		parts = append(parts, part)
+		partitions = append(partitions, some)
 	}
-	return parts
+	return partitions
 }
 
 // eachOf turns ask into a function that returns its results by key. Ask returns a result
@@ -133,7 +133,7 @@ func (g *gather[K, V]) run() {
 func (g *gather[K, V]) askAll(batch map[K]*question[V]) {
 	ctx, cancel := context.WithTimeout(context.Background(), queueTimeout)
 	var asking sync.WaitGroup
-	for _, keys := range g.parts(ctx, slices.Collect(maps.Keys(batch))) {
+	for _, keys := range g.partition(ctx, slices.Collect(maps.Keys(batch))) {
 		asking.Go(func() {
 			answers := g.ask(ctx, keys)
 			for _, key := range keys {

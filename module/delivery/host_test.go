@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/delivery/channel/mail"
 	"github.com/pushfx/pushfx/module/delivery/channel/webpush"
 	"github.com/pushfx/pushfx/module/delivery/queuetest"
 	"github.com/pushfx/pushfx/module/feed"
@@ -43,6 +44,7 @@ type world struct {
 	unread     module.Unread
 	attention  module.Attention
 	mailbox    *mailbox      // nil without mail
+	sending    mail.Config   // of mails
 	mailer     module.Mailer // of the next host, nil for the mailbox
 	webPush    webpush.Config
 	dropped    map[DropReason]int
@@ -69,7 +71,7 @@ type sent struct {
 
 func newWorld(t *testing.T) *world {
 	w := &world{
-		t: t, began: time.Now(), queue: queuetest.NewMemory(), cfg: DefaultConfig(), rules: map[mxid.UserID]pushrule.Ruleset{}, pushers: map[mxid.UserID]pusher.List{},
+		t: t, began: time.Now(), queue: queuetest.NewMemory(), cfg: DefaultConfig(), sending: mail.DefaultConfig(), rules: map[mxid.UserID]pushrule.Ruleset{}, pushers: map[mxid.UserID]pusher.List{},
 		gateways: map[string]func(context.Context, sent) (module.GatewayAnswer, error){}, underWay: map[string]int{},
 		dropped: map[DropReason]int{}, counts: map[string]int{}, arrived: map[string][]string{}, reading: func() error { return nil },
 	}
@@ -95,7 +97,7 @@ func (w *world) stopped(queue module.DeliveryQueue, gateway module.Gateway) *Del
 		Observer: worldObserver{observe.None, w}, WebPush: w.webPush,
 	}
 	if w.mailbox != nil {
-		seams.Mailer, seams.MailComposer, seams.ConfirmAddress = w.mailbox, w.mailbox, w.mailbox.confirm
+		seams.Mailer, seams.MailComposer, seams.ConfirmAddress, seams.Mail = w.mailbox, w.mailbox, w.mailbox.confirm, w.sending
 		if w.mailer != nil {
 			seams.Mailer = w.mailer
 		}

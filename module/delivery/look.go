@@ -22,7 +22,7 @@ const (
 	lookGap    = 20 * time.Millisecond // the least wait
 	retryQueue = time.Second           // after an error of the queue or the host
 
-	// claimFor is how long a look waits for the claims of what it has found. Claims at a part
+	// claimFor is how long a look waits for the claims of what it has found. Claims at a partition
 	// of the queue that takes longer go on beside the next looks.
 	claimFor = 100 * time.Millisecond
 )
@@ -88,17 +88,17 @@ func (d *Delivery) lookOnce(ctx context.Context) (wait time.Duration) {
 	return wait
 }
 
-// claimAll claims the due pushers of users, part by part, and begins to send. It returns
+// claimAll claims the due pushers of users, by partitions, and begins to send. It returns
 // after claimFor at the latest.
 func (d *Delivery) claimAll(ctx context.Context, due []module.DueUser) {
 	if len(due) == 0 {
 		return
 	}
-	parts := byPart(ctx, d.queue, due, func(u module.DueUser) mxid.UserID { return u.User })
-	ended := make(chan struct{}, len(parts))
-	for _, part := range parts {
+	partitions := byPartition(ctx, d.queue, due, func(u module.DueUser) mxid.UserID { return u.User })
+	ended := make(chan struct{}, len(partitions))
+	for _, some := range partitions {
 		started := d.start(func(life context.Context) {
-			for chunk := range slices.Chunk(part, chunkUsers) {
+			for chunk := range slices.Chunk(some, chunkUsers) {
 				d.claimSome(life, chunk)
 			}
 			ended <- struct{}{}
@@ -109,7 +109,7 @@ func (d *Delivery) claimAll(ctx context.Context, due []module.DueUser) {
 	}
 	timeout := time.NewTimer(claimFor)
 	defer timeout.Stop()
-	for range parts {
+	for range partitions {
 		select {
 		case <-ended:
 		case <-timeout.C:
@@ -118,7 +118,7 @@ func (d *Delivery) claimAll(ctx context.Context, due []module.DueUser) {
 	}
 }
 
-// claimSome claims the due pushers of users of a part of the queue, and begins to
+// claimSome claims the due pushers of users of a partition of the queue, and begins to
 // send.
 func (d *Delivery) claimSome(life context.Context, due []module.DueUser) {
 	readAt, read := time.Now(), claimRead

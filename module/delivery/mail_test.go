@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/delivery/channel/mail"
 	"github.com/pushfx/pushfx/module/fault"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/observe"
@@ -151,10 +152,10 @@ func TestAMailHasWhatWaits(t *testing.T) {
 		w.event(d, `{"event_id":"$call","room_id":"!call:h","type":"m.call.invite","sender":"@sender:h","content":{"lifetime":30000}}`, name1)
 		w.wait(10*time.Second, func() bool { return fmt.Sprint(w.got("key")) == "[$0 $1 $2 $3 $call]" })
 		r.do(func() { r.read["$1"] = true })
-		time.Sleep(w.cfg.Mail.Delay - 11*time.Second)
+		time.Sleep(w.sending.Delay - 11*time.Second)
 		w.wantMails()
 		time.Sleep(13 * time.Second)
-		w.wantMails(w.cfg.Mail.Delay)
+		w.wantMails(w.sending.Delay)
 		m := b.got()[0]
 		if got, want := fmt.Sprint(m.events()), "[$call $3 $0 $2]"; got != want || m.Events != 4 {
 			t.Errorf("the mail has %s of %d, want %s", got, m.Events, want)
@@ -166,9 +167,9 @@ func TestAMailHasWhatWaits(t *testing.T) {
 		if w.queue.Waiting() != 0 || w.drops(DropRead) != 1 || len(w.late) > 0 {
 			t.Errorf("%d are left, dropped %v, late %v", w.queue.Waiting(), w.dropped, w.late)
 		}
-		time.Sleep(w.cfg.Mail.Repeat) // the queue's numbers begin anew
+		time.Sleep(w.sending.Repeat) // the queue's numbers begin anew
 		w.notify(d, 10, "!r:h", name1)
-		time.Sleep(w.cfg.Mail.Delay + 2*time.Second)
+		time.Sleep(w.sending.Delay + 2*time.Second)
 		synctest.Wait()
 		if mails := b.got(); len(mails) != 2 || mails[1].Mail.ID == m.Mail.ID {
 			t.Errorf("%d mails, with the ids %s, %s", len(mails), m.Mail.ID, mails[len(mails)-1].Mail.ID)
@@ -211,7 +212,7 @@ func TestOneMailAnAbsence(t *testing.T) {
 	} {
 		t.Run(label, func(t *testing.T) {
 			withMail(t, func(w *world, r *reader, b *mailbox) {
-				if w.cfg.Mail.Repeat = 3 * hour; test.noUnread {
+				if w.sending.Repeat = 3 * hour; test.noUnread {
 					w.unread = nil
 				}
 				w.setMail(name1, address)
@@ -234,7 +235,7 @@ func TestOneMailAnAbsence(t *testing.T) {
 				}
 				w.wantMails(test.want...)
 				for i, m := range b.got() {
-					if shown := len(m.events()); shown > w.cfg.Mail.MaxEvents || m.Rooms[0].Hidden != m.Events-shown || i > 0 && m.Mail.ID == b.got()[i-1].Mail.ID {
+					if shown := len(m.events()); shown > w.sending.MaxEvents || m.Rooms[0].Hidden != m.Events-shown || i > 0 && m.Mail.ID == b.got()[i-1].Mail.ID {
 						t.Errorf("mail %d has %d events, shows %d", i, m.Events, shown)
 					}
 				}
@@ -250,7 +251,7 @@ func TestRedactionsCauseFewMails(t *testing.T) {
 		d := w.host()
 		for e := range 48 * 6 {
 			w.notify(d, e, "!r:h", name1)
-			time.Sleep(w.cfg.Mail.Delay + time.Second)
+			time.Sleep(w.sending.Delay + time.Second)
 			r.do(func() { r.read[fmt.Sprint("$", e)] = true })
 		}
 		if n := len(b.got()); n < 2*mailsADay || n > 2*mailsADay+2 {
@@ -283,7 +284,7 @@ func TestAttentionDelaysAMailOnce(t *testing.T) {
 		r.do(func() { r.delay = time.Hour })
 		w.notify(d, 1, "!r:h", name1)
 		time.Sleep(time.Hour)
-		w.wantMails(w.cfg.Mail.Delay + maxDelay)
+		w.wantMails(w.sending.Delay + maxDelay)
 		if want := []module.UserDevice{{User: name1}}; !slices.Equal(r.looked, want) {
 			t.Errorf("asked for %v, want %v", r.looked, want)
 		}
@@ -304,7 +305,7 @@ func TestAHostDiesWhileItSendsAMail(t *testing.T) {
 				}
 				return nil
 			}
-			w.cfg.Mail.Repeat = time.Hour
+			w.sending.Repeat = time.Hour
 			w.setMail(name1, address)
 			w.queue.Fail = func(operation string) error {
 				if !slices.Contains([]string{"claim", "sent", "read", "complete", "postpone"}, operation) {
@@ -316,13 +317,13 @@ func TestAHostDiesWhileItSendsAMail(t *testing.T) {
 			d, stop := w.hostOn(w.queue, w)
 			w.notify(d, 1, "!r:h", name1)
 			left.Store(int64(steps))
-			time.Sleep(w.cfg.Mail.Delay + 2*time.Second)
+			time.Sleep(w.sending.Delay + 2*time.Second)
 			w.notify(d, 2, "!r:h", name1)
 			survived = left.Swap(-forever) >= 0
 			stop()
 			w.queue.Fail, b.answer = nil, nil
 			w.host()
-			time.Sleep(w.cfg.Mail.Delay + w.cfg.Mail.Repeat + time.Minute)
+			time.Sleep(w.sending.Delay + w.sending.Repeat + time.Minute)
 			texts, events := map[string]string{}, map[string]int{}
 			for _, m := range b.got() {
 				if text, again := texts[m.Mail.ID]; again {
@@ -378,7 +379,7 @@ func TestManyMailsAreDueAtOnce(t *testing.T) {
 		w.set(name(0), "key", "gw")
 		d := w.host()
 		w.notify(d, 1, "!r:h", all...)
-		time.Sleep(w.cfg.Mail.Delay)
+		time.Sleep(w.sending.Delay)
 		w.notify(d, 2, "!r:h", name(0))
 		synctest.Wait()
 		w.want("key", 1, 2)
@@ -479,7 +480,7 @@ func TestARefusedAddressLosesItsPusher(t *testing.T) {
 				set(b)
 				d := w.host()
 				w.notify(d, 1, "!r:h", w.mailUsers(100, "user@%d.example.org")...)
-				time.Sleep(w.cfg.Mail.Delay + time.Minute)
+				time.Sleep(w.sending.Delay + time.Minute)
 				synctest.Wait()
 				if n := len(w.removed); n < 4 || n > 8 || w.reported(observe.TooManyRejections) != 1 || w.queue.Waiting() != 100-n {
 					t.Errorf("%d of 100 pushers were removed, %d wait", n, w.queue.Waiting())
@@ -504,13 +505,13 @@ func TestAnAddressOfAnotherIsNoAnswerOfTheServer(t *testing.T) {
 		b.confirmed = func(address string) (bool, error) { return strings.HasPrefix(address, "user"), nil }
 		d := w.host()
 		w.notify(d, 1, "!r:h", w.mailUsers(20, "user@%d.example.org")...)
-		time.Sleep(w.cfg.Mail.Delay)
+		time.Sleep(w.sending.Delay)
 		w.setMail("@another:h", "another@example.org")
 		w.notify(d, 2, "!r:h", "@another:h")
-		for range 3 * w.cfg.Mail.Delay / time.Second {
+		for range 3 * w.sending.Delay / time.Second {
 			time.Sleep(500 * time.Millisecond)
 			synctest.Wait()
-			if n := len(w.removed); d.Stats().Gateways[GateClosed] != 1 && (n > 0 || time.Since(w.began) > w.cfg.Mail.Delay+time.Minute) {
+			if n := len(w.removed); d.Stats().Gateways[GateClosed] != 1 && (n > 0 || time.Since(w.began) > w.sending.Delay+time.Minute) {
 				t.Fatalf("the server is open at %v, %d pushers are removed", time.Since(w.began), n)
 			}
 		}
@@ -560,12 +561,12 @@ func TestAnUnfitMailIsDropped(t *testing.T) {
 	} {
 		t.Run(label, func(t *testing.T) {
 			withMail(t, func(w *world, _ *reader, b *mailbox) {
-				w.cfg.Mail.Repeat = time.Hour
+				w.sending.Repeat = time.Hour
 				w.setMail(name1, address)
 				set(b)
 				d := w.host()
 				w.notify(d, 1, "!r:h", name1)
-				time.Sleep(w.cfg.Mail.Delay + time.Minute)
+				time.Sleep(w.sending.Delay + time.Minute)
 				synctest.Wait()
 				if w.queue.Waiting() != 0 || w.drops(DropRefused) != 1 || len(w.removed) > 0 {
 					t.Errorf("%d wait, dropped %v", w.queue.Waiting(), w.dropped)
@@ -575,7 +576,7 @@ func TestAnUnfitMailIsDropped(t *testing.T) {
 				}
 				b.set(func() { b.answer, b.composeError = nil, nil })
 				w.notify(d, 2, "!r:h", name1)
-				time.Sleep(w.cfg.Mail.Delay + time.Minute)
+				time.Sleep(w.sending.Delay + time.Minute)
 				w.wantEach(1)
 			})
 		})
@@ -601,7 +602,7 @@ func TestAMessageInAMailIsTakenForSpam(t *testing.T) {
 		}
 		w.wait(time.Hour, func() bool { return w.queue.Waiting() == 0 }) // nine tries of a victim, some beside a closed gate
 		for _, m := range b.got() {
-			if late := m.at.Sub(m.Rooms[0].Events[0].Time) - w.cfg.Mail.Delay; late > 5*time.Second && strings.Contains(m.Mail.To, "other") {
+			if late := m.at.Sub(m.Rooms[0].Events[0].Time) - w.sending.Delay; late > 5*time.Second && strings.Contains(m.Mail.To, "other") {
 				t.Errorf("a mail to another user came %v late", late)
 			}
 		}
@@ -618,7 +619,7 @@ func TestAHostIsOnABlockListForTenMinutes(t *testing.T) {
 		}
 		d := w.host()
 		w.notify(d, 1, "!r:h", w.mailUsers(users, "user@%d.example.org")...)
-		time.Sleep(w.cfg.Mail.Delay + 2*time.Second)
+		time.Sleep(w.sending.Delay + 2*time.Second)
 		if w.reported(observe.MailsDelayed) != 1 {
 			t.Errorf("%d reports", w.reported(observe.MailsDelayed))
 		}
@@ -642,9 +643,9 @@ func TestAMailOfALongLog(t *testing.T) {
 			w.notify(d, e, fmt.Sprintf("!%d:h", e%30), name1)
 			time.Sleep(time.Second)
 		}
-		time.Sleep(w.cfg.Mail.Delay)
+		time.Sleep(w.sending.Delay)
 		m := b.got()[0]
-		if m.Events < w.cfg.MaxBacklog || m.Events > w.cfg.MaxBacklog*3/2 || len(m.events()) != w.cfg.Mail.MaxEvents || m.Hidden != 10 || m.Rooms[0].Events[0].ID != "$499" {
+		if m.Events < w.cfg.MaxBacklog || m.Events > w.cfg.MaxBacklog*3/2 || len(m.events()) != w.sending.MaxEvents || m.Hidden != 10 || m.Rooms[0].Events[0].ID != "$499" {
 			t.Errorf("the mail has %d events, %d rooms are hidden, it shows %v", m.Events, m.Hidden, m.events())
 		}
 		if len(w.got("key")) != 500 || w.queue.Waiting() != 0 {
@@ -672,7 +673,7 @@ func TestAMailThatFailsIsReported(t *testing.T) {
 				b.answer = func(context.Context, module.Mail) error { return test.err }
 				d := w.host()
 				w.notify(d, 1, "!r:h", w.mailUsers(100, "u%d@example.org")...)
-				time.Sleep(w.cfg.Mail.Delay + time.Minute)
+				time.Sleep(w.sending.Delay + time.Minute)
 				synctest.Wait()
 				if n := w.reported(observe.MailsDelayed); test.reported && (n < 1 || n > 3) || !test.reported && n > 0 {
 					t.Errorf("%d reports in a minute", n)
@@ -724,19 +725,14 @@ func TestSendTestMail(t *testing.T) {
 	}
 }
 
-func TestMailConfig(t *testing.T) {
+func TestSettingsOfMailAreValidated(t *testing.T) {
 	t.Parallel()
-	for label, change := range map[string]func(*Config){
-		"Mail.Delay is 0s":                  func(c *Config) { c.Mail.Delay = 0 },
-		"Mail.Repeat is 25h0m0s":            func(c *Config) { c.Mail.Repeat = 25 * time.Hour },
-		"Mail.MaxEvents is 0":               func(c *Config) { c.Mail.MaxEvents = 0 },
-		"Mail.Content is \"none\"":          func(c *Config) { c.Mail.Content = NoNames },
-		"Mail.Delay and Mail.Repeat is abo": func(c *Config) { c.MaxAge = 23 * time.Hour },
-	} {
-		cfg := DefaultConfig()
-		change(&cfg)
-		if _, err := New(Seams{Mailer: &mailbox{}, MailComposer: &mailbox{}, Host: &worldHost{}}, cfg); err == nil || !strings.Contains(err.Error(), label) {
-			t.Errorf("%s: got %v", label, err)
+	seams, cfg := Seams{Mailer: &mailbox{}, MailComposer: &mailbox{}, Host: &worldHost{}, Mail: mail.Config{Delay: time.Hour, Repeat: time.Hour}}, DefaultConfig()
+	cfg.MaxAge = time.Hour
+	_, err := New(seams, cfg)
+	for _, want := range []string{"MaxEvents is 0", "together at most 1h0m0s"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: got %v", want, err)
 		}
 	}
 }
@@ -774,7 +770,7 @@ func TestTheDelayOfAMailIsTheSendersOwn(t *testing.T) {
 				w.setMail(name1, address)
 				w.mailbox = nil
 				plain := w.host()
-				w.mailbox, w.cfg.Mail.Delay = b, delay
+				w.mailbox, w.sending.Delay = b, delay
 				w.host()
 				w.notify(plain, 1, "!r:h", name1)
 				time.Sleep(delay + 2*time.Second)
@@ -888,7 +884,7 @@ func TestWhatTheRulesMuteByThenIsNotMailed(t *testing.T) {
 				for id, room := range test.rooms {
 					w.notify(d, id, room, name1)
 				}
-				time.Sleep(w.cfg.Mail.Delay - time.Second)
+				time.Sleep(w.sending.Delay - time.Second)
 				w.setRule(name1, pushrule.Override, "!r:h", mute)
 				w.failRules(test.fail)
 				time.Sleep(time.Minute)

@@ -13,7 +13,7 @@ import (
 	"github.com/pushfx/pushfx/module/delivery/channel"
 	"github.com/pushfx/pushfx/module/delivery/content"
 	"github.com/pushfx/pushfx/module/fault"
-	"github.com/pushfx/pushfx/module/internal/parts"
+	"github.com/pushfx/pushfx/module/internal/partition"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/observe"
 	"github.com/pushfx/pushfx/module/pusher"
@@ -21,7 +21,7 @@ import (
 )
 
 // A call adds to the logs of chunkUsers users at once, and has chunksAtOnce such chunks in
-// flight at each part of the queue: another call waits for no more.
+// flight at each partition of the queue: another call waits for no more.
 const (
 	chunkUsers   = 64
 	chunksAtOnce = 2
@@ -33,20 +33,20 @@ const maxRoomName = 1 << 10
 
 // addition is a notification for a user, and what sending it at once needs.
 type addition struct {
-	module.Addition
+	module.AppendRequest
 	meta    content.Meta
 	targets []*channel.Target // of each recipient
 }
 
-// adding is a call that adds notifications to the logs of users: of an event, or counts.
-type adding struct {
+// fanOut is a call that adds notifications to the logs of users: of an event, or counts.
+type fanOut struct {
 	*Delivery
 	ev         *content.Event // nil for counts
 	meta       content.Meta
 	id, text   string // of its notifications; text is the stored form of meta
 	recipients map[mxid.UserID]module.Decision
 	invited    pusher.Key // of an inactive pusher; zero but for [Delivery.Invite]
-	left       parts.Left
+	left       partition.Left
 }
 
 // Notify implements [module.Notifier].
@@ -62,7 +62,7 @@ func (d *Delivery) Notify(ctx context.Context, e module.Event, decisions module.
 	if err != nil || !of {
 		return err
 	}
-	a := d.newAdding(content.EventID(ev.ID), ev.Lifetime)
+	a := d.newFanOut(content.EventID(ev.ID), ev.Lifetime)
 	a.ev, a.recipients = ev, map[mxid.UserID]module.Decision{}
 	a.meta.Event, a.meta.Room, a.meta.Trace = ev.ID, ev.Room, d.observer.Traceparent(ctx)
 	a.meta.Position, a.meta.Thread = ev.Position, ev.Thread
@@ -80,13 +80,13 @@ func (d *Delivery) Notify(ctx context.Context, e module.Event, decisions module.
 	return a.add(ctx, users)
 }
 
-func (d *Delivery) newAdding(id string, lifetime time.Duration) *adding {
+func (d *Delivery) newFanOut(id string, lifetime time.Duration) *fanOut {
 	added := d.clock()
-	return &adding{Delivery: d, id: id, meta: content.Meta{Added: added.UnixMilli(), Expires: added.Add(lifetime).UnixMilli()}}
+	return &fanOut{Delivery: d, id: id, meta: content.Meta{Added: added.UnixMilli(), Expires: added.Add(lifetime).UnixMilli()}}
 }
 
 // additionFor returns what to add for a user. It has no pushers for a user who gets nothing.
-func (a *adding) additionFor(user mxid.UserID, list pusher.List) *addition {
+func (a *fanOut) additionFor(user mxid.UserID, list pusher.List) *addition {
 	if a.ev == nil {
 		return a.countsFor(user, list)
 	}
@@ -110,7 +110,7 @@ func (a *adding) additionFor(user mxid.UserID, list pusher.List) *addition {
 	return one
 }
 
-func (a *adding) countsFor(user mxid.UserID, list pusher.List) *addition {
+func (a *fanOut) countsFor(user mxid.UserID, list pusher.List) *addition {
 	one := a.newAddition(user)
 	one.Notification = content.Counts(a.id, a.meta)
 	for _, p := range list.All() {
@@ -126,8 +126,8 @@ func (a *adding) countsFor(user mxid.UserID, list pusher.List) *addition {
 	return one
 }
 
-func (a *adding) newAddition(user mxid.UserID) *addition {
-	return &addition{Addition: module.Addition{User: user, Lease: lease, MaxUserBytes: a.cfg.MaxUserBytes}, meta: a.meta}
+func (a *fanOut) newAddition(user mxid.UserID) *addition {
+	return &addition{AppendRequest: module.AppendRequest{User: user, Lease: lease, MaxUserBytes: a.cfg.MaxUserBytes}, meta: a.meta}
 }
 
 func (a *addition) addTarget(target *channel.Target, delay time.Duration) {
@@ -140,33 +140,33 @@ func (d *Delivery) UpdateBadges(ctx context.Context, users ...mxid.UserID) error
 	if !d.hasUnread {
 		return nil
 	}
-	return d.newAdding(rand.Text()[:8], d.cfg.MaxAge).add(ctx, slices.Clone(users))
+	return d.newFanOut(rand.Text()[:8], d.cfg.MaxAge).add(ctx, slices.Clone(users))
 }
 
 // Invite sends an inactive pusher what activates it: whatever waits for it is sent as its activation.
 func (d *Delivery) Invite(ctx context.Context, user mxid.UserID, key pusher.Key) error {
-	a := d.newAdding(rand.Text()[:8], d.cfg.MaxAge)
+	a := d.newFanOut(rand.Text()[:8], d.cfg.MaxAge)
 	a.invited = key
 	return a.add(ctx, []mxid.UserID{user})
 }
 
 // add adds a notification for each user with pushers, in the order of the user ids, and
 // sends what it has claimed. Its error is a [module.LeftError].
-func (a *adding) add(ctx context.Context, users []mxid.UserID) error {
+func (a *fanOut) add(ctx context.Context, users []mxid.UserID) error {
 	slices.SortFunc(users, func(a, b mxid.UserID) int { return strings.Compare(string(a), string(b)) })
 	users = slices.Compact(users)
 	if len(users) == 0 {
 		return nil
 	}
-	a.left.Add(module.Unavailable(retry.ErrSilent), parts.Do(ctx, a.queue.Parts, users, parts.Size{Chunk: chunkUsers, AtOnce: chunksAtOnce}, a.chunk)...)
+	a.left.Add(module.Unavailable(retry.ErrSilent), partition.Do(ctx, a.queue.Partition, users, partition.Size{Chunk: chunkUsers, AtOnce: chunksAtOnce}, a.chunk)...)
 	return a.left.Err()
 }
 
 var errNoResult = errors.New("delivery: no result")
 
-// chunk adds for some users of a part. It reports whether the part has answered for any of
+// chunk adds for some users of a partition. It reports whether the partition has answered for any of
 // them.
-func (a *adding) chunk(ctx context.Context, users []mxid.UserID) (answered bool) {
+func (a *fanOut) chunk(ctx context.Context, users []mxid.UserID) (answered bool) {
 	readAt := time.Now()
 	var all []*addition
 	for i, list := range a.pushersOf(ctx, users) {
@@ -189,7 +189,7 @@ func (a *adding) chunk(ctx context.Context, users []mxid.UserID) (answered bool)
 }
 
 // leavesOut leaves out a user whose stored data cannot be read: a repetition would not help.
-func (a *adding) leavesOut(user mxid.UserID, err error) bool {
+func (a *fanOut) leavesOut(user mxid.UserID, err error) bool {
 	isUnreadable := fault.KindOf(err) == fault.Database
 	if isUnreadable {
 		a.failures.add("a user gets no notifications", fmt.Errorf("%s: %w", user, err))
@@ -199,16 +199,16 @@ func (a *adding) leavesOut(user mxid.UserID, err error) bool {
 
 // append adds notifications to the queue, and sends what it has claimed. It reports whether
 // the queue has answered.
-func (a *adding) append(ctx context.Context, all []*addition, readAt time.Time) (answered bool) {
+func (a *fanOut) append(ctx context.Context, all []*addition, readAt time.Time) (answered bool) {
 	d := a.Delivery
 	wasIdle, hastened := d.isStopping(), false
-	additions := make([]module.Addition, len(all))
+	requests := make([]module.AppendRequest, len(all))
 	for i, addition := range all {
 		d.mayClaim(addition)
-		additions[i] = addition.Addition
+		requests[i] = addition.AppendRequest
 	}
 	claimedAt, unconfirmed := time.Now(), 0
-	for i, result := range d.queue.Append(ctx, additions) {
+	for i, result := range d.queue.Append(ctx, requests) {
 		isStored := result.Err == nil
 		if errors.Is(result.Err, fault.ErrNotConfirmed) {
 			isStored = true

@@ -131,7 +131,7 @@ func (q *parted) away(ctx context.Context, user mxid.UserID) error {
 }
 
 func newParted(w *world) *parted {
-	w.queue.Part = func(user mxid.UserID) int {
+	w.queue.PartitionOf = func(user mxid.UserID) int {
 		if isOdd(user) {
 			return 1
 		}
@@ -140,7 +140,7 @@ func newParted(w *world) *parted {
 	return &parted{DeliveryQueue: w.queue}
 }
 
-func (q *parted) Append(ctx context.Context, additions []module.Addition) []module.Result[module.Appended] {
+func (q *parted) Append(ctx context.Context, additions []module.AppendRequest) []module.Result[module.Appended] {
 	if err := q.away(ctx, additions[0].User); err != nil {
 		q.calls.Add(1)
 		q.most.Store(max(q.most.Load(), int64(len(additions))))
@@ -291,7 +291,7 @@ func TestAHostThatStartsMissesNothing(t *testing.T) {
 // slowAppend is a queue that needs a while to append.
 type slowAppend struct{ module.DeliveryQueue }
 
-func (q *slowAppend) Append(ctx context.Context, additions []module.Addition) []module.Result[module.Appended] {
+func (q *slowAppend) Append(ctx context.Context, additions []module.AppendRequest) []module.Result[module.Appended] {
 	time.Sleep(100 * time.Millisecond)
 	return q.DeliveryQueue.Append(ctx, additions)
 }

@@ -200,7 +200,7 @@ func (s *sending) setTarget(target *channel.Target) {
 func (s *sending) try() turns.Try {
 	switch {
 	case s.claim.Fails:
-		return turns.RetryAfterHang
+		return turns.RetryOfFailing
 	case s.trouble.Attempts > 0:
 		return turns.Retry
 	}
@@ -436,8 +436,8 @@ func (s *sending) notDelivered(life context.Context, p posted, number int64) boo
 		s.postpone(retryQueue)
 		return false
 	}
-	failing := now.Sub(time.UnixMilli(trouble.Since))
-	s.postpone(p.RetryIn(trouble.Attempts, failing, rand.Float64()))
+	failedFor := now.Sub(time.UnixMilli(trouble.Since))
+	s.postpone(p.RetryIn(trouble.Attempts, failedFor, rand.Float64()))
 	return false
 }
 

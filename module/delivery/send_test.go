@@ -362,7 +362,7 @@ func TestAnUnreadableNotificationIsDropped(t *testing.T) {
 		w.set(name(1), key(1), "gw")
 		d := w.host()
 		id := PusherID(name1, pusher.Key{AppID: "app", Pushkey: "key"})
-		w.queue.Append(t.Context(), []module.Addition{{
+		w.queue.Append(t.Context(), []module.AppendRequest{{
 			User: name1, Notification: module.Notification{ID: "garbled0", Priority: module.HighPriority, Room: "room0000", Meta: "\xff{"},
 			Pushers: []module.Recipient{{Pusher: id, Gate: "https://gw:443 app"}}, MaxUserBytes: 1000,
 		}})

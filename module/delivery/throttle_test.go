@@ -51,11 +51,11 @@ func (w *world) mailAges(hosts []*Delivery, held, quiet int) (ages []time.Durati
 	dueAt := map[string]time.Time{}
 	for e := range 60 {
 		if w.notify(hosts[e%len(hosts)], e, "!r:h", name(e%quiet)); e < quiet {
-			dueAt[fmt.Sprintf("user%d@example.org", e)] = time.Now().Add(w.cfg.Mail.Delay)
+			dueAt[fmt.Sprintf("user%d@example.org", e)] = time.Now().Add(w.sending.Delay)
 		}
 		time.Sleep(37 * time.Second)
 	}
-	time.Sleep(w.cfg.Mail.Delay + time.Minute)
+	time.Sleep(w.sending.Delay + time.Minute)
 	seen := map[string]bool{}
 	for _, m := range w.mailbox.got() {
 		if due, known := dueAt[m.Mail.To]; known && !seen[m.Mail.To] {

@@ -25,10 +25,10 @@ type trouble struct {
 	IsOwn      bool           `json:"w,omitempty"` // see [channel.Answer]
 	Outcome    module.Outcome `json:"v,omitempty"`
 
-	Of      int64 `json:"i,omitempty"` // the number of the notification that failed; the next two fields are about it
-	Fails   int   `json:"f,omitempty"` // its failures while its gateway was well
-	IDOnly  bool  `json:"o,omitempty"` // send it as event_id_only
-	Delayed int64 `json:"d,omitempty"` // the number of the notification that module.Attention delayed
+	Of       int64 `json:"i,omitempty"` // the number of the notification that failed; the next two fields are about it
+	Failures int   `json:"f,omitempty"` // its failures while its gateway was well
+	IDOnly   bool  `json:"o,omitempty"` // send it as event_id_only
+	Delayed  int64 `json:"d,omitempty"` // the number of the notification that module.Attention delayed
 
 	// End is the end of the notifications that a [channel.Collector] sends, endFailed after a failure.
 	End int64 `json:"m,omitempty"`
@@ -88,7 +88,7 @@ const (
 // is sent as event_id_only from the ninth time on, until it is taken or expires.
 func (t trouble) after(f failure) (trouble, step) {
 	if t.Of != f.Of {
-		t.Of, t.Fails, t.IDOnly = f.Of, 0, false
+		t.Of, t.Failures, t.IDOnly = f.Of, 0, false
 	}
 	if f.Outcome == module.Unfit {
 		if t.IDOnly {
@@ -107,8 +107,8 @@ func (t trouble) after(f failure) (trouble, step) {
 		t.Since = t.Last
 	}
 	if f.Outcome == module.Failed && f.IsWell {
-		t.Fails++
-		t.IDOnly = t.IDOnly || t.Fails >= idsAfter
+		t.Failures++
+		t.IDOnly = t.IDOnly || t.Failures >= idsAfter
 	}
 	return t, stepWait
 }

@@ -18,19 +18,19 @@ type accounts struct{}
 func (accounts) owns(context.Context, mxid.UserID, string) (bool, error) { return true, nil }
 
 func configure(c pushfx.Config, users accounts) pushfx.Config {
-	c.SMTP.URL = os.Getenv("MAIL_URL") // smtp+starttls://user:password@mail.example.org
-	c.SMTP.From = "Example Chat <push@example.org>"
-	c.SMTP.EnvelopeFrom = "bounces@example.org"
-	c.Mail.AppName = "Example Chat"
-	c.Mail.ClientURL = "https://app.example.org/#/room/"
-	c.Mail.PublicURL = "https://matrix.example.org"
-	c.Mail.Key = os.Getenv("MAIL_KEY")
-	c.Mail.Templates = os.DirFS("mails") // de.txt and de.html; optional
-	c.PusherPolicy.Email = users.owns    // func(ctx, user, address) (bool, error)
+	c.Mail.Server.URL = os.Getenv("MAIL_URL") // smtp+starttls://user:password@mail.example.org
+	c.Mail.Server.From = "Example Chat <push@example.org>"
+	c.Mail.Server.EnvelopeFrom = "bounces@example.org"
+	c.Mail.Texts.AppName = "Example Chat"
+	c.Mail.Texts.ClientURL = "https://app.example.org/#/room/"
+	c.Mail.Texts.PublicURL = "https://matrix.example.org"
+	c.Mail.Texts.Key = os.Getenv("MAIL_KEY")
+	c.Mail.Texts.Templates = os.DirFS("mails") // de.txt and de.html; optional
+	c.PusherPolicy.Email = users.owns          // func(ctx, user, address) (bool, error)
 	return c
 }
 
-// Mail is configured beside the rest. Without a server, nothing is sent.
+// Mail is configured beside the rest. A host that sends none sets neither Mail.Server nor Mail.Sending.
 func Example() {
 	cfg := configure(pushfx.DefaultConfig(), accounts{})
 	if _, err := pushfx.New(nil, cfg, pushfx.Options{Log: zap.NewNop(), Delivery: &pushfx.DeliveryOptions{}}); err != nil {

@@ -193,25 +193,25 @@ func (b *body) contains(text string, m *meter) bool {
 
 // conditionKinds sets the operation of a condition of each kind. A condition whose operation
 // is not set never matches: its kind is unknown, or it lacks a member.
-var conditionKinds = map[string]func(c *condition, parts conditionParts, owner mxid.UserID){
+var conditionKinds = map[string]func(c *condition, members conditionMembers, owner mxid.UserID){
 	"event_match": (*condition).setPattern,
-	"event_property_is": func(c *condition, parts conditionParts, owner mxid.UserID) {
-		c.setValue(parts, propertyIs, propertyIsUser, owner)
+	"event_property_is": func(c *condition, members conditionMembers, owner mxid.UserID) {
+		c.setValue(members, propertyIs, propertyIsUser, owner)
 	},
-	"event_property_contains": func(c *condition, parts conditionParts, owner mxid.UserID) {
-		c.setValue(parts, propertyHas, propertyHasUser, owner)
+	"event_property_contains": func(c *condition, members conditionMembers, owner mxid.UserID) {
+		c.setValue(members, propertyHas, propertyHasUser, owner)
 	},
-	"contains_display_name": func(c *condition, _ conditionParts, _ mxid.UserID) { c.op = displayName },
-	"room_member_count":     func(c *condition, parts conditionParts, _ mxid.UserID) { c.setCount(parts.is) },
-	"sender_notification_permission": func(c *condition, parts conditionParts, _ mxid.UserID) {
-		c.setLevel(parts, mayNotify)
+	"contains_display_name": func(c *condition, _ conditionMembers, _ mxid.UserID) { c.op = displayName },
+	"room_member_count":     func(c *condition, members conditionMembers, _ mxid.UserID) { c.setCount(members.is) },
+	"sender_notification_permission": func(c *condition, members conditionMembers, _ mxid.UserID) {
+		c.setLevel(members, mayNotify)
 	},
 	"recipient_permission":                    setRecipientPermission, // MSC4506
 	"org.matrix.msc4506.recipient_permission": setRecipientPermission,
 }
 
-func setRecipientPermission(c *condition, parts conditionParts, _ mxid.UserID) {
-	c.setLevel(parts, hasPermission)
+func setRecipientPermission(c *condition, members conditionMembers, _ mxid.UserID) {
+	c.setLevel(members, hasPermission)
 }
 
 // newCondition compiles a condition. A comparison with the owner's id becomes a
@@ -219,26 +219,26 @@ func setRecipientPermission(c *condition, parts conditionParts, _ mxid.UserID) {
 // unnecessary escapes.
 func newCondition(source pushrule.Condition, owner mxid.UserID) condition {
 	c := condition{source: source}
-	parts := readCondition(source)
-	if parts.key.kind == textual {
-		c.key = parseKey(parts.key.text)
+	members := readCondition(source)
+	if members.key.kind == textual {
+		c.key = parseKey(members.key.text)
 	}
-	if set, known := conditionKinds[parts.kind]; known {
-		set(&c, parts, owner)
+	if set, known := conditionKinds[members.kind]; known {
+		set(&c, members, owner)
 	}
 	return c
 }
 
-type conditionParts struct {
+type conditionMembers struct {
 	kind                    string
 	key, pattern, value, is value
 	patternText, valueText  string // the JSON of pattern and value
 }
 
-func readCondition(source pushrule.Condition) (parts conditionParts) {
+func readCondition(source pushrule.Condition) (members conditionMembers) {
 	w := strictjson.Walk(string(source))
 	if w.Next() != '{' {
-		return conditionParts{}
+		return conditionMembers{}
 	}
 	for name := range w.Object() {
 		if c := w.Next(); c == '{' || c == '[' {
@@ -247,51 +247,51 @@ func readCondition(source pushrule.Condition) (parts conditionParts) {
 		start := w.Offset()
 		switch name {
 		case "kind":
-			parts.kind = readScalar(&w).text
+			members.kind = readScalar(&w).text
 		case "key":
-			parts.key = readScalar(&w)
+			members.key = readScalar(&w)
 		case "pattern":
-			parts.pattern = readScalar(&w)
-			parts.patternText = string(source[start:w.Offset()])
+			members.pattern = readScalar(&w)
+			members.patternText = string(source[start:w.Offset()])
 		case "value":
-			parts.value = readScalar(&w)
-			parts.valueText = string(source[start:w.Offset()])
+			members.value = readScalar(&w)
+			members.valueText = string(source[start:w.Offset()])
 		case "is":
-			parts.is = readScalar(&w)
+			members.is = readScalar(&w)
 		}
 	}
-	return parts
+	return members
 }
 
-func (c *condition) setPattern(parts conditionParts, owner mxid.UserID) {
-	if parts.key.kind != textual || parts.pattern.kind != textual {
+func (c *condition) setPattern(members conditionMembers, owner mxid.UserID) {
+	if members.key.kind != textual || members.pattern.kind != textual {
 		return
 	}
-	c.glob = newGlob(parts.pattern.text)
+	c.glob = newGlob(members.pattern.text)
 	switch {
 	case c.key.slot == slotBody:
 		c.op = matchesWords
-	case owner != "" && parts.patternText == quote(string(owner)) && c.glob.literal:
+	case owner != "" && members.patternText == quote(string(owner)) && c.glob.literal:
 		c.op = isUser
 	default:
 		c.op = matchesWhole
 	}
 }
 
-func (c *condition) setValue(parts conditionParts, exact, user operation, owner mxid.UserID) {
-	c.value = parts.value
+func (c *condition) setValue(members conditionMembers, exact, user operation, owner mxid.UserID) {
+	c.value = members.value
 	switch {
-	case parts.key.kind != textual || !parts.value.isScalar():
-	case owner != "" && parts.valueText == quote(string(owner)):
+	case members.key.kind != textual || !members.value.isScalar():
+	case owner != "" && members.valueText == quote(string(owner)):
 		c.op = user
 	default:
 		c.op = exact
 	}
 }
 
-func (c *condition) setLevel(parts conditionParts, op operation) {
-	if parts.key.kind == textual {
-		c.op, c.text = op, parts.key.text
+func (c *condition) setLevel(members conditionMembers, op operation) {
+	if members.key.kind == textual {
+		c.op, c.text = op, members.key.text
 	}
 }
 

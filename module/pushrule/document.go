@@ -144,25 +144,25 @@ func (d document) list(kind Kind) (w strictjson.Walker, before int) {
 	return strictjson.Walk("[]"), 0
 }
 
-func (d document) entries(kind Kind) iter.Seq2[span, entry] {
-	return func(yield func(span, entry) bool) {
+func (d document) entries(kind Kind) iter.Seq2[span, ruleText] {
+	return func(yield func(span, ruleText) bool) {
 		w, before := d.list(kind)
 		for range w.Array() {
 			start := before + w.Offset()
 			text := w.Skip()
-			if !yield(span{start, start + len(text)}, entry{id: ruleID(text), text: text}) {
+			if !yield(span{start, start + len(text)}, ruleText{id: ruleID(text), text: text}) {
 				return
 			}
 		}
 	}
 }
 
-func (d document) entryList(kind Kind) (list []entry, at span) {
+func (d document) entryList(kind Kind) (list []ruleText, at span) {
 	w, before := d.list(kind)
 	at.start = before + w.Offset()
 	for range w.Array() {
 		text := w.Skip()
-		list = append(list, entry{id: ruleID(text), text: text})
+		list = append(list, ruleText{id: ruleID(text), text: text})
 	}
 	at.end = before + w.Offset()
 	return list, at
@@ -170,10 +170,10 @@ func (d document) entryList(kind Kind) (list []entry, at span) {
 
 // find returns a rule and its position. It finds no rule for an id with invalid UTF-8,
 // which JSON would change.
-func (d document) find(kind Kind, id string) (at span, e entry, found bool) {
+func (d document) find(kind Kind, id string) (at span, e ruleText, found bool) {
 	switch {
 	case !kind.Valid() || !utf8.ValidString(id):
-		return span{}, entry{}, false
+		return span{}, ruleText{}, false
 	case d.canonical:
 		return d.search(d.firstRule(kind), kind, id)
 	}
@@ -182,7 +182,7 @@ func (d document) find(kind Kind, id string) (at span, e entry, found bool) {
 			return at, e, true
 		}
 	}
-	return span{}, entry{}, false
+	return span{}, ruleText{}, false
 }
 
 // firstRule returns the position of the first rule in a canonical text, or the end of
@@ -193,17 +193,17 @@ func (d document) firstRule(kind Kind) int {
 }
 
 // search does the work of find in a canonical text, from a position in the kind's list.
-func (d document) search(from int, kind Kind, id string) (at span, e entry, found bool) {
+func (d document) search(from int, kind Kind, id string) (at span, e ruleText, found bool) {
 	start := strictjson.AppendString([]byte(strings.TrimSuffix(ruleStart, `"`)), id)
 	i := strings.Index(d.text[from:], string(start))
 	if i < 0 {
-		return span{}, entry{}, false
+		return span{}, ruleText{}, false
 	}
 	if next := kind.index() + 1; next < kindCount && !d.isBefore(from, from+i, listStart(Kinds()[next])) {
-		return span{}, entry{}, false // the rule is of another kind
+		return span{}, ruleText{}, false // the rule is of another kind
 	}
 	w := strictjson.Walk(d.text[from+i:])
-	e = entry{id: id, text: w.Skip()}
+	e = ruleText{id: id, text: w.Skip()}
 	return span{from + i, from + i + len(e.text)}, e, true
 }
 
@@ -232,7 +232,7 @@ func (d document) withValue(at span, value string) document {
 	return d.splice(at, value, hasStart(value))
 }
 
-func (d document) withRule(at span, rule entry, behind string) document {
+func (d document) withRule(at span, rule ruleText, behind string) document {
 	return d.splice(at, rule.text+behind, hasStart(rule.text[len(ruleStart):]))
 }
 
@@ -244,7 +244,7 @@ func (d document) splice(at span, part string, hasMisplacedStart bool) document 
 	return d
 }
 
-func (d document) withList(at span, list []entry) document {
+func (d document) withList(at span, list []ruleText) document {
 	size := len(d.text) - (at.end - at.start) + len("[]")
 	for _, e := range list {
 		size += len(e.text) + len(",")

@@ -32,7 +32,7 @@ func (s *Ruleset) Put(kind Kind, id string, d Draft, at Position) error {
 		return ErrInvalidData
 	}
 	doc := s.doc.canonicalized()
-	made := func(enabled bool) entry { return newEntry(kind, d.rule(id, enabled)) }
+	made := func(enabled bool) ruleText { return newEntry(kind, d.rule(id, enabled)) }
 	if at == (Position{}) {
 		if next, done := doc.putInPlace(kind, id, made); done {
 			s.doc = next
@@ -53,7 +53,7 @@ func (s *Ruleset) Put(kind Kind, id string, d Draft, at Position) error {
 // putInPlace edits the text without parsing all rules. Done is false if it cannot: for
 // a text that is not canonical, for the override list, which begins with
 // .m.rule.master, and for a damaged list with a repeated id.
-func (d document) putInPlace(kind Kind, id string, made func(enabled bool) entry) (next document, done bool) {
+func (d document) putInPlace(kind Kind, id string, made func(enabled bool) ruleText) (next document, done bool) {
 	if !d.canonical || kind == Override {
 		return d, false
 	}
@@ -71,7 +71,7 @@ func (d document) putInPlace(kind Kind, id string, made func(enabled bool) entry
 	return d.withRule(at, made(old.flag("enabled")), ""), true
 }
 
-func checkPosition(list []entry, at Position) error {
+func checkPosition(list []ruleText, at Position) error {
 	if isReserved(at.Before) || isReserved(at.After) {
 		return ErrAnchorIsDefault
 	}
@@ -89,7 +89,7 @@ func checkPosition(list []entry, at Position) error {
 	return nil
 }
 
-func anchor(list []entry, id string) (int, error) {
+func anchor(list []ruleText, id string) (int, error) {
 	if id == "" {
 		return -1, nil
 	}
@@ -105,7 +105,7 @@ func anchor(list []entry, id string) (int, error) {
 
 // place puts a new or replaced rule into list, and may overwrite list. Without a
 // position, a replaced rule keeps its place.
-func place(kind Kind, list []entry, id string, made func(enabled bool) entry, at Position) []entry {
+func place(kind Kind, list []ruleText, id string, made func(enabled bool) ruleText, at Position) []ruleText {
 	stood := indexOfEntry(list, id)
 	if stood < 0 {
 		return slices.Insert(list, newIndex(kind, list, at), made(true))
@@ -125,7 +125,7 @@ func place(kind Kind, list []entry, id string, made func(enabled bool) entry, at
 
 // newIndex returns the index for a new rule. The list must contain the rules that the
 // position names.
-func newIndex(kind Kind, list []entry, at Position) int {
+func newIndex(kind Kind, list []ruleText, at Position) int {
 	switch {
 	case at.Before != "":
 		return indexOfEntry(list, at.Before)
@@ -139,7 +139,7 @@ func newIndex(kind Kind, list []entry, at Position) int {
 
 // hoistMaster moves .m.rule.master to the top of a damaged list, so that a new rule
 // cannot get above it.
-func hoistMaster(list []entry) []entry {
+func hoistMaster(list []ruleText) []ruleText {
 	i := indexOfEntry(list, masterID)
 	if i <= 0 {
 		return list
@@ -148,8 +148,8 @@ func hoistMaster(list []entry) []entry {
 	return slices.Insert(slices.Delete(list, i, i+1), 0, master)
 }
 
-func removeID(list []entry, id string, from int) []entry {
-	kept := slices.DeleteFunc(list[from:], func(e entry) bool { return e.id == id })
+func removeID(list []ruleText, id string, from int) []ruleText {
+	kept := slices.DeleteFunc(list[from:], func(e ruleText) bool { return e.id == id })
 	return list[:from+len(kept)]
 }
 

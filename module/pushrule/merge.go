@@ -16,7 +16,7 @@ func (s *Ruleset) MergeDefaults(table Ruleset) {
 	old := Ruleset{doc}
 	kept := doc.keptSettings()
 	for _, kind := range Kinds() {
-		var merged []entry
+		var merged []ruleText
 		list, listed := doc.entryList(kind)
 		for _, e := range list {
 			if !e.isServerDefault() {
@@ -48,7 +48,7 @@ func (s *Ruleset) IsCurrent(table Ruleset) bool {
 
 // isCurrent reports whether a list has .m.rule.master, then the user's rules, then the
 // other defaults in the order of the table.
-func isCurrent(kind Kind, list, want []entry) bool {
+func isCurrent(kind Kind, list, want []ruleText) bool {
 	belowDefaults := false
 	for _, e := range list {
 		switch {
@@ -67,7 +67,7 @@ func isCurrent(kind Kind, list, want []entry) bool {
 	return len(want) == 0 && indexOfEntry(list, masterID) <= 0
 }
 
-func (e entry) isDefinedAs(other entry, kind Kind) bool {
+func (e ruleText) isDefinedAs(other ruleText, kind Kind) bool {
 	if e.text == other.text {
 		return true
 	}

@@ -42,7 +42,7 @@ func (s *Ruleset) Problems(table Ruleset) (problems []Problem) {
 		list, _ := s.doc.entryList(kind)
 		want, _ := table.doc.entryList(kind)
 		unique := withoutDuplicates(list)
-		rest := slices.DeleteFunc(slices.Clone(unique), func(e entry) bool { return IsLegacy(e.id) || e.isOutside(want) })
+		rest := slices.DeleteFunc(slices.Clone(unique), func(e ruleText) bool { return IsLegacy(e.id) || e.isOutside(want) })
 		duplicates = duplicates || len(unique) < len(list)
 		below = below || indexOfEntry(list, masterID) > 0
 		foreign = foreign || hasForeign(kind, list, want)
@@ -124,21 +124,21 @@ func (s *Ruleset) FeaturesOff(table Ruleset) (names []string) {
 	return names
 }
 
-func hasForeign(kind Kind, list, want []entry) bool {
-	return slices.ContainsFunc(list, func(e entry) bool { return e.isOutside(want) && !e.isOfFeature(kind) })
+func hasForeign(kind Kind, list, want []ruleText) bool {
+	return slices.ContainsFunc(list, func(e ruleText) bool { return e.isOutside(want) && !e.isOfFeature(kind) })
 }
 
-func (e entry) isOfFeature(kind Kind) bool { return featureRules[e.id].Kind == kind }
+func (e ruleText) isOfFeature(kind Kind) bool { return featureRules[e.id].Kind == kind }
 
 // isOutside reports whether an entry is a server-default rule that is neither wanted nor
 // legacy.
-func (e entry) isOutside(want []entry) bool {
+func (e ruleText) isOutside(want []ruleText) bool {
 	return e.isServerDefault() && !IsLegacy(e.id) && indexOfEntry(want, e.id) < 0 && indexOfEntry(want, otherID(e.id)) < 0
 }
 
-func withoutDuplicates(list []entry) []entry {
+func withoutDuplicates(list []ruleText) []ruleText {
 	seen := make(map[string]bool, len(list))
-	return slices.DeleteFunc(slices.Clone(list), func(e entry) bool {
+	return slices.DeleteFunc(slices.Clone(list), func(e ruleText) bool {
 		before := seen[e.id]
 		seen[e.id] = true
 		return before

@@ -58,7 +58,7 @@ type upgrade struct {
 	settled          bool // the user has a setting for the new room
 }
 
-func (u upgrade) extend(kind Kind, list []entry) ([]entry, error) {
+func (u upgrade) extend(kind Kind, list []ruleText) ([]ruleText, error) {
 	copyOf := u.roomCopy
 	if kind == Override {
 		list, copyOf = hoistMaster(slices.Clone(list)), u.overrideCopy
@@ -67,7 +67,7 @@ func (u upgrade) extend(kind Kind, list []entry) ([]entry, error) {
 	for _, e := range list {
 		taken[e.id] = true
 	}
-	extended := make([]entry, 0, len(list)+1)
+	extended := make([]ruleText, 0, len(list)+1)
 	for _, e := range list {
 		extended = append(extended, e)
 		if !u.mayConcern(e) || e.isServerDefault() || u.settled && e.id == u.oldRoom {
@@ -89,7 +89,7 @@ func (u upgrade) extend(kind Kind, list []entry) ([]entry, error) {
 
 // mayConcern reports whether a rule may name the old room, without parsing it: the text
 // contains the room, or escapes that may hide it.
-func (u upgrade) mayConcern(e entry) bool {
+func (u upgrade) mayConcern(e ruleText) bool {
 	return strings.Contains(e.text, u.oldRoom) || strings.Contains(e.text, `\`)
 }
 

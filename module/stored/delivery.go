@@ -17,7 +17,7 @@ const (
 	deliveryPrefix  = "delivery:{"
 	gatesSuffix     = "}:gates"
 	dueMark         = "}:due:"
-	afterMark       = "}:after:"
+	failingMark     = "}:after:"
 	sentMark        = "}:sent:"
 	deliveryFormat  = "delivery:format"
 	deliverySummary = "delivery:summary"
@@ -41,15 +41,15 @@ func (k Keys) Sent(user mxid.UserID, pusher string) string {
 
 // ShardGates is the key of the sorted set of the gates with users in a shard of the index.
 // The score is a time in microseconds, at or before the earliest time in the gate's
-// [Keys.ShardDue] and [Keys.ShardAfter].
+// [Keys.ShardDue] and [Keys.ShardFailing].
 func (k Keys) ShardGates(shard int) string { return k.shard(shard, gatesSuffix) }
 
 // ShardDue is the key of the sorted set of a gate's users in a shard of the index. The score
 // is when to look at the user's log, in microseconds by the clock of Redis.
 func (k Keys) ShardDue(shard int, gate string) string { return k.shard(shard, dueMark+gate) }
 
-// ShardAfter is like [Keys.ShardDue], for users that fail at the gate.
-func (k Keys) ShardAfter(shard int, gate string) string { return k.shard(shard, afterMark+gate) }
+// ShardFailing is like [Keys.ShardDue], for users that fail at the gate.
+func (k Keys) ShardFailing(shard int, gate string) string { return k.shard(shard, failingMark+gate) }
 
 // DeliveryFormat is the key of the string with a [DeliveryFormatText].
 func (k Keys) DeliveryFormat() string { return k.Prefix + deliveryFormat }
@@ -322,7 +322,7 @@ func parseDelivery(name string) (Key, bool) {
 	if rest[at:] == gatesSuffix {
 		return Key{Kind: ShardGatesKey, Shard: shard}, true
 	}
-	for mark, kind := range map[string]KeyKind{dueMark: ShardDueKey, afterMark: ShardAfterKey} {
+	for mark, kind := range map[string]KeyKind{dueMark: ShardDueKey, failingMark: ShardFailingKey} {
 		if gate, found := strings.CutPrefix(rest[at:], mark); found && gate != "" {
 			return Key{Kind: kind, Shard: shard, Name: gate}, true
 		}

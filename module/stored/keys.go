@@ -97,7 +97,7 @@ const (
 	SentKey            // see [Keys.Sent]
 	ShardGatesKey      // see [Keys.ShardGates]
 	ShardDueKey        // see [Keys.ShardDue]
-	ShardAfterKey      // see [Keys.ShardAfter]
+	ShardFailingKey    // see [Keys.ShardAfter]
 	DeliverySummaryKey // see [Keys.DeliverySummary]
 	DeliveryFormatKey  // see [Keys.DeliveryFormat]
 )
@@ -107,7 +107,7 @@ const (
 func (k KeyKind) OfDelivery() bool { return k >= UserLogKey && k <= DeliveryFormatKey }
 
 // OfShard reports whether a key belongs to a shard of delivery's index.
-func (k KeyKind) OfShard() bool { return k >= ShardGatesKey && k <= ShardAfterKey }
+func (k KeyKind) OfShard() bool { return k >= ShardGatesKey && k <= ShardFailingKey }
 
 // Key is a parsed key.
 type Key struct {

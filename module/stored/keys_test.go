@@ -30,7 +30,7 @@ func TestKeysHaveFixedNames(t *testing.T) {
 			{k.Sent(alice, "a-b_"), "delivery:{@alice:example.org}:sent:a-b_", Key{Kind: SentKey, User: alice, Name: "a-b_"}},
 			{k.ShardGates(0), "delivery:{000}:gates", Key{Kind: ShardGatesKey}},
 			{k.ShardDue(7, "https://x:443 a:}b"), "delivery:{007}:due:https://x:443 a:}b", Key{Kind: ShardDueKey, Shard: 7, Name: "https://x:443 a:}b"}},
-			{k.ShardAfter(1000, "x"), "delivery:{1000}:after:x", Key{Kind: ShardAfterKey, Shard: 1000, Name: "x"}},
+			{k.ShardFailing(1000, "x"), "delivery:{1000}:after:x", Key{Kind: ShardFailingKey, Shard: 1000, Name: "x"}},
 			{k.DeliveryFormat(), "delivery:format", Key{Kind: DeliveryFormatKey}},
 			{k.DeliverySummary(), "delivery:summary", Key{Kind: DeliverySummaryKey}},
 		} {

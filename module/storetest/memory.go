@@ -274,7 +274,7 @@ func (u memoryUnread) Replace(ctx context.Context, all []module.UnreadReplacemen
 	return done
 }
 
-func (u memoryUnread) Parts(_ context.Context, users []mxid.UserID) [][]mxid.UserID {
+func (u memoryUnread) Partition(_ context.Context, users []mxid.UserID) [][]mxid.UserID {
 	return [][]mxid.UserID{users}
 }
 

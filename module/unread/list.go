@@ -29,8 +29,8 @@ var (
 	errFrom  = fault.New(fault.InvalidParam, "The from token is not valid.")
 )
 
-// entry is a notification with its room.
-type entry struct {
+// listed is a notification with its room.
+type listed struct {
 	room string
 	fold.Notification
 	isRead bool
@@ -41,7 +41,7 @@ type entry struct {
 }
 
 // newestFirst orders by time, and those of a room by position.
-func newestFirst(a, b entry) int {
+func newestFirst(a, b listed) int {
 	if a.room == b.room {
 		return cmp.Compare(b.Position, a.Position)
 	}
@@ -50,13 +50,13 @@ func newestFirst(a, b entry) int {
 
 // entries returns the unread notifications of a room, and the highlights that have been
 // read, the newest first.
-func entries(id string, room *fold.Room) []entry {
-	all := make([]entry, 0, len(room.Unread())+len(room.Seen()))
+func entries(id string, room *fold.Room) []listed {
+	all := make([]listed, 0, len(room.Unread())+len(room.Seen()))
 	for _, n := range room.Unread() {
-		all = append(all, entry{room: id, Notification: n})
+		all = append(all, listed{room: id, Notification: n})
 	}
 	for _, n := range room.Seen() {
-		all = append(all, entry{room: id, Notification: n, isRead: true})
+		all = append(all, listed{room: id, Notification: n, isRead: true})
 	}
 	slices.SortFunc(all, newestFirst)
 	for i := range all {
@@ -82,7 +82,7 @@ func (s *Service) List(ctx context.Context, user mxid.UserID, q module.UnreadQue
 	if err != nil {
 		return page, err
 	}
-	var all []entry
+	var all []listed
 	for id, room := range record.Rooms() {
 		for _, e := range entries(id, room) {
 			if (e.Highlight || !q.OnlyHighlights) && (last == nil || newestFirst(*last, e) < 0) {
@@ -103,7 +103,7 @@ func (s *Service) List(ctx context.Context, user mxid.UserID, q module.UnreadQue
 	return page, nil
 }
 
-func (e entry) notification() module.UnreadNotification {
+func (e listed) notification() module.UnreadNotification {
 	n := module.UnreadNotification{
 		RoomPosition: module.RoomPosition{Room: e.room, Position: e.Position},
 		Thread:       e.Thread, Highlight: e.Highlight, IsRead: e.isRead, Time: time.UnixMilli(e.Time),
@@ -118,12 +118,12 @@ func (e entry) notification() module.UnreadNotification {
 }
 
 // token returns the token of the page after e.
-func (e entry) token() string {
+func (e listed) token() string {
 	return base64.RawURLEncoding.EncodeToString(fmt.Appendf(nil, "1 %d %d %s", e.sortTime, e.Position, e.room))
 }
 
 // readToken returns the last entry before the page, or nil for the first page.
-func readToken(token string) (*entry, error) {
+func readToken(token string) (*listed, error) {
 	if token == "" {
 		return nil, nil
 	}
@@ -132,7 +132,7 @@ func readToken(token string) (*entry, error) {
 	if err != nil || len(fields) != 4 || fields[0] != "1" || !isID(fields[3], "!") {
 		return nil, errFrom
 	}
-	e := &entry{room: fields[3]}
+	e := &listed{room: fields[3]}
 	var errs [2]error
 	e.sortTime, errs[0] = strconv.ParseInt(fields[1], 10, 64)
 	e.Position, errs[1] = strconv.ParseInt(fields[2], 10, 64)

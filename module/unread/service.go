@@ -13,7 +13,7 @@ import (
 
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/fault"
-	"github.com/pushfx/pushfx/module/internal/parts"
+	"github.com/pushfx/pushfx/module/internal/partition"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/observe"
 	"github.com/pushfx/pushfx/module/pushrule"
@@ -142,7 +142,7 @@ func (s *Service) Forget(ctx context.Context, room string, position int64, users
 }
 
 // atOnce divides a call for many users.
-var atOnce = parts.Size{Chunk: 500, AtOnce: 2}
+var atOnce = partition.Size{Chunk: 500, AtOnce: 2}
 
 // appendToAll appends the texts of different users. Its error is a [module.LeftError]. It is
 // without the users of unreadable lists: a repetition would not help.
@@ -151,8 +151,8 @@ func (s *Service) appendToAll(ctx context.Context, texts []module.UserText) erro
 	for i, t := range texts {
 		users[i], of[t.User] = t.User, t
 	}
-	var left parts.Left
-	silent := parts.Do(ctx, s.store.Parts, users, atOnce, func(ctx context.Context, chunk []mxid.UserID) (answered bool) {
+	var left partition.Left
+	silent := partition.Do(ctx, s.store.Partition, users, atOnce, func(ctx context.Context, chunk []mxid.UserID) (answered bool) {
 		some := make([]module.UserText, len(chunk))
 		for i, user := range chunk {
 			some[i] = of[user]

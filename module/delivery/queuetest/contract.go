@@ -23,7 +23,7 @@ func (c *contract) readsAsAdded() {
 	}
 	before := time.Now()
 	for i, n := range want {
-		done := c.append([]module.DeliveryQueue{c.q, c.other}[i%2], c.adding(n, "log", "b"))
+		done := c.append([]module.DeliveryQueue{c.q, c.other}[i%2], c.newRequest(n, "log", "b"))
 		if done.Length != i+1 || done.Again || done.Claims[0] != nil {
 			c.Errorf("got %+v", done)
 		}
@@ -59,7 +59,7 @@ func (c *contract) readsAsAdded() {
 }
 
 func (c *contract) claimsAtOnce() {
-	a := claiming(c.adding(note(1), "a", "b"))
+	a := claiming(c.newRequest(note(1), "a", "b"))
 	a.Pushers[1].Claim = false
 	done := c.append(c.q, a)
 	if len(done.Claims) != 2 || done.Claims[0] == nil || done.Claims[1] != nil {
@@ -71,7 +71,7 @@ func (c *contract) claimsAtOnce() {
 	}
 	c.claim(c.other, "b")
 	c.wantBusy("a", "b")
-	if done := c.append(c.other, claiming(c.adding(note(2), "a", "b"))); done.Claims[0] != nil || done.Claims[1] != nil || done.Length != 2 {
+	if done := c.append(c.other, claiming(c.newRequest(note(2), "a", "b"))); done.Claims[0] != nil || done.Claims[1] != nil || done.Length != 2 {
 		c.Errorf("a claim of another's pusher: %+v", done)
 	}
 	c.wantBusy("a", "b")
@@ -83,15 +83,15 @@ func (c *contract) claimsAtOnce() {
 		c.Errorf("%d are left", left)
 	}
 	c.wantFenced("behind the end", func() error { _, err := c.q.Complete(c.Context(), one, module.Done{To: one.Number + 1}); return err })
-	if done := c.append(c.q, claiming(c.adding(note(3), "a"))); done.Claims[0] == nil {
+	if done := c.append(c.q, claiming(c.newRequest(note(3), "a"))); done.Claims[0] == nil {
 		c.Errorf("got %+v", done)
 	}
 }
 
-// claimsSome claims as many of the pushers that begin as the addition says. The others are due at once.
+// claimsSome claims as many of the pushers that begin as the request says. The others are due at once.
 func (c *contract) claimsSome() {
 	c.postpone(c.q, c.begin(note(1), long, "a")[0], long, module.Trouble{Text: "x"}, false)
-	a := claiming(c.adding(note(2), "a", "b", "c", "d"))
+	a := claiming(c.newRequest(note(2), "a", "b", "c", "d"))
 	a.MaxClaims = 2
 	done := c.append(c.q, a)
 	if done.Claims[0] != nil || done.Claims[1] == nil || done.Claims[2] == nil || done.Claims[3] != nil {
@@ -99,7 +99,7 @@ func (c *contract) claimsSome() {
 	}
 	c.claim(c.other, "d")
 	c.wantBusy("a", "b", "c", "d")
-	a = claiming(c.adding(note(3), "e"))
+	a = claiming(c.newRequest(note(3), "e"))
 	a.MaxClaims = 0
 	if done := c.append(c.q, a); done.Claims[0] != nil {
 		c.Errorf("got %+v", done)
@@ -111,7 +111,7 @@ func (c *contract) addsOnce() {
 	one := c.begin(note(1), long, "a")[0]
 	again := func(n int, want bool) {
 		c.Helper()
-		if done := c.append(c.other, claiming(c.adding(note(n), "a"))); done.Again != want || want && done.Claims[0] != nil {
+		if done := c.append(c.other, claiming(c.newRequest(note(n), "a"))); done.Again != want || want && done.Claims[0] != nil {
 			c.Errorf("%d: got %+v", n, done)
 		}
 	}
@@ -250,8 +250,8 @@ func (c *contract) postpones() {
 	if p := log.Pushers[0]; p.Claimed || p.Trouble != trouble || p.Due.Sub(begun.Add(3*short)).Abs() > patience {
 		c.Errorf("got %+v", p)
 	}
-	if done := c.append(c.q, claiming(c.adding(note(2), "a"))); done.Claims[0] != nil {
-		c.Error("an addition ends the delay")
+	if done := c.append(c.q, claiming(c.newRequest(note(2), "a"))); done.Claims[0] != nil {
+		c.Error("a notification that is appended ends the delay")
 	}
 	taken := c.claim(c.other, "a")
 	if since := time.Since(begun); since < 3*short-10*time.Millisecond {
@@ -291,7 +291,7 @@ func (c *contract) hastens() {
 		id := 10 * (n + 1)
 		one := c.begin(note(id), long, pusher)[0]
 		add := func(id int) {
-			a := claiming(c.adding(note(id), pusher))
+			a := claiming(c.newRequest(note(id), pusher))
 			a.Urgent, a.Pushers[0].Generation = test.urgent, test.generation
 			if done := c.append(c.q, a); done.Claims[0] != nil {
 				c.Errorf("%s: a postponed pusher was claimed", test.name)
@@ -313,7 +313,7 @@ func (c *contract) hastens() {
 
 func (c *contract) shortensDelays() {
 	add := func(n module.Notification, delay time.Duration, hastened bool) {
-		a := c.adding(n, "p")
+		a := c.newRequest(n, "p")
 		a.Pushers[0].Delay = delay
 		if done := c.append(c.q, a); done.Hastened != hastened || done.Claims[0] != nil {
 			c.Errorf("%s with a delay of %v: got %+v, want hastened %t", n.ID, delay, done, hastened)
@@ -507,7 +507,7 @@ func (c *contract) passesClosedGates() {
 
 func (c *contract) findsOpenGates() {
 	for n := range 7 {
-		a := c.adding(note(n))
+		a := c.newRequest(note(n))
 		for p := range 100 {
 			a.Pushers = append(a.Pushers, module.Recipient{Pusher: fmt.Sprint(n, "-", p), Gate: fmt.Sprint(c.gate, " closed ", n, " ", p)})
 		}
@@ -526,7 +526,7 @@ func (c *contract) findsOpenGates() {
 func (c *contract) movesGates() {
 	home, away := c.gate, c.gate+" away"
 	one := c.begin(note(1), long, "a")[0]
-	a := c.adding(note(2), "a")
+	a := c.newRequest(note(2), "a")
 	a.Pushers[0].Gate = away
 	c.append(c.q, a) // a claimed one stays
 	one.Gate = away  // the host changes it
@@ -538,7 +538,7 @@ func (c *contract) movesGates() {
 	}
 	c.postpone(c.other, one, long, module.Trouble{Generation: 1, Text: "x"}, false)
 	c.gate = home
-	a = c.adding(note(3), "a")
+	a = c.newRequest(note(3), "a")
 	a.Pushers[0].Generation = 2
 	c.append(c.q, a) // a pusher that is set again has its new gate
 	one = c.claim(c.q, "a").Claim
@@ -550,7 +550,7 @@ func (c *contract) movesGates() {
 	if claimed := c.claimAll(c.q, r); len(claimed.Pushers) != 1 {
 		c.Fatalf("claimed %+v", claimed)
 	}
-	a = c.adding(note(4), "b")
+	a = c.newRequest(note(4), "b")
 	a.Pushers[0].Gate = away
 	c.append(c.q, a)
 	c.begin(note(5), long, "c")
@@ -895,7 +895,7 @@ func (c *contract) summarizes() {
 }
 
 func (c *contract) addsMany() {
-	var additions []module.Addition
+	var requests []module.AppendRequest
 	users := []mxid.UserID{}
 	of := *c
 	for n := range 64 {
@@ -904,22 +904,22 @@ func (c *contract) addsMany() {
 		for p := range 1 + 99*b2i(n%16 == 0) {
 			pushers = append(pushers, fmt.Sprint("p", p))
 		}
-		additions, users = append(additions, claiming(of.adding(note(1), pushers...))), append(users, of.user)
+		requests, users = append(requests, claiming(of.newRequest(note(1), pushers...))), append(users, of.user)
 	}
 	total := 0
-	for _, part := range c.q.Parts(c.Context(), users) {
-		total += len(part)
+	for _, some := range c.q.Partition(c.Context(), users) {
+		total += len(some)
 	}
 	if total != len(users) {
-		c.Errorf("parts of %d users", total)
+		c.Errorf("partitions of %d users", total)
 	}
-	results := c.q.Append(c.Context(), additions)
+	results := c.q.Append(c.Context(), requests)
 	for i, r := range results {
-		of.user = additions[i].User
+		of.user = requests[i].User
 		if fault.KindOf(r.Err) == fault.Unavailable {
-			r.Value, r.Err = of.append(c.q, additions[i]), nil
+			r.Value, r.Err = of.append(c.q, requests[i]), nil
 		}
-		if r.Err != nil || len(r.Value.Claims) != len(additions[i].Pushers) {
+		if r.Err != nil || len(r.Value.Claims) != len(requests[i].Pushers) {
 			c.Fatalf("got %+v", r)
 		}
 		for p, claim := range r.Value.Claims {
@@ -935,7 +935,7 @@ func (c *contract) endedContext() {
 	_, err := c.q.Look(ctx, module.Look{Limit: 1, Lease: long, Gate: all})
 	for what, err := range map[string]error{
 		"open":   c.q.Open(ctx),
-		"append": c.q.Append(ctx, []module.Addition{c.adding(note(1), "a")})[0].Err,
+		"append": c.q.Append(ctx, []module.AppendRequest{c.newRequest(note(1), "a")})[0].Err,
 		"look":   err,
 		"forget": c.q.Forget(ctx, c.user),
 	} {

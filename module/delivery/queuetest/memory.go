@@ -30,11 +30,11 @@ type Memory struct {
 	// Fail is called before each operation, unless it is nil. Its error fails the operation.
 	Fail func(operation string) error
 
-	// FailFor returns the error of an addition for a user, unless it is nil.
+	// FailFor returns the error of a request to append for a user, unless it is nil.
 	FailFor func(user mxid.UserID) error
 
-	// Part names the part of the queue that has a user. If it is nil, the queue has one part.
-	Part func(user mxid.UserID) int
+	// PartitionOf numbers the partition of the queue that has a user. If it is nil, the queue has one.
+	PartitionOf func(user mxid.UserID) int
 
 	// IsConfirmed reports whether replicas or a disk confirm what is added for a user. If it
 	// is nil, they confirm all.
@@ -135,20 +135,20 @@ func (m *Memory) Open(ctx context.Context) error {
 	return nil
 }
 
-// Parts implements [module.DeliveryQueue].
-func (m *Memory) Parts(_ context.Context, users []mxid.UserID) (parts [][]mxid.UserID) {
+// Partition implements [module.DeliveryQueue].
+func (m *Memory) Partition(_ context.Context, users []mxid.UserID) (partitions [][]mxid.UserID) {
 	by := map[int][]mxid.UserID{}
 	for _, user := range users {
-		part := 0
-		if m.Part != nil {
-			part = m.Part(user)
+		n := 0
+		if m.PartitionOf != nil {
+			n = m.PartitionOf(user)
 		}
-		by[part] = append(by[part], user)
+		by[n] = append(by[n], user)
 	}
-	for _, part := range slices.Sorted(maps.Keys(by)) {
-		parts = append(parts, by[part])
+	for _, n := range slices.Sorted(maps.Keys(by)) {
+		partitions = append(partitions, by[n])
 	}
-	return parts
+	return partitions
 }
 
 func (log *memoryLog) bytes() (n int) {
@@ -184,9 +184,9 @@ func (log *memoryLog) removePassed() {
 }
 
 // Append implements [module.DeliveryQueue].
-func (m *Memory) Append(ctx context.Context, additions []module.Addition) []module.Result[module.Appended] {
-	results := make([]module.Result[module.Appended], len(additions))
-	for i, a := range additions {
+func (m *Memory) Append(ctx context.Context, requests []module.AppendRequest) []module.Result[module.Appended] {
+	results := make([]module.Result[module.Appended], len(requests))
+	for i, a := range requests {
 		if m.FailFor != nil {
 			results[i].Err = m.FailFor(a.User)
 		}
@@ -204,7 +204,7 @@ func (m *Memory) Append(ctx context.Context, additions []module.Addition) []modu
 	return results
 }
 
-func (m *Memory) append(a module.Addition) (done module.Appended) {
+func (m *Memory) append(a module.AppendRequest) (done module.Appended) {
 	now := time.Now()
 	log := m.logs[a.User]
 	if log == nil || len(log.pushers) == 0 && now.Sub(log.emptyAt) >= module.RepeatsKeptFor {
@@ -249,7 +249,7 @@ func (log *memoryLog) hasLastCounts() bool {
 	return true
 }
 
-func (log *memoryLog) add(n module.Notification, a module.Addition) {
+func (log *memoryLog) add(n module.Notification, a module.AppendRequest) {
 	n.Number, n.Added = log.next, time.UnixMilli(time.Now().UnixMilli())
 	begins := slices.ContainsFunc(a.Pushers, func(r module.Recipient) bool { return log.pushers[r.Pusher] == nil })
 	bytes := log.bytes() + len(n.Text)
@@ -269,7 +269,7 @@ func (p *memoryState) hasten(until time.Time, done *module.Appended) {
 }
 
 // receive gives a notification to a pusher, and returns the claim, if any.
-func (m *Memory) receive(log *memoryLog, a module.Addition, r module.Recipient, begin int64, nonce string, claims *int, done *module.Appended) *module.Claim {
+func (m *Memory) receive(log *memoryLog, a module.AppendRequest, r module.Recipient, begin int64, nonce string, claims *int, done *module.Appended) *module.Claim {
 	again, now := done.Again, time.Now()
 	delete(m.taken, memoryPlace{a.User, r.Gate})
 	p := log.pushers[r.Pusher]

@@ -122,16 +122,16 @@ func note(n int) module.Notification {
 	return module.Notification{ID: fmt.Sprintf("%08d", n), Priority: module.HighPriority, Room: "room0000", Meta: fmt.Sprintf(`{"n":%d}`, n), Text: fmt.Sprint("text ", n)}
 }
 
-// adding is an addition for the user's pushers.
-func (c *contract) adding(n module.Notification, pushers ...string) module.Addition {
-	a := module.Addition{User: c.user, Notification: n, Lease: long, MaxUserBytes: maxUserBytes}
+// newRequest is a request to append for the user's pushers.
+func (c *contract) newRequest(n module.Notification, pushers ...string) module.AppendRequest {
+	a := module.AppendRequest{User: c.user, Notification: n, Lease: long, MaxUserBytes: maxUserBytes}
 	for _, pusher := range pushers {
 		a.Pushers = append(a.Pushers, module.Recipient{Pusher: pusher, Gate: c.gate})
 	}
 	return a
 }
 
-func claiming(a module.Addition) module.Addition {
+func claiming(a module.AppendRequest) module.AppendRequest {
 	a.MaxClaims = len(a.Pushers)
 	for i := range a.Pushers {
 		a.Pushers[i].Claim = true
@@ -139,10 +139,10 @@ func claiming(a module.Addition) module.Addition {
 	return a
 }
 
-func (c *contract) append(q module.DeliveryQueue, a module.Addition) (done module.Appended) {
+func (c *contract) append(q module.DeliveryQueue, a module.AppendRequest) (done module.Appended) {
 	c.Helper()
 	c.persist(func() error {
-		results := q.Append(c.Context(), []module.Addition{a})
+		results := q.Append(c.Context(), []module.AppendRequest{a})
 		done = results[0].Value
 		return results[0].Err
 	})
@@ -151,13 +151,13 @@ func (c *contract) append(q module.DeliveryQueue, a module.Addition) (done modul
 
 func (c *contract) add(n module.Notification, pushers ...string) module.Appended {
 	c.Helper()
-	return c.append(c.q, c.adding(n, pushers...))
+	return c.append(c.q, c.newRequest(n, pushers...))
 }
 
 // begin claims pushers with a notification. After a lost reply, the claims are lost, too.
 func (c *contract) begin(n module.Notification, lease time.Duration, pushers ...string) []*module.Claim {
 	c.Helper()
-	a := claiming(c.adding(n, pushers...))
+	a := claiming(c.newRequest(n, pushers...))
 	a.Lease = lease
 	done := c.append(c.q, a)
 	for _, claim := range done.Claims {

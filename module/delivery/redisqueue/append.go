@@ -18,16 +18,16 @@ import (
 func newNonce() string { return rand.Text()[:13] }
 
 // Append implements [module.DeliveryQueue].
-func (q *Queue) Append(ctx context.Context, additions []module.Addition) []module.Result[module.Appended] {
-	results, calls, nonce := make([]module.Result[module.Appended], len(additions)), make([]*listedCall, len(additions)), newNonce()
-	for i, a := range additions {
+func (q *Queue) Append(ctx context.Context, requests []module.AppendRequest) []module.Result[module.Appended] {
+	results, calls, nonce := make([]module.Result[module.Appended], len(requests)), make([]*listedCall, len(requests)), newNonce()
+	for i, a := range requests {
 		calls[i] = q.appendCall(a, nonce, &results[i].Value)
 	}
 	q.Index.sendListed(ctx, q.writer.DoDurably, calls)
 	for i, one := range calls {
 		if results[i].Err = cmp.Or(one.err, one.unconfirmed); one.err == nil {
-			names := make([]string, len(additions[i].Pushers))
-			for n, r := range additions[i].Pushers {
+			names := make([]string, len(requests[i].Pushers))
+			for n, r := range requests[i].Pushers {
 				names[n] = r.Pusher
 			}
 			for _, e := range one.entries {
@@ -43,7 +43,7 @@ func (q *Queue) Append(ctx context.Context, additions []module.Addition) []modul
 	return results
 }
 
-func (q *Queue) appendCall(a module.Addition, nonce string, done *module.Appended) *listedCall {
+func (q *Queue) appendCall(a module.AppendRequest, nonce string, done *module.Appended) *listedCall {
 	n := a.Notification
 	head, _ := stored.LogEntry{Priority: byte(n.Priority), ID: n.ID, Room: n.Room}.Head()
 	urgent := ""
@@ -81,7 +81,7 @@ func requestAt(entries []*listRequest, gate string) *listRequest {
 }
 
 // readAppended reads the reply of appendScript, and what it means for the listings.
-func readAppended(a module.Addition, nonce string, one *listedCall, reply []any, done *module.Appended) error {
+func readAppended(a module.AppendRequest, nonce string, one *listedCall, reply []any, done *module.Appended) error {
 	if len(reply) != 4+3*len(a.Pushers) {
 		return unavailable("append", fmt.Errorf("%d replies", len(reply)))
 	}

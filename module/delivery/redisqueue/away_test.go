@@ -32,14 +32,14 @@ func TestAMasterThatIsAway(t *testing.T) {
 	for n := range 60 {
 		users = append(users, mxid.UserID(fmt.Sprintf("@user%d:x", n)))
 	}
-	parts := q.Parts(t.Context(), users)
+	parts := q.Partition(t.Context(), users)
 	if len(parts) != 3 {
 		t.Fatalf("%d parts", len(parts))
 	}
 	add := func(n int, users []mxid.UserID) (errs int) {
-		var additions []module.Addition
+		var additions []module.AppendRequest
 		for _, user := range users {
-			additions = append(additions, module.Addition{
+			additions = append(additions, module.AppendRequest{
 				User: user, Notification: note(n), Lease: lease, MaxUserBytes: 1000,
 				Pushers: []module.Recipient{{Pusher: "p", Gate: gate}},
 			})

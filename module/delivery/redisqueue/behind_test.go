@@ -50,9 +50,9 @@ func TestAnAppendToAPusherThatWaitsListsOnce(t *testing.T) {
 	}
 	for n := range 5 {
 		listings = 0
-		a := module.Addition{User: alice, Notification: note(n + 2), Lease: lease, MaxUserBytes: 1 << 18}
+		a := module.AppendRequest{User: alice, Notification: note(n + 2), Lease: lease, MaxUserBytes: 1 << 18}
 		a.Pushers = []module.Recipient{{Pusher: "p", Gate: gate, Claim: n > 1}} // the gate opens
-		if r := h.Append(t.Context(), []module.Addition{a})[0]; r.Err != nil || r.Value.Claims[0] != nil {
+		if r := h.Append(t.Context(), []module.AppendRequest{a})[0]; r.Err != nil || r.Value.Claims[0] != nil {
 			t.Fatalf("got %+v", r)
 		}
 		if listings != 1 {
@@ -75,9 +75,9 @@ func TestAUserIsListedOnceAtAGate(t *testing.T) {
 		users[i] = mxid.UserID(fmt.Sprintf("@user%d:example.org", i))
 	}
 	add := func(n int, users []mxid.UserID) (claims []*module.Claim) {
-		var all []module.Addition
+		var all []module.AppendRequest
 		for _, user := range users {
-			all = append(all, module.Addition{
+			all = append(all, module.AppendRequest{
 				User: user, Notification: note(n), Lease: time.Hour, MaxUserBytes: 1 << 18, MaxClaims: 1, Pushers: []module.Recipient{{Pusher: "p", Gate: gate, Claim: true}},
 			})
 		}

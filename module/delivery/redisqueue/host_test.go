@@ -97,11 +97,11 @@ func note(n int) module.Notification {
 
 // add adds a notification for pushers, which it claims.
 func (h *host) add(user mxid.UserID, n int, pushers ...string) (module.Appended, error) {
-	a := module.Addition{User: user, Notification: note(n), Lease: lease, MaxUserBytes: 1 << 18, MaxClaims: len(pushers)}
+	a := module.AppendRequest{User: user, Notification: note(n), Lease: lease, MaxUserBytes: 1 << 18, MaxClaims: len(pushers)}
 	for _, pusher := range pushers {
 		a.Pushers = append(a.Pushers, module.Recipient{Pusher: pusher, Gate: gate, Claim: true})
 	}
-	r := h.Append(h.Context(), []module.Addition{a})[0]
+	r := h.Append(h.Context(), []module.AppendRequest{a})[0]
 	return r.Value, r.Err
 }
 

@@ -134,7 +134,7 @@ func (x *Index) GateNames(ctx context.Context) (byShard [][]string, err error) {
 
 // UsersAt returns the users of a gate in a shard.
 func (x *Index) UsersAt(ctx context.Context, shard int, gate string) (all []mxid.UserID, err error) {
-	for _, key := range []string{x.keys.ShardDue(shard, gate), x.keys.ShardAfter(shard, gate)} {
+	for _, key := range []string{x.keys.ShardDue(shard, gate), x.keys.ShardFailing(shard, gate)} {
 		const page = 1000
 		for from := int64(0); ; from += page {
 			var users *redis.StringSliceCmd
@@ -166,7 +166,7 @@ func (x *Index) Listed(ctx context.Context, gate string, users []mxid.UserID) (a
 	for shard := range x.Shards {
 		key := x.keys.ShardGates(shard)
 		commands = append(commands, command(key, &gates[shard], func(ctx context.Context, to redisclient.Sender) *redis.FloatCmd { return to.ZScore(ctx, key, gate) }))
-		for n, key := range []string{x.keys.ShardDue(shard, gate), x.keys.ShardAfter(shard, gate)} {
+		for n, key := range []string{x.keys.ShardDue(shard, gate), x.keys.ShardFailing(shard, gate)} {
 			commands = append(commands, command(key, &scores[shard][n], func(ctx context.Context, to redisclient.Sender) *redis.FloatSliceCmd {
 				return to.ZMScore(ctx, key, names...)
 			}))

@@ -260,7 +260,7 @@ func (a *indexArgs) gate(gate string) int {
 	if !known {
 		n = len(a.numbers) + 1
 		a.numbers[gate], a.names = n, append(a.names, gate)
-		a.keys = append(a.keys, a.of.keys.ShardDue(a.shard, gate), a.of.keys.ShardAfter(a.shard, gate))
+		a.keys = append(a.keys, a.of.keys.ShardDue(a.shard, gate), a.of.keys.ShardFailing(a.shard, gate))
 	}
 	return n
 }

@@ -84,9 +84,9 @@ func (q *Queue) Open(ctx context.Context) error {
 	return q.Index.checkFormat(ctx, read.format)
 }
 
-// Parts implements [module.DeliveryQueue]: a part has the users of a master.
-func (q *Queue) Parts(ctx context.Context, users []mxid.UserID) [][]mxid.UserID {
-	return rediscommit.Parts(ctx, q.pipelines, users, q.keys.UserLog)
+// Partition implements [module.DeliveryQueue]: a part has the users of a master.
+func (q *Queue) Partition(ctx context.Context, users []mxid.UserID) [][]mxid.UserID {
+	return rediscommit.Partition(ctx, q.pipelines, users, q.keys.UserLog)
 }
 
 // command returns a single command of Redis, which sets the reply.

@@ -330,9 +330,9 @@ end
 // refresh sets the times of the gates.
 const refresh = `
 for g = 1, gates do
-	local due, after = redis.call('ZRANGE', KEYS[2 * g], 0, 0, 'WITHSCORES'), redis.call('ZRANGE', KEYS[2 * g + 1], 0, 0, 'WITHSCORES')
-	if due[2] or after[2] then
-		redis.call('ZADD', KEYS[1], math.min(due[2] or math.huge, after[2] or math.huge), ARGV[g + 1])
+	local due, failing = redis.call('ZRANGE', KEYS[2 * g], 0, 0, 'WITHSCORES'), redis.call('ZRANGE', KEYS[2 * g + 1], 0, 0, 'WITHSCORES')
+	if due[2] or failing[2] then
+		redis.call('ZADD', KEYS[1], math.min(due[2] or math.huge, failing[2] or math.huge), ARGV[g + 1])
 	else
 		redis.call('ZREM', KEYS[1], ARGV[g + 1])
 	end

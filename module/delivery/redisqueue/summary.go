@@ -168,7 +168,7 @@ func (q *Queue) gateSets(ctx context.Context) (sets []*gateSet, total int, isAll
 		asked, rest := q.summed.choose(of, gates <= manyGates)
 		others += rest
 		for _, gate := range asked {
-			for n, key := range []string{q.keys.ShardDue(shard, gate), q.keys.ShardAfter(shard, gate)} {
+			for n, key := range []string{q.keys.ShardDue(shard, gate), q.keys.ShardFailing(shard, gate)} {
 				count := new(*redis.IntCmd)
 				sets, counts = append(sets, &gateSet{gate: gate, key: key, isFailing: n == 1}), append(counts, count)
 				commands = append(commands, command(key, count, func(ctx context.Context, to redisclient.Sender) *redis.IntCmd { return to.ZCard(ctx, key) }))

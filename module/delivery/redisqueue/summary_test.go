@@ -49,11 +49,11 @@ func TestASummaryBesideManyGates(t *testing.T) {
 		t.Errorf("got %+v", s)
 	}
 	for user := range 100 {
-		a := module.Addition{User: mxid.UserID(fmt.Sprintf("@many%d:x", user)), Lease: lease, MaxUserBytes: 1 << 10, Notification: note(1)}
+		a := module.AppendRequest{User: mxid.UserID(fmt.Sprintf("@many%d:x", user)), Lease: lease, MaxUserBytes: 1 << 10, Notification: note(1)}
 		for n := range 100 {
 			a.Pushers = append(a.Pushers, module.Recipient{Pusher: fmt.Sprint("p", n), Gate: fmt.Sprintf("https://own%d:443 app%d", user, n)})
 		}
-		if result := h.Append(t.Context(), []module.Addition{a})[0]; result.Err != nil {
+		if result := h.Append(t.Context(), []module.AppendRequest{a})[0]; result.Err != nil {
 			t.Fatal(result.Err)
 		}
 	}

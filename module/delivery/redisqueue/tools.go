@@ -31,9 +31,9 @@ type Place struct {
 // Places returns the places of users' pushers, without reading texts. It skips a user whose
 // log has another type. After an error, it returns the places of the other users.
 func (q *Queue) Places(ctx context.Context, users []mxid.UserID) (places []Place, err error) {
-	for _, part := range q.Parts(ctx, users) {
-		for some := range slices.Chunk(part, 100) {
-			logs, failed := q.waitsOf(ctx, some)
+	for _, some := range q.Partition(ctx, users) {
+		for chunk := range slices.Chunk(some, 100) {
+			logs, failed := q.waitsOf(ctx, chunk)
 			if failed != nil {
 				err = failed
 				break

@@ -21,12 +21,12 @@ func TestWhatIsNotConfirmedIsAdded(t *testing.T) {
 	client := redistest.Single(t).Client(t)
 	q := newQueue(t, client, func(c *rediscommit.Config) { c.Durability.Replicas, c.Durability.Timeout = 1, time.Millisecond })
 	key, noted := stored.Keys{}.UserLog(alice), strings.Repeat(",00000001", 1000)
-	a := module.Addition{User: alice, Lease: time.Minute, MaxUserBytes: 1 << 18, MaxClaims: 1, Pushers: []module.Recipient{{Pusher: "p", Gate: gate, Claim: true}}}
+	a := module.AppendRequest{User: alice, Lease: time.Minute, MaxUserBytes: 1 << 18, MaxClaims: 1, Pushers: []module.Recipient{{Pusher: "p", Gate: gate, Claim: true}}}
 	for n := range 3 {
 		client.HSet(t.Context(), key, "#unconfirmed", noted)
 		for _, again := range []bool{false, true} {
 			a.Notification = note(n)
-			r := q.Append(t.Context(), []module.Addition{a})[0]
+			r := q.Append(t.Context(), []module.AppendRequest{a})[0]
 			if !errors.Is(r.Err, fault.ErrNotConfirmed) || r.Value.Again != again || again != (r.Value.Claims[0] == nil) {
 				t.Fatalf("%d: got %+v, %v", n, r.Value, r.Err)
 			}
@@ -53,9 +53,9 @@ func TestALogOfAnotherType(t *testing.T) {
 	h := newHost(t, client)
 	client.Set(t.Context(), stored.Keys{}.UserLog(alice), "x", 0)
 	const bob = "@bob:x"
-	var additions []module.Addition
+	var additions []module.AppendRequest
 	for _, user := range []mxid.UserID{alice, bob} {
-		additions = append(additions, module.Addition{User: user, Notification: note(1), Lease: time.Millisecond, MaxUserBytes: 1000, MaxClaims: 1, Pushers: []module.Recipient{{Pusher: "p", Gate: gate, Claim: true}}})
+		additions = append(additions, module.AppendRequest{User: user, Notification: note(1), Lease: time.Millisecond, MaxUserBytes: 1000, MaxClaims: 1, Pushers: []module.Recipient{{Pusher: "p", Gate: gate, Claim: true}}})
 	}
 	results := h.Append(t.Context(), additions)
 	if fault.KindOf(results[0].Err) != fault.Database || results[1].Err != nil {

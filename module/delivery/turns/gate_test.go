@@ -57,7 +57,7 @@ func TestUsersThatFailGoLast(t *testing.T) {
 	begin := func(want int) (begun []*Turn) {
 		t.Helper()
 		for n := range 40 {
-			if turn, _ := w.Admit(w.now, fmt.Sprint("fails", w.Scheduler.admitted, n), "g", RetryAfterHang); hasPlace(turn) {
+			if turn, _ := w.Admit(w.now, fmt.Sprint("fails", w.Scheduler.admitted, n), "g", RetryOfFailing); hasPlace(turn) {
 				begun = append(begun, turn)
 			} else {
 				w.end(turn, Unused)
@@ -68,7 +68,7 @@ func TestUsersThatFailGoLast(t *testing.T) {
 		}
 		return begun
 	}
-	one, _ := w.Admit(w.now, "fails", "g", RetryAfterHang)
+	one, _ := w.Admit(w.now, "fails", "g", RetryOfFailing)
 	two, _ := w.Admit(w.now, "fails", "g", FirstTry)
 	if hasPlace(two) {
 		t.Error("a user that fails has two requests at once")

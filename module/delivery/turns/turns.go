@@ -175,19 +175,19 @@ type Try int
 const (
 	FirstTry       Try = iota
 	Retry              // the pusher's last request has failed
-	RetryAfterHang     // the user's last request at the gate hangs, as far as other hosts know
+	RetryOfFailing     // the user's last request at the gate has failed or hangs, as the queue says
 )
 
 // Admit gives a request its turn, which the caller must [Scheduler.End]. The turn may
 // wait for its place; see [Turn.Ready]. If turn is nil, the request is put off for delay.
 // At a closed gate, delay is 0, and [Scheduler.Claimable] returns 0 until the next probe.
-// After a hang, users go last, until one of their requests is answered.
+// Users who fail there go last, until one of their requests is answered.
 func (s *Scheduler) Admit(now time.Time, userName, gateName string, try Try) (turn *Turn, delay time.Duration) {
 	s.sweep(now)
 	s.age(now)
 	g, u := s.gate(gateName), s.user(userName)
 	g.usedAt = now
-	if try == RetryAfterHang {
+	if try == RetryOfFailing {
 		g.answers.at(now).failing.add(s.hash(userName))
 	}
 	g.closeIfSilent(now)
@@ -260,7 +260,7 @@ func (s *Scheduler) putOff(load float64) time.Duration {
 }
 
 // Claimable returns how many users a look may return for a gate, and how many of them may
-// be users whose last request at the gate hangs. IsDown reports whether the gate is closed,
+// be users who fail there. IsDown reports whether the gate is closed,
 // and has accepted nothing for some time: a gate that opens and closes serves some users.
 func (s *Scheduler) Claimable(now time.Time, gate string) (most, failing int, isDown bool) {
 	s.age(now)
@@ -393,7 +393,7 @@ lines:
 
 // MayProbe reports whether a user whom a look has returned may have a request at a gate. At a
 // closed gate that is the next probe: of each class, one user. A user whom the gate has answered
-// lately is found so among many others. Fails is true after a hang; see [RetryAfterHang].
+// lately is found so among many others. See [RetryOfFailing] for fails.
 func (s *Scheduler) MayProbe(now time.Time, userName, gateName string, fails bool) bool {
 	g, u := s.gates[gateName], s.users[userName]
 	if g == nil || !g.isClosed() {

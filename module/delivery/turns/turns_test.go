@@ -34,7 +34,7 @@ func (w *world) admit(user, gate string) (*Turn, time.Duration) {
 
 func tryOf(fails bool) Try {
 	if fails {
-		return RetryAfterHang
+		return RetryOfFailing
 	}
 	return FirstTry
 }
@@ -85,7 +85,7 @@ func TestAUserHasFourRequests(t *testing.T) {
 		atOnce, all int
 	}{
 		"quick gates": {FirstTry, true, 4, 16}, "new gates": {FirstTry, false, 3, 12},
-		"repeated, quick gates": {Retry, true, 3, 12}, "repeated, new gates": {Retry, false, 2, 8}, "after a hang": {RetryAfterHang, false, 2, 8},
+		"repeated, quick gates": {Retry, true, 3, 12}, "repeated, new gates": {Retry, false, 2, 8}, "after a hang": {RetryOfFailing, false, 2, 8},
 	} {
 		t.Run(label, func(t *testing.T) {
 			w, n := newWorld(t), 0
@@ -117,7 +117,7 @@ func TestAUserHasFourRequests(t *testing.T) {
 			for turn, _ := w.Admit(w.now, "a", "gate99", test.try); turn != nil; turn, _ = w.Admit(w.now, "a", "gate99", test.try) {
 				waiting++
 			}
-			if want := map[Try]int{FirstTry: 12, Retry: 8, RetryAfterHang: 8}[test.try]; waiting != want { // at a new gate
+			if want := map[Try]int{FirstTry: 12, Retry: 8, RetryOfFailing: 8}[test.try]; waiting != want { // at a new gate
 				t.Errorf("%d wait, want %d", waiting, want)
 			}
 		})

@@ -41,7 +41,7 @@ func New(cfg Config) (*Mailer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("smtp: %w", err)
 	}
-	return &Mailer{cfg: cfg, server: server, places: &places{most: cfg.MaxConnections}}, nil
+	return &Mailer{cfg: cfg, server: server, places: newPlaces(cfg.MaxConnections)}, nil
 }
 
 // Close closes the connections that no mail uses, and all others when their mails are sent.
@@ -69,7 +69,8 @@ func (m *Mailer) SendMail(ctx context.Context, mail module.Mail) (err error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, m.cfg.Timeout)
 	defer cancel()
-	ctx, place, err := m.places.begin(ctx)
+	_, domain := split(mail.To)
+	ctx, place, err := m.places.begin(ctx, domain)
 	if err != nil {
 		return &module.MailError{Err: err}
 	}

@@ -8,8 +8,8 @@ import (
 	"slices"
 )
 
-// part is a room in the text of a record.
-type part struct {
+// roomText is a room in the text of a record.
+type roomText struct {
 	id    string
 	room  *Room
 	text  []byte
@@ -23,22 +23,22 @@ type part struct {
 // notification; only if all rooms together are still too long, rooms are removed.
 func (r *Record) Text() string {
 	w := newWriter()
-	parts := make([]part, 0, len(r.rooms))
+	texts := make([]roomText, 0, len(r.rooms))
 	var all, body []byte
 	ends := make([]int, 0, len(r.rooms))
 	for _, id := range slices.Sorted(maps.Keys(r.rooms)) {
 		room := r.rooms[id]
 		body = w.room(appendString(body[:0], id), room)
 		all = append(binary.AppendUvarint(all, uint64(len(body))), body...)
-		parts, ends = append(parts, part{id: id, room: room, limit: MaxNotifications}), append(ends, len(all))
+		texts, ends = append(texts, roomText{id: id, room: room, limit: MaxNotifications}), append(ends, len(all))
 	}
 	from := 0
 	for i, end := range ends {
-		parts[i].text, from = all[from:end], end
+		texts[i].text, from = all[from:end], end
 	}
-	if parts, isChanged := r.shorten(w, parts); isChanged {
+	if texts, isChanged := r.shorten(w, texts); isChanged {
 		all = nil
-		for _, p := range parts {
+		for _, p := range texts {
 			all = append(all, p.text...)
 		}
 	}
@@ -54,7 +54,7 @@ func (w *writer) head(lost int64) []byte {
 	return b
 }
 
-func (w *writer) encode(p *part) {
+func (w *writer) encode(p *roomText) {
 	body := w.room(appendString(nil, p.id), p.room)
 	p.text = append(binary.AppendUvarint(nil, uint64(len(body))), body...)
 }
@@ -74,20 +74,20 @@ func (r *Record) IsShortened() bool {
 }
 
 // shorten makes the rooms fit into a record, and returns the remaining ones.
-func (r *Record) shorten(w *writer, parts []part) (remaining []part, isChanged bool) {
+func (r *Record) shorten(w *writer, texts []roomText) (remaining []roomText, isChanged bool) {
 	space, all, invites := MaxBytes-header-checksum-len(w.head(r.newest())), 0, 0
-	for _, p := range parts {
+	for _, p := range texts {
 		all += len(p.text)
 		if p.room.isInvite() {
 			invites += len(p.text)
 		}
 	}
 	if all <= space && invites <= maxInviteBytes {
-		return parts, false
+		return texts, false
 	}
 	remove := func(bytes, limit int, mayGo func(*Room) bool) (removed int) {
-		byAge := slices.Clone(parts)
-		slices.SortStableFunc(byAge, func(a, b part) int { return cmp.Compare(a.room.touched, b.room.touched) })
+		byAge := slices.Clone(texts)
+		slices.SortStableFunc(byAge, func(a, b roomText) int { return cmp.Compare(a.room.touched, b.room.touched) })
 		gone := map[string]bool{}
 		for _, p := range byAge {
 			if bytes-removed > limit && mayGo(p.room) {
@@ -99,14 +99,14 @@ func (r *Record) shorten(w *writer, parts []part) (remaining []part, isChanged b
 			}
 		}
 		maps.DeleteFunc(r.rooms, func(id string, _ *Room) bool { return gone[id] })
-		parts = slices.DeleteFunc(parts, func(p part) bool { return gone[p.id] })
+		texts = slices.DeleteFunc(texts, func(p roomText) bool { return gone[p.id] })
 		return removed
 	}
 	all -= remove(invites, maxInviteBytes, (*Room).isInvite)
 	all -= remove(all, space, (*Room).isEmpty)
-	all -= shortenLargest(w, parts, all-space)
+	all -= shortenLargest(w, texts, all-space)
 	remove(all, space, func(*Room) bool { return true })
-	return parts, true
+	return texts, true
 }
 
 // newest returns the time of the newest operation.
@@ -123,10 +123,10 @@ func (r *Room) isInvite() bool {
 
 // shortenLargest halves what the largest room keeps, until enough bytes are saved or no
 // room can be shortened.
-func shortenLargest(w *writer, parts []part, enough int) (saved int) {
+func shortenLargest(w *writer, texts []roomText, enough int) (saved int) {
 	var rooms bySize
-	for i := range parts {
-		rooms = append(rooms, &parts[i])
+	for i := range texts {
+		rooms = append(rooms, &texts[i])
 	}
 	heap.Init(&rooms)
 	for saved < enough && len(rooms) > 0 {
@@ -150,7 +150,7 @@ func shortenLargest(w *writer, parts []part, enough int) (saved int) {
 func (r *Room) entries() int { return max(r.kept(), len(r.threads), len(r.omitted), len(r.redacted)) }
 
 // bySize is a heap with the largest room first.
-type bySize []*part
+type bySize []*roomText
 
 func (s bySize) Len() int { return len(s) }
 
@@ -160,7 +160,7 @@ func (s bySize) Less(i, j int) bool {
 
 func (s bySize) Swap(i, j int) { s[i], s[j] = s[j], s[i] }
 
-func (s *bySize) Push(x any) { *s = append(*s, x.(*part)) }
+func (s *bySize) Push(x any) { *s = append(*s, x.(*roomText)) }
 
 func (s *bySize) Pop() any {
 	last := len(*s) - 1

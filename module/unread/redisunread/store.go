@@ -67,9 +67,9 @@ func unreadable(cause error) error {
 	return fault.Wrap(fault.Database, "The stored unread counts cannot be read.", cause)
 }
 
-// Parts returns the users of each master; see [module.UnreadStore].
-func (s *Store) Parts(ctx context.Context, users []mxid.UserID) [][]mxid.UserID {
-	return rediscommit.Parts(ctx, s.pipelines, users, s.keys.Unread)
+// Partition returns the users of each master; see [module.UnreadStore].
+func (s *Store) Partition(ctx context.Context, users []mxid.UserID) [][]mxid.UserID {
+	return rediscommit.Partition(ctx, s.pipelines, users, s.keys.Unread)
 }
 
 // push is a text on its way to a list.

@@ -2,7 +2,6 @@
 package kinds
 
 import (
-	"context"
 	"fmt"
 	"slices"
 	"time"
@@ -12,7 +11,6 @@ import (
 	"github.com/pushfx/pushfx/module/delivery/channel/httppush"
 	"github.com/pushfx/pushfx/module/delivery/channel/mail"
 	"github.com/pushfx/pushfx/module/delivery/channel/webpush"
-	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pusher"
 )
 
@@ -22,22 +20,11 @@ type Options struct {
 	MaxBytes int // of a notification
 	NoCounts []string
 
-	Mail Mail
-
+	Mail    mail.Channel
 	WebPush webpush.Config
 	Now     func() time.Time // the clock of the queue
 
 	Own []module.Channel // of the host
-}
-
-// Mail is what mails need. Without a Mailer, this host sends none.
-type Mail struct {
-	Mailer         module.Mailer
-	Composer       module.MailComposer
-	ConfirmAddress func(ctx context.Context, user mxid.UserID, address string) (bool, error)
-	Delay, Repeat  time.Duration
-	MaxEvents      int
-	HasContent     bool
 }
 
 // taken are names of kinds that a host's own channel may not have, and of schemes of gateways.
@@ -48,10 +35,7 @@ func New(o Options) (channel.Set, error) {
 	set := channel.Set{NoCounts: o.NoCounts, Channels: map[pusher.Kind]channel.Channel{}}
 	add := func(c channel.Channel) { set.Channels[c.Kind()] = c }
 	add(&httppush.Channel{Gateway: o.Gateway, MaxBytes: o.MaxBytes})
-	add(&mail.Channel{
-		Mailer: o.Mail.Mailer, Composer: o.Mail.Composer, ConfirmAddress: o.Mail.ConfirmAddress,
-		Wait: o.Mail.Delay, Repeat: o.Mail.Repeat, MaxEvents: o.Mail.MaxEvents, HasContent: o.Mail.HasContent,
-	})
+	add(&o.Mail)
 	push := webpush.New(o.WebPush, o.Gateway, o.Now)
 	add(push)
 	set.Channels[pusher.UnstableWebPush] = push

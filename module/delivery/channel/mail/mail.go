@@ -1,4 +1,5 @@
-// Package mail sends what waits for pushers of kind email as one mail; its API may change at any time.
+// Package mail sends what waits for pushers of kind email as one mail; its API may change at any time,
+// except for [Config].
 package mail
 
 import (
@@ -27,10 +28,7 @@ type Channel struct {
 	// all addresses.
 	ConfirmAddress func(ctx context.Context, user mxid.UserID, address string) (bool, error)
 
-	// See delivery.MailConfig.
-	Wait, Repeat time.Duration
-	MaxEvents    int
-	HasContent   bool
+	Config Config
 }
 
 var _ channel.Channel = (*Channel)(nil)
@@ -42,7 +40,7 @@ func (c *Channel) Kind() pusher.Kind { return pusher.Email }
 func (c *Channel) Sends() bool { return c.Mailer != nil }
 
 // Delay implements [channel.Channel].
-func (c *Channel) Delay() time.Duration { return c.Wait }
+func (c *Channel) Delay() time.Duration { return c.Config.Delay }
 
 // Read implements [channel.Channel]. A mail is the user's, not a device's.
 func (c *Channel) Read(p pusher.Pusher, t *channel.Target) (ok bool) {
@@ -94,7 +92,7 @@ func readLastMail(note string) (last lastMail) {
 // it, or has set the pusher again since: then the user wants mails.
 func (c *collector) Pause(note string, now time.Time) (wait time.Duration, until []content.Meta) {
 	last := readLastMail(note)
-	wait = time.UnixMilli(last.At).Add(c.c.Repeat).Sub(now)
+	wait = time.UnixMilli(last.At).Add(c.c.Config.Repeat).Sub(now)
 	switch {
 	case last.N >= maxMails:
 		return wait, nil
@@ -131,7 +129,7 @@ func (c *collector) Confirm(ctx context.Context) (bool, error) {
 // Compose implements [channel.Collector]. The mail goes to the address of the pusher, whatever the
 // composer returns.
 func (c *collector) Compose(id string, all []channel.Notification, short bool) (send func(context.Context) channel.Answer, err error) {
-	digest := digestOf(c.to.User, all, c.c.MaxEvents, c.c.HasContent && !short)
+	digest := digestOf(c.to.User, all, c.c.Config.MaxEvents, c.c.Config.Content == content.FullContent && !short)
 	digest.To, digest.Lang, digest.ID = c.to.Key.Pushkey, c.lang, id
 	mail, err := c.c.Composer.ComposeMail(digest)
 	mail.To, mail.ID = digest.To, digest.ID

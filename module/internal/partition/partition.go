@@ -1,6 +1,6 @@
-// Package parts makes calls for many users. The users' storage has parts, for example the
-// masters of a cluster. A part that does not answer delays its own users alone.
-package parts
+// Package partition makes calls for many users, whose storage has partitions, for example the
+// masters of a cluster. A partition that does not answer delays its own users alone.
+package partition
 
 import (
 	"context"
@@ -14,37 +14,37 @@ import (
 	"github.com/pushfx/pushfx/module/retry"
 )
 
-// Groups returns the users of each part.
-type Groups func(ctx context.Context, users []mxid.UserID) [][]mxid.UserID
+// Func returns the users of each partition.
+type Func func(ctx context.Context, users []mxid.UserID) [][]mxid.UserID
 
 // Size divides a call.
 type Size struct {
 	Chunk  int // users
-	AtOnce int // chunks of a part
+	AtOnce int // chunks of a partition
 }
 
-// Do calls do for chunks of the users of a part, in their order, and for the parts side by
-// side. After a chunk without an answer, it calls do no more for the part. It returns the
+// Do calls do for chunks of the users of a partition, in their order, and for the partitions side
+// by side. After a chunk without an answer, it calls do no more for the partition. It returns the
 // users for whom do was not called. The context of do is from [retry.LeaveSilent].
 func Do(
-	ctx context.Context, groups Groups, users []mxid.UserID, size Size, do func(ctx context.Context, chunk []mxid.UserID) (answered bool),
+	ctx context.Context, partition Func, users []mxid.UserID, size Size, do func(ctx context.Context, chunk []mxid.UserID) (answered bool),
 ) (left []mxid.UserID) {
 	ctx = retry.LeaveSilent(ctx)
 	if len(users) == 1 {
 		do(ctx, users)
 		return nil
 	}
-	parts := groups(ctx, users)
+	partitions := partition(ctx, users)
 	var all sync.WaitGroup
-	for i := range parts {
-		all.Go(func() { parts[i] = doPart(ctx, parts[i], size, do) })
+	for i := range partitions {
+		all.Go(func() { partitions[i] = doPartition(ctx, partitions[i], size, do) })
 	}
 	all.Wait()
-	return slices.Concat(parts...)
+	return slices.Concat(partitions...)
 }
 
-// doPart is Do for the users of a part.
-func doPart(ctx context.Context, todo []mxid.UserID, size Size, do func(context.Context, []mxid.UserID) bool) (left []mxid.UserID) {
+// doPartition is Do for the users of a partition.
+func doPartition(ctx context.Context, todo []mxid.UserID, size Size, do func(context.Context, []mxid.UserID) bool) (left []mxid.UserID) {
 	var mu sync.Mutex
 	isAway := false
 	next := func() (chunk []mxid.UserID) {

@@ -7,22 +7,22 @@ import (
 	"github.com/pushfx/pushfx/module/strictjson"
 )
 
-type entry struct {
+type ruleText struct {
 	id   string
 	text string
 }
 
-func newEntry(kind Kind, rule Rule) entry {
-	return entry{rule.ID, string(rule.AppendJSON(nil, kind))}
+func newEntry(kind Kind, rule Rule) ruleText {
+	return ruleText{rule.ID, string(rule.AppendJSON(nil, kind))}
 }
 
 // rule parses the entry. It ignores errors, because the text was checked before.
-func (e entry) rule(kind Kind) Rule {
+func (e ruleText) rule(kind Kind) Rule {
 	rule, _ := readRule(strictjson.NewReader(e.text), kind)
 	return rule
 }
 
-func (e entry) member(name string) (at span) {
+func (e ruleText) member(name string) (at span) {
 	w := strictjson.Walk(e.text)
 	for member := range w.Object() {
 		if member == name {
@@ -33,12 +33,12 @@ func (e entry) member(name string) (at span) {
 	return span{}
 }
 
-func (e entry) flag(name string) bool {
+func (e ruleText) flag(name string) bool {
 	at := e.member(name)
 	return e.text[at.start:at.end] == "true"
 }
 
-func (e entry) isServerDefault() bool { return isReserved(e.id) }
+func (e ruleText) isServerDefault() bool { return isReserved(e.id) }
 
 // ruleID is fast if the id is the first member.
 func ruleID(text string) string {
@@ -57,6 +57,6 @@ func ruleID(text string) string {
 	return ""
 }
 
-func indexOfEntry(list []entry, id string) int {
-	return slices.IndexFunc(list, func(e entry) bool { return e.id == id })
+func indexOfEntry(list []ruleText, id string) int {
+	return slices.IndexFunc(list, func(e ruleText) bool { return e.id == id })
 }
