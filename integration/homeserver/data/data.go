@@ -25,7 +25,7 @@ import (
 var schema string
 
 // version is the user_version of the schema. A host refuses a file of another version.
-const version = 1
+const version = 2
 
 const (
 	// busyTimeout is how long a write waits for writes of other hosts.

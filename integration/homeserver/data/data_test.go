@@ -27,8 +27,8 @@ func open(t *testing.T, file string) *DB {
 func TestAFileOfAnotherVersionIsRefused(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct{ statement, want string }{
-		"newer":                {"PRAGMA user_version = 7", "the data has version 7, and this program reads version 1"},
-		"of another program":   {"CREATE TABLE users (name TEXT)", "the data has version 0, and this program reads version 1"},
+		"newer":                {"PRAGMA user_version = 7", "the data has version 7, and this program reads version 2"},
+		"of another program":   {"CREATE TABLE users (name TEXT)", "the data has version 0, and this program reads version 2"},
 		"new":                  {"SELECT 1", ""},
 		"of the same version":  {schema, ""},
 		"new, in a new folder": {"", "no such file"},
