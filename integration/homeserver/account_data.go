@@ -29,7 +29,6 @@ func (a *accountData) Register(g *echo.Group, _ handlers.Dialect, auth ...echo.M
 	for _, path := range []string{"/user/:userId/account_data/:type", "/user/:userId/rooms/:roomId/account_data/:type"} {
 		g.GET(path, a.get, auth...)
 		g.PUT(path, a.put, auth...)
-		g.DELETE(path, a.delete, auth...)
 	}
 }
 
@@ -94,18 +93,6 @@ func (a *accountData) put(c echo.Context) error {
 	}
 	a.waker.wake(user)
 	return c.JSON(http.StatusOK, emptyObject)
-}
-
-// delete refuses: the specification has no removal of account data.
-func (a *accountData) delete(c echo.Context) error {
-	_, _, kind, err := a.place(c)
-	if err == nil {
-		err = setByServer(kind)
-	}
-	if err == nil {
-		err = echo.ErrMethodNotAllowed
-	}
-	return err
 }
 
 // setByServer refuses to set types that the server controls (Matrix specification, "Client Config"), also in encodings

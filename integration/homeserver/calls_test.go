@@ -30,7 +30,7 @@ func TestAnEncryptedEventSaysWhatItRefersTo(t *testing.T) {
 		"to an old event":  {"m.room.encrypted", "m.reference", "$old", module.RelatedEvent{}},
 	} {
 		event := fmt.Sprintf(`{"type":%q,"content":{"m.relates_to":{"rel_type":%q,"event_id":%q}}}`, test.kind, test.relation, test.parent)
-		if got, err := o.relatedTo(t.Context(), rooms.Event{Room: teaRoom, JSON: event}); got != test.want || err != nil {
+		if got, err := o.relatedTo(t.Context(), rooms.Event{Room: teaRoom, JSON: event, Parent: test.parent}, readEvent(event)); got != test.want || err != nil {
 			t.Errorf("%s: got %+v, %v", name, got, err)
 		}
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/pushfx/pushfx"
 	"github.com/pushfx/pushfx/integration/homeserver/inbox"
+	"github.com/pushfx/pushfx/integration/homeserver/sessions"
 	"github.com/pushfx/pushfx/module/mail"
 	"github.com/pushfx/pushfx/module/mxid"
 )
@@ -23,10 +24,7 @@ const mailDomain = "example.org"
 const toInbox = "inbox"
 
 // mailAddress returns the only address of a user.
-func mailAddress(user mxid.UserID) string {
-	name, _, _ := strings.Cut(strings.TrimPrefix(string(user), "@"), ":")
-	return name + "@" + mailDomain
-}
+func mailAddress(user mxid.UserID) string { return sessions.Localpart(user) + "@" + mailDomain }
 
 // confirmAddress is the host's [pusher.Policy.Email].
 func confirmAddress(_ context.Context, user mxid.UserID, address string) (bool, error) {
@@ -44,7 +42,7 @@ func (v flagValues) configureMail(c *pushfx.Config) error {
 		return fmt.Errorf("-mail-delay, -mail-repeat: %w", err)
 	}
 	key := sha256.Sum256([]byte("pushfx demo " + v.serverName)) // no secret: everyone can act as any user of the demo
-	c.Mail.Texts = mail.Config{AppName: "pushfx demo", Key: hex.EncodeToString(key[:]), PublicURL: "http://" + v.listen}
+	c.Mail.Texts = mail.Config{AppName: "pushfx demo", Key: hex.EncodeToString(key[:]), PublicURL: urlOf(v.listen)}
 	c.Mail.Server.URL, c.Mail.Server.From, c.Mail.Server.EnvelopeFrom = v.mail, "pushfx demo <push@"+mailDomain+">", "bounces@"+mailDomain
 	if v.mail == toInbox {
 		c.Mail.Server.URL = "smtp://127.0.0.1" // the inbox, when it listens
@@ -55,8 +53,8 @@ func (v flagValues) configureMail(c *pushfx.Config) error {
 	return nil
 }
 
-// openMail opens what mails need before the host starts: the inbox, and the host's own address, which is in the links of
-// mails.
+// openMail opens what mails need before the host starts: the inbox, and a free port, which is in the links of mails. The
+// host opens a port with a number when it is ready.
 func (c *config) openMail(ctx context.Context) (err error) {
 	if c.mail == toInbox {
 		if c.inbox, err = inbox.Start(); err != nil {
@@ -64,11 +62,14 @@ func (c *config) openMail(ctx context.Context) (err error) {
 		}
 		c.module.Mail.Server.URL = "smtp://" + c.inbox.Address()
 	}
+	if !strings.HasSuffix(c.listen, ":0") {
+		return nil
+	}
 	if c.listener, err = listen(ctx, c.listen); err != nil {
 		c.closeMail()
 		return err
 	}
-	c.module.Mail.Texts.PublicURL = urlOf(c.listener.Addr())
+	c.module.Mail.Texts.PublicURL = urlOf(c.listener.Addr().String())
 	return nil
 }
 

@@ -3,12 +3,16 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"io"
+	"net"
 	"net/smtp"
 	"regexp"
 	"strings"
 	"testing"
 
 	"github.com/chromedp/chromedp"
+
+	"github.com/pushfx/pushfx/integration/hosttest"
 )
 
 const markup = `<img src=x onerror=alert(1)>`
@@ -147,5 +151,37 @@ func TestAUserIgnoresTheSenderBeforeTheMail(t *testing.T) {
 			t.Errorf("got %s %s, %v", name, data, err)
 		}
 		return
+	}
+}
+
+// While the host waits for its Redis at the start, clients cannot connect.
+func TestThePortOpensWhenTheHostIsReady(t *testing.T) {
+	t.Parallel()
+	var listeners [2]net.Listener // a Redis that never answers, and the port of the host
+	for i := range listeners {
+		var err error
+		if listeners[i], err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
+			t.Fatal(err)
+		}
+		defer listeners[i].Close()
+	}
+	address := listeners[1].Addr().String()
+	listeners[1].Close()
+	exited := make(chan int)
+	go func() {
+		exited <- run(t.Context(), []string{
+			"-listen", address, "-mail", "inbox", "-redis-mode", "standalone", "-redis", listeners[0].Addr().String(), "-data", hosttest.DataFile(t),
+		}, io.Discard, io.Discard)
+	}()
+	if _, err := listeners[0].Accept(); err != nil {
+		t.Fatal(err)
+	}
+	if conn, err := net.Dial("tcp", address); err == nil {
+		conn.Close()
+		t.Error("the port is open before the host is ready")
+	}
+	listeners[0].Close()
+	if status := <-exited; status != exitFailure {
+		t.Errorf("got status %d", status)
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -138,20 +137,12 @@ func (o *outbox) event(ctx context.Context, position int64) (n module.NewEvent, 
 	if err != nil || !found || e.Redacted {
 		return n, false, err
 	}
-	members, err := o.rooms.Members(ctx, e.Room)
-	if err != nil {
-		return n, false, err
-	}
 	about := readEvent(e.JSON)
-	ignoring, err := o.users.Ignoring(ctx, e.Room, about.Sender)
+	room, err := o.rooms.Room(ctx, e.Room, about.Sender)
 	if err != nil {
 		return n, false, err
 	}
-	name, err := o.rooms.Name(ctx, e.Room)
-	if err != nil {
-		return n, false, err
-	}
-	related, err := o.relatedTo(ctx, e)
+	related, err := o.relatedTo(ctx, e, about)
 	if err != nil {
 		return n, false, err
 	}
@@ -161,10 +152,10 @@ func (o *outbox) event(ctx context.Context, position int64) (n module.NewEvent, 
 			return n, false, err
 		}
 	}
-	joined := members.Users(rooms.Joined)
+	joined := room.Members.Users(rooms.Joined)
 	n = module.NewEvent{
 		Event: module.Event{
-			JSON: e.JSON, RoomName: name, SenderName: localpartOf(about.Sender), Position: e.Position, Thread: e.Thread, Related: related,
+			JSON: e.JSON, RoomName: room.Name, SenderName: sessions.Localpart(about.Sender), Position: e.Position, Thread: e.Thread, Related: related,
 			Room: match.Room{MemberCount: max(1, len(joined)), Power: power.fact()},
 		},
 		Sender: about.Sender,
@@ -173,22 +164,17 @@ func (o *outbox) event(ctx context.Context, position int64) (n module.NewEvent, 
 	case user == "":
 	case is != rooms.Invited:
 		n.Changed = user
-	case members[user] == rooms.Invited:
+	case room.Members[user] == rooms.Invited:
 		joined = append(joined, user)
 	}
 	for _, user := range joined {
-		if slices.Contains(ignoring, user) {
+		if slices.Contains(room.Ignoring, user) {
 			n.Others = append(n.Others, user)
 		} else {
 			n.Members = append(n.Members, match.Member{User: user, Power: power.of(user)})
 		}
 	}
 	return n, true, nil
-}
-
-func localpartOf(user mxid.UserID) string {
-	name, _, _ := strings.Cut(strings.TrimPrefix(string(user), "@"), ":")
-	return name
 }
 
 // about is what the host reads of an event.
@@ -219,16 +205,15 @@ func (a about) membership() (user mxid.UserID, is rooms.Membership) {
 
 // relatedTo returns the event that an encrypted event refers to, by which the module knows a call. It is zero for other
 // events, and if the event is not found.
-func (o *outbox) relatedTo(ctx context.Context, e rooms.Event) (related module.RelatedEvent, err error) {
-	relation := rooms.RelationOf(e.JSON)
-	if relation.Type != "m.reference" || readEvent(e.JSON).Type != "m.room.encrypted" {
+func (o *outbox) relatedTo(ctx context.Context, e rooms.Event, about about) (related module.RelatedEvent, err error) {
+	if about.Type != "m.room.encrypted" || rooms.RelationOf(e.JSON).Type != "m.reference" {
 		return related, nil
 	}
-	referred, found, err := o.rooms.Event(ctx, e.Room, relation.Parent)
+	referred, found, err := o.rooms.Event(ctx, e.Room, e.Parent)
 	if err != nil || !found {
 		return related, err
 	}
-	about := readEvent(referred.JSON)
+	about = readEvent(referred.JSON)
 	return module.RelatedEvent{Type: about.Type, Sender: about.Sender}, nil
 }
 
@@ -250,17 +235,17 @@ func (o *outbox) redact(ctx context.Context, e, redaction rooms.Event) error {
 	if err != nil {
 		return err
 	}
-	members, err := o.rooms.Members(ctx, e.Room)
+	room, err := o.rooms.Room(ctx, e.Room, "")
 	if err != nil {
 		return err
 	}
-	if err := o.unread.Forget(ctx, e.Room, e.Position, members.Users()); err != nil {
+	if err := o.unread.Forget(ctx, e.Room, e.Position, room.Members.Users()); err != nil {
 		return err
 	}
-	if err := o.show(redaction.Position, members.Users(rooms.Joined)); err != nil {
+	if err := o.show(redaction.Position, room.Members.Users(rooms.Joined)); err != nil {
 		return err
 	}
-	return o.notifier.UpdateBadges(ctx, members.Users()...)
+	return o.notifier.UpdateBadges(ctx, room.Members.Users()...)
 }
 
 // runInBackground calls run when the host starts, and ends its context when it stops.

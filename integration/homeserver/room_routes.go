@@ -52,11 +52,11 @@ func (r *roomRoutes) eventOf(c echo.Context) (e rooms.Event, err error) {
 }
 
 func (r *roomRoutes) memberEvent(ctx context.Context, user mxid.UserID, room, id string) (rooms.Event, error) {
-	members, err := r.rooms.Members(ctx, room)
+	in, err := r.rooms.Room(ctx, room, "")
 	switch {
 	case err != nil:
 		return rooms.Event{}, err
-	case members[user] != rooms.Joined:
+	case in.Members[user] != rooms.Joined:
 		return rooms.Event{}, &matrixError{status: http.StatusForbidden, errcode: "M_FORBIDDEN", text: "You are not in this room."}
 	}
 	e, found, err := r.rooms.Event(ctx, room, id)

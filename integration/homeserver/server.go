@@ -132,11 +132,11 @@ func (s *server) stop(ctx context.Context) error {
 func (s *server) address() net.Addr { return s.listener.Addr() }
 
 // url returns the server's URL for clients on this machine.
-func (s *server) url() string { return urlOf(s.address()) }
+func (s *server) url() string { return urlOf(s.address().String()) }
 
-func urlOf(address net.Addr) string {
-	host, port, _ := net.SplitHostPort(address.String())
-	if ip := net.ParseIP(host); ip != nil && ip.IsUnspecified() {
+func urlOf(address string) string {
+	host, port, _ := net.SplitHostPort(address)
+	if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
 		host = "127.0.0.1"
 	}
 	return "http://" + net.JoinHostPort(host, port)

@@ -8,9 +8,9 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 
 	"github.com/pushfx/pushfx/integration/homeserver/rooms"
+	"github.com/pushfx/pushfx/integration/homeserver/sessions"
 	"github.com/pushfx/pushfx/module/mxid"
 )
 
@@ -74,29 +74,25 @@ func (s *syncs) readRooms(ctx context.Context, user mxid.UserID, r syncRequest) 
 	}
 	var stays []string
 	for room, news := range changes.Rooms {
-		members, err := s.rooms.Members(ctx, room)
+		now, err := s.rooms.Room(ctx, room, "")
 		if err != nil {
 			return newRoomsBatch(), r.stream, err
 		}
-		is := members[user]
+		is := now.Members[user]
 		if is == rooms.Joined || is == rooms.Invited {
 			stays = append(stays, room)
 		}
 		if is == rooms.Invited || is != rooms.Joined && len(news) == 0 {
 			continue
 		}
-		one, err := s.readRoom(ctx, user, room, members, r.filter.timelineLimit(), changes.All, news)
+		one, err := s.readRoom(ctx, user, room, now.Members, r.filter.timelineLimit(), changes.All, news)
 		if err != nil {
 			return newRoomsBatch(), r.stream, err
 		}
 		if is == rooms.Joined {
 			batch.Join[room] = one
 			if len(one.Timeline.Events) > 0 {
-				name, err := s.rooms.Name(ctx, room)
-				if err != nil {
-					return newRoomsBatch(), r.stream, err
-				}
-				one.State.Events = stateFor(user, room, members, name)
+				one.State.Events = stateFor(user, room, now.Members, now.Name)
 			}
 		} else {
 			batch.Leave[room] = one
@@ -157,8 +153,8 @@ func stateFor(user mxid.UserID, room string, members rooms.Members, name string)
 		all = append(all, stateEvent{id, kind, key, sender, 0, content})
 	}
 	for _, member := range append(heroes(members, user), user) {
-		displayName, _, _ := strings.Cut(strings.TrimPrefix(string(member), "@"), ":")
-		add("m.room.member", string(member), member, map[string]string{"membership": string(members[member]), "displayname": displayName})
+		content := map[string]string{"membership": string(members[member]), "displayname": sessions.Localpart(member)}
+		add("m.room.member", string(member), member, content)
 	}
 	if name != "" {
 		add("m.room.name", "", user, map[string]string{"name": name})

@@ -31,7 +31,7 @@ CREATE INDEX IF NOT EXISTS push_outbox_room ON push_outbox (room_id, until)`
 
 // Outbox hands events over. The hosts of a homeserver share the table. It is safe for concurrent use.
 type Outbox struct {
-	DB     *sql.DB
+	DB     Database
 	Events module.EventService
 	Now    func() time.Time // all hosts agree on it, to some seconds
 
@@ -76,6 +76,12 @@ const (
 
 	logEvery = 30 * time.Second
 )
+
+// Database is what Outbox needs of an [sql.DB]. QueryContext writes, too.
+type Database interface {
+	Transaction
+	QueryContext(ctx context.Context, statement string, args ...any) (*sql.Rows, error)
+}
 
 // Transaction is what Outbox needs of an [sql.Tx].
 type Transaction interface {

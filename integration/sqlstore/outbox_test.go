@@ -2,6 +2,7 @@ package sqlstore
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -43,6 +44,7 @@ type outboxes struct {
 	*testing.T
 	storage
 	hosts []*Outbox
+	db    *sql.DB
 	now   time.Time
 	fails error // of Shown
 }
@@ -59,7 +61,8 @@ func newOutboxes(t *testing.T, n int) *outboxes {
 			Shown: func(int64, []mxid.UserID) error { return all.fails },
 		})
 	}
-	all.must(all.hosts[0].DB.Exec(OutboxSchema))
+	all.db = open(t, file)
+	all.must(all.db.Exec(OutboxSchema))
 	return all
 }
 
@@ -80,7 +83,7 @@ func (o *outboxes) must(_ any, err error) {
 
 func (o *outboxes) add(host int, id int64, room string) (r Row) {
 	o.Helper()
-	tx, err := o.hosts[host].DB.Begin()
+	tx, err := o.db.Begin()
 	o.must(tx, err)
 	r, err = o.hosts[host].Add(o.Context(), tx, id, room)
 	o.must(r, err)
@@ -106,7 +109,7 @@ func (o *outboxes) want(after time.Duration, want ...string) {
 func (o *outboxes) wantRows(want int) {
 	o.Helper()
 	var rows int
-	o.must(nil, o.hosts[0].DB.QueryRow(`SELECT COUNT(*) FROM push_outbox`).Scan(&rows))
+	o.must(nil, o.db.QueryRow(`SELECT COUNT(*) FROM push_outbox`).Scan(&rows))
 	if rows != want {
 		o.Errorf("%d rows are left, want %d", rows, want)
 	}
@@ -156,7 +159,7 @@ func TestAStorageThatIsBackEndsAllWaits(t *testing.T) {
 		_ = o.hosts[0].HandOver(t.Context(), o.add(0, id, "!a:x"))
 	}
 	o.add(0, 5, "!a:x")
-	o.must(o.hosts[0].DB.Exec(`UPDATE push_outbox SET until = until + 50000 WHERE id < 3`))
+	o.must(o.db.Exec(`UPDATE push_outbox SET until = until + 50000 WHERE id < 3`))
 	o.isAway = false
 	o.want(1001*time.Millisecond, "0+", "1+", "2+", "3+")
 	o.wantRows(1)
@@ -280,7 +283,7 @@ func TestManyRowsThatWaitCostLittle(t *testing.T) {
 	t.Parallel()
 	const rows = 100
 	o := newOutboxes(t, 1)
-	tx, err := o.hosts[0].DB.Begin()
+	tx, err := o.db.Begin()
 	o.must(tx, err)
 	for id := range int64(rows) {
 		o.must(o.hosts[0].Add(t.Context(), tx, 10+id, fmt.Sprintf("!%d:x", id)))
@@ -302,7 +305,7 @@ func TestManyRowsThatWaitCostLittle(t *testing.T) {
 		}
 	}
 	o.add(0, 8, "!a:x")
-	o.must(o.hosts[0].DB.Exec(`UPDATE push_outbox SET until = $1 WHERE id = 8`, o.pass(0).UnixMilli()))
+	o.must(o.db.Exec(`UPDATE push_outbox SET until = $1 WHERE id = 8`, o.pass(0).UnixMilli()))
 	if scan(); !slices.Contains(o.got, "8") {
 		t.Errorf("tried %q, and not the event of a host that has died", o.got)
 	}

@@ -25,7 +25,7 @@ import (
 var schema string
 
 // version is the user_version of the schema. A host refuses a file of another version.
-const version = 1
+const version = 2
 
 const (
 	// busyTimeout is how long a write waits for writes of other hosts.
@@ -36,29 +36,40 @@ const (
 
 // DB is an open database. It is safe for concurrent use. Reads never wait for writes.
 type DB struct {
-	reader *pool
-	writer *pool // one connection, so that the writes of a host wait in the host and not in SQLite
+	statements  // that read
+	read, write *sql.DB
+	writing     chan struct{} // has a value while the host writes: its writes wait here and not in SQLite, which is unfair
+	conn        *sql.Conn     // that runs all transactions of the host, so that their statements stay prepared
+	tx          *Tx           // on conn
 }
 
-// pool keeps prepared statements by their texts, which are constants: half the time of a short statement is its text's.
-type pool struct {
-	*sql.DB
+// statements keeps prepared statements by their texts, which are constants: half the time of a short statement is its
+// text's.
+type statements struct {
+	on interface {
+		PrepareContext(ctx context.Context, text string) (*sql.Stmt, error)
+	}
 	prepared sync.Map
 }
 
-func (p *pool) prepare(ctx context.Context, text string) (*sql.Stmt, error) {
-	if known, found := p.prepared.Load(text); found {
+func (s *statements) prepare(ctx context.Context, text string) (*sql.Stmt, error) {
+	if known, found := s.prepared.Load(text); found {
 		return known.(*sql.Stmt), nil
 	}
-	statement, err := p.PrepareContext(ctx, text)
+	statement, err := s.on.PrepareContext(ctx, text)
+	if err == nil {
+		s.prepared.Store(text, statement) // a statement that another one has prepared meanwhile ends with its connection
+	}
+	return statement, err
+}
+
+// QueryContext implements [Source].
+func (s *statements) QueryContext(ctx context.Context, text string, args ...any) (*sql.Rows, error) {
+	statement, err := s.prepare(ctx, text)
 	if err != nil {
 		return nil, err
 	}
-	known, found := p.prepared.LoadOrStore(text, statement)
-	if found {
-		_ = statement.Close() // another one was as quick
-	}
-	return known.(*sql.Stmt), nil
+	return statement.QueryContext(ctx, args...)
 }
 
 // Open opens a file, and creates it if it does not exist.
@@ -70,30 +81,43 @@ func Open(ctx context.Context, file string) (*DB, error) {
 	if _, err := os.Stat(filepath.Dir(path)); err != nil {
 		return nil, err // SQLite would say that it is out of memory
 	}
-	// WAL with synchronous NORMAL: a killed host loses nothing, a power failure may take the last transactions.
+	// WAL with synchronous NORMAL: a killed host loses nothing, a power failure may take the last transactions. Without
+	// temp_store, each statement that writes several rows maps 64 KiB of memory for its journal, and unmaps it.
 	name := (&url.URL{Scheme: "file", OmitHost: true, Path: filepath.ToSlash(path)}).String() +
-		fmt.Sprintf("?_txlock=immediate&_pragma=busy_timeout(%d)&_pragma=synchronous(NORMAL)&_pragma=foreign_keys(1)", busyTimeout.Milliseconds())
-	writer, err := sql.Open("sqlite", name)
-	if err != nil {
+		fmt.Sprintf("?_txlock=immediate&_pragma=busy_timeout(%d)&_pragma=synchronous(NORMAL)&_pragma=foreign_keys(1)"+
+			"&_pragma=temp_store(MEMORY)", busyTimeout.Milliseconds())
+	db := &DB{writing: make(chan struct{}, 1)}
+	if db.write, err = sql.Open("sqlite", name); err != nil {
 		return nil, err
 	}
-	reader, err := sql.Open("sqlite", name+"&_pragma=query_only(1)")
-	if err != nil {
+	if db.read, err = sql.Open("sqlite", name+"&_pragma=query_only(1)"); err != nil {
 		return nil, err
 	}
-	db := &DB{reader: &pool{DB: reader}, writer: &pool{DB: writer}}
-	db.writer.SetMaxOpenConns(1)
-	db.reader.SetMaxOpenConns(maxReaders)
-	db.reader.SetMaxIdleConns(maxReaders)
-	err = db.prepare(ctx)
-	for began := time.Now(); isBusy(err) && time.Since(began) < busyTimeout; err = db.prepare(ctx) {
-		time.Sleep(10 * time.Millisecond)
-	}
-	if err != nil {
+	db.write.SetMaxOpenConns(2)
+	db.read.SetMaxOpenConns(maxReaders)
+	db.read.SetMaxIdleConns(maxReaders)
+	db.on = db.read
+	if err := db.start(ctx); err != nil {
 		db.Close()
 		return nil, fmt.Errorf("%s: %w", file, err)
 	}
 	return db, nil
+}
+
+// start creates the tables, and opens the connection for transactions.
+func (db *DB) start(ctx context.Context) error {
+	err := db.create(ctx)
+	for began := time.Now(); isBusy(err) && time.Since(began) < busyTimeout; err = db.create(ctx) {
+		time.Sleep(10 * time.Millisecond)
+	}
+	if err != nil {
+		return err
+	}
+	if db.conn, err = db.write.Conn(ctx); err != nil {
+		return err
+	}
+	db.tx = &Tx{statements{on: db.conn}}
+	return nil
 }
 
 // isBusy reports whether another host is creating the file: SQLite does not wait for the change to WAL.
@@ -102,12 +126,12 @@ func isBusy(err error) bool {
 	return errors.As(err, &failed) && failed.Code()&0xff == sqlite3.SQLITE_BUSY
 }
 
-// prepare creates the tables of a new file, and refuses a file of another version.
-func (db *DB) prepare(ctx context.Context) error {
-	if _, err := db.writer.ExecContext(ctx, `PRAGMA journal_mode = WAL`); err != nil {
+// create creates the tables of a new file, and refuses a file of another version.
+func (db *DB) create(ctx context.Context) error {
+	if _, err := db.write.ExecContext(ctx, `PRAGMA journal_mode = WAL`); err != nil {
 		return err
 	}
-	tx, err := db.writer.BeginTx(ctx, nil)
+	tx, err := db.write.BeginTx(ctx, nil)
 	if err != nil {
 		return err
 	}
@@ -129,10 +153,12 @@ func (db *DB) prepare(ctx context.Context) error {
 }
 
 // Close closes the connections.
-func (db *DB) Close() error { return errors.Join(db.reader.Close(), db.writer.Close()) }
-
-// Writer is for single statements; see [DB.Write] for transactions.
-func (db *DB) Writer() *sql.DB { return db.writer.DB }
+func (db *DB) Close() error {
+	if db.conn != nil {
+		_ = db.conn.Close() // to the pool
+	}
+	return errors.Join(db.read.Close(), db.write.Close())
+}
 
 // Refusal is an error for the client.
 type Refusal string
@@ -140,76 +166,92 @@ type Refusal string
 // Error returns the text.
 func (r Refusal) Error() string { return string(r) }
 
-// Tx is a transaction. Its statements are prepared for later transactions when it ends.
-type Tx struct {
-	*sql.Tx
-	on  *pool
-	new []string
-}
-
-func (t *Tx) prepared(ctx context.Context, text string) (*sql.Stmt, bool) {
-	known, found := t.on.prepared.Load(text)
-	if !found {
-		t.new = append(t.new, text)
-		return nil, false
-	}
-	return t.StmtContext(ctx, known.(*sql.Stmt)), true
-}
+// Tx is a transaction.
+type Tx struct{ statements }
 
 // ExecContext is that of [sql.Tx].
 func (t *Tx) ExecContext(ctx context.Context, text string, args ...any) (sql.Result, error) {
-	if statement, found := t.prepared(ctx, text); found {
-		return statement.ExecContext(ctx, args...)
+	statement, err := t.prepare(ctx, text)
+	if err != nil {
+		return nil, err
 	}
-	return t.Tx.ExecContext(ctx, text, args...)
+	return statement.ExecContext(ctx, args...)
 }
 
-// QueryContext is that of [sql.Tx].
-func (t *Tx) QueryContext(ctx context.Context, text string, args ...any) (*sql.Rows, error) {
-	if statement, found := t.prepared(ctx, text); found {
-		return statement.QueryContext(ctx, args...)
+// beginWriting waits until no other goroutine writes.
+func (db *DB) beginWriting(ctx context.Context) (end func(), err error) {
+	waiting, cancel := context.WithTimeout(ctx, busyTimeout)
+	defer cancel()
+	select {
+	case db.writing <- struct{}{}:
+		return func() { <-db.writing }, nil
+	case <-waiting.Done():
+		return nil, fmt.Errorf("waiting for writes that wait for a locked file: %w", waiting.Err())
 	}
-	return t.Tx.QueryContext(ctx, text, args...)
 }
 
 // Write runs a transaction, which sees the writes of all hosts. Its errors are a [Refusal], or [module.Unavailable].
 func (db *DB) Write(ctx context.Context, do func(ctx context.Context, tx *Tx) error) error {
-	waiting, cancel := context.WithTimeout(ctx, busyTimeout)
-	defer cancel()
-	conn, err := db.writer.Conn(waiting)
+	end, err := db.beginWriting(ctx)
 	if err != nil {
-		return failed(fmt.Errorf("waiting for writes that wait for a locked file: %w", err))
+		return failed(err)
 	}
+	defer end()
 	// From here on only other hosts can delay it, up to the busy timeout.
-	ctx = context.WithoutCancel(ctx)
-	tx := &Tx{on: db.writer}
-	err = tx.run(ctx, conn, do)
-	conn.Close()
-	for _, text := range tx.new { // now the connection is free for it
-		if _, err := db.writer.prepare(ctx, text); err != nil {
-			break
-		}
-	}
-	return failed(err)
+	return failed(db.tx.run(context.WithoutCancel(ctx), do))
 }
 
-func (t *Tx) run(ctx context.Context, conn *sql.Conn, do func(ctx context.Context, tx *Tx) error) (err error) {
-	if t.Tx, err = conn.BeginTx(ctx, nil); err != nil {
+func (t *Tx) run(ctx context.Context, do func(ctx context.Context, tx *Tx) error) (err error) {
+	if _, err = t.ExecContext(ctx, `BEGIN IMMEDIATE`); err != nil {
 		return err
 	}
-	defer t.Rollback() // no effect after the commit
-	if err := do(ctx, t); err != nil {
+	isCommitted := false
+	defer func() { // also in a panic, which the router recovers
+		if !isCommitted {
+			_, _ = t.ExecContext(ctx, `ROLLBACK`) // an error such as a full disk has done it already
+		}
+	}()
+	if err = do(ctx, t); err != nil {
 		return err
 	}
-	return t.Commit()
+	_, err = t.ExecContext(ctx, `COMMIT`)
+	isCommitted = err == nil
+	return err
 }
 
 // Exec is [DB.Write] for one statement.
 func (db *DB) Exec(ctx context.Context, statement string, args ...any) error {
-	return db.Write(ctx, func(ctx context.Context, tx *Tx) error {
-		_, err := tx.ExecContext(ctx, statement, args...)
+	_, err := db.Writer().ExecContext(ctx, statement, args...)
+	return err
+}
+
+// Writer writes with single statements; see [DB.Write] for transactions.
+type Writer struct {
+	*sql.DB
+	db *DB
+}
+
+// Writer returns the writer of the database.
+func (db *DB) Writer() Writer { return Writer{db.write, db} }
+
+// ExecContext runs a statement as [DB.Write] does.
+func (w Writer) ExecContext(ctx context.Context, statement string, args ...any) (result sql.Result, err error) {
+	err = w.db.Write(ctx, func(ctx context.Context, tx *Tx) (err error) {
+		result, err = tx.ExecContext(ctx, statement, args...)
 		return err
 	})
+	return result, err
+}
+
+// QueryContext runs a statement that may write and returns rows, such as UPDATE RETURNING. Other writes of the host wait
+// until the rows are closed.
+func (w Writer) QueryContext(ctx context.Context, statement string, args ...any) (*sql.Rows, error) {
+	end, err := w.db.beginWriting(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer end()
+	return w.DB.QueryContext(ctx, statement, args...)
 }
 
 func failed(err error) error {
@@ -224,23 +266,13 @@ type Source interface {
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
 }
 
-// QueryContext implements [Source].
-func (db *DB) QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
-	statement, err := db.reader.prepare(ctx, query)
-	if err != nil {
-		return nil, err
-	}
-	return statement.QueryContext(ctx, args...)
-}
-
 // Scan reads the columns of a row, as [sql.Rows.Scan] does.
 type Scan func(columns ...any) error
 
 // All returns what read makes of each row of a query. Its error is [module.Unavailable].
 func All[T any](ctx context.Context, from Source, read func(Scan) (T, error), query string, args ...any) (all []T, err error) {
-	ctx, cancel := context.WithTimeout(ctx, busyTimeout)
-	defer cancel()
-	rows, err := from.QueryContext(ctx, query, args...)
+	// A read never waits for long, and to watch for the end of a context would cost more than most reads.
+	rows, err := from.QueryContext(context.WithoutCancel(ctx), query, args...)
 	if err != nil {
 		return nil, failed(err)
 	}

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -26,8 +27,8 @@ func open(t *testing.T, file string) *DB {
 func TestAFileOfAnotherVersionIsRefused(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct{ statement, want string }{
-		"newer":                {"PRAGMA user_version = 7", "the data has version 7, and this program reads version 1"},
-		"of another program":   {"CREATE TABLE users (name TEXT)", "the data has version 0, and this program reads version 1"},
+		"newer":                {"PRAGMA user_version = 7", "the data has version 7, and this program reads version 2"},
+		"of another program":   {"CREATE TABLE users (name TEXT)", "the data has version 0, and this program reads version 2"},
 		"new":                  {"SELECT 1", ""},
 		"of the same version":  {schema, ""},
 		"new, in a new folder": {"", "no such file"},
@@ -47,6 +48,9 @@ func TestAFileOfAnotherVersionIsRefused(t *testing.T) {
 		db, err := Open(t.Context(), file)
 		if err == nil {
 			db.Close()
+			if _, err := os.Stat(file + "-wal"); err == nil {
+				t.Errorf("%s: the log is left, so a connection is open", name)
+			}
 		}
 		if got := fmt.Sprint(err); test.want == "" && err != nil || !strings.Contains(got, test.want) || err != nil && !strings.Contains(got, filepath.Dir(file)) {
 			t.Errorf("%s: got %s, want %q", name, got, test.want)
@@ -70,11 +74,11 @@ func TestHostsShareAFile(t *testing.T) {
 			defer db.Close()
 			for n := range writes {
 				err := db.Write(t.Context(), func(ctx context.Context, tx *Tx) error {
-					events, _, err := One(ctx, tx, Value[int], `SELECT COUNT(*) FROM rooms`)
+					rooms, _, err := One(ctx, tx, Value[int], `SELECT COUNT(*) FROM rooms`)
 					if err != nil {
 						return err
 					}
-					_, err = tx.ExecContext(ctx, `INSERT INTO rooms VALUES (?, '', ?)`, fmt.Sprint(host, " ", n), events)
+					_, err = tx.ExecContext(ctx, `INSERT INTO rooms (room_id, name) VALUES (?, ?)`, fmt.Sprint(host, " ", n), rooms)
 					return err
 				})
 				if err != nil {
@@ -84,13 +88,13 @@ func TestHostsShareAFile(t *testing.T) {
 		})
 	}
 	running.Wait()
-	numbers, err := All(t.Context(), open(t, file), Value[int], `SELECT events FROM rooms ORDER BY events`)
+	numbers, err := All(t.Context(), open(t, file), Value[int], `SELECT CAST(name AS INTEGER) FROM rooms ORDER BY 1`)
 	if err != nil || len(numbers) != hosts*writes || numbers[len(numbers)-1] != hosts*writes-1 {
 		t.Errorf("got %v, %v", numbers, err)
 	}
 }
 
-// A full disk and a transaction that fails leave nothing behind, and the next transaction works.
+// A full disk and a transaction that fails or panics leave nothing behind, and the next transaction works.
 func TestAFailedWriteLeavesNothing(t *testing.T) {
 	t.Parallel()
 	db := open(t, filepath.Join(t.TempDir(), "demo.db"))
@@ -101,16 +105,20 @@ func TestAFailedWriteLeavesNothing(t *testing.T) {
 		})
 	}
 	const refused = Refusal("refused")
+	func() {
+		defer func() { _ = recover() }()
+		_ = db.Write(t.Context(), func(context.Context, *Tx) error { panic("a mistake") })
+	}()
 	if err := add("1", refused); !errors.Is(err, refused) || fault.KindOf(err) == fault.Unavailable {
 		t.Errorf("refused: got %v", err)
 	}
 	var pages int
-	if err := db.writer.QueryRowContext(t.Context(), `PRAGMA page_count`).Scan(&pages); err != nil {
+	if err := db.write.QueryRowContext(t.Context(), `PRAGMA page_count`).Scan(&pages); err != nil {
 		t.Fatal(err)
 	}
 	limit := func(pages int) {
 		t.Helper()
-		if _, err := db.writer.ExecContext(t.Context(), fmt.Sprintf(`PRAGMA max_page_count = %d`, pages)); err != nil {
+		if err := db.Exec(t.Context(), fmt.Sprintf(`PRAGMA max_page_count = %d`, pages)); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -1,6 +1,6 @@
 -- The demo host's own data, which all hosts of a machine share. Any homeserver has tables like these. The outbox is the
 -- table push_outbox of package sqlstore. Times are in milliseconds since 1970.
-PRAGMA user_version = 1;
+PRAGMA user_version = 2;
 
 -- There is no registration: a user has a row after a login, a new password or a deactivation.
 CREATE TABLE users (
@@ -46,7 +46,7 @@ CREATE TABLE filters (
 CREATE TABLE rooms (
 	room_id TEXT PRIMARY KEY,
 	name TEXT NOT NULL DEFAULT '',
-	events INTEGER NOT NULL DEFAULT 0 -- all that it ever had
+	members_sha256 TEXT NOT NULL DEFAULT '' -- of the list of members in the newest message
 ) WITHOUT ROWID;
 
 CREATE TABLE members (
@@ -59,7 +59,7 @@ CREATE TABLE members (
 CREATE INDEX members_of ON members (user_id, room_id);
 
 CREATE TABLE events (
-	position INTEGER PRIMARY KEY AUTOINCREMENT, -- in the order of all rooms
+	position INTEGER PRIMARY KEY, -- in the order of all rooms; the newest event is never removed
 	room_id TEXT NOT NULL REFERENCES rooms,
 	event_id TEXT NOT NULL,
 	json TEXT NOT NULL,                         -- as clients see it

@@ -4,7 +4,10 @@ package rooms
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"unicode/utf8"
@@ -15,9 +18,10 @@ import (
 )
 
 const (
-	keptEvents = 1000 // in each room, up to a hundred more, and events in the outbox
-	maxMembers = 2000 // that events of a room have named
-	maxHops    = 3    // from an event to the root of its thread (Matrix specification, "Threading")
+	keptEvents  = 1000 // in each room, some hundred more, and events in the outbox
+	removeEvery = 100  // events of a room on average, old events are removed
+	maxMembers  = 2000 // that events of a room have named
+	maxHops     = 3    // from an event to the root of its thread (Matrix specification, "Threading")
 )
 
 // MaxIDBytes limits room ids, event ids, types and state keys (Matrix specification, "Size limits").
@@ -61,7 +65,8 @@ const (
 	Left    Membership = "leave"
 )
 
-// Members has the joined and invited users of a room.
+// Members has the joined and invited users of a room. A membership event has precedence over the list in the newest
+// message.
 type Members map[mxid.UserID]Membership
 
 // Users returns the users in order: all, or only users with the given memberships.
@@ -96,11 +101,10 @@ func (s *Store) Add(ctx context.Context, e Event, change Change, also func(ctx c
 			e = earlier
 			return nil
 		}
-		nth, err := changeRoom(ctx, tx, e.Room, change)
-		if err != nil {
+		if err := changeRoom(ctx, tx, e.Room, change); err != nil {
 			return err
 		}
-		if e, err = addEvent(ctx, tx, e, nth); err != nil {
+		if e, err = addEvent(ctx, tx, e); err != nil {
 			return err
 		}
 		if also == nil {
@@ -111,32 +115,37 @@ func (s *Store) Add(ctx context.Context, e Event, change Change, also func(ctx c
 	return e, err
 }
 
-// changeRoom stores a room, its name and its members, and returns how many events the room has had with this one.
-func changeRoom(ctx context.Context, tx *data.Tx, room string, change Change) (events int, err error) {
-	events, _, err = data.One(ctx, tx, data.Value[int], `INSERT INTO rooms (room_id, name, events) VALUES (?1, ?2, 1)
-		ON CONFLICT DO UPDATE SET events = events + 1, name = IIF(?2 = '', name, ?2) RETURNING events`, room, change.Name)
+// changeRoom stores a room, its name and its members. Most events change nothing of it.
+func changeRoom(ctx context.Context, tx *data.Tx, room string, change Change) error {
+	list, digest := "", ""
+	if change.Members != nil {
+		listed, err := json.Marshal(change.Members)
+		if err != nil {
+			return err
+		}
+		sum := sha256.Sum256(listed)
+		list, digest = string(listed), hex.EncodeToString(sum[:])
+	}
+	_, isChanged, err := data.One(ctx, tx, data.Value[int], `INSERT INTO rooms (room_id, name, members_sha256) VALUES (?1, ?2, ?3)
+		ON CONFLICT DO UPDATE SET name = IIF(?2 = '', name, ?2), members_sha256 = IIF(?3 = '', members_sha256, ?3)
+		WHERE ?2 NOT IN ('', name) OR ?3 NOT IN ('', members_sha256) RETURNING 1`, room, change.Name, digest)
 	if err != nil {
-		return 0, err
+		return err
 	}
 	if change.User != "" {
 		if err := setMember(ctx, tx, room, change.User, change.Is); err != nil {
-			return 0, err
+			return err
 		}
 	}
-	if change.Members == nil {
-		return events, nil
-	}
-	listed, err := json.Marshal(change.Members)
-	if err != nil {
-		return 0, err
+	if list == "" || !isChanged {
+		return nil
 	}
 	if _, err := tx.ExecContext(ctx, `DELETE FROM members WHERE room_id = ? AND NOT by_event
-		AND user_id NOT IN (SELECT value FROM json_each(?))`, room, string(listed)); err != nil {
-		return 0, err
+		AND user_id NOT IN (SELECT value FROM json_each(?))`, room, list); err != nil {
+		return err
 	}
-	_, err = tx.ExecContext(ctx, `INSERT INTO members SELECT ?, value, ?, 0 FROM json_each(?) WHERE true ON CONFLICT DO NOTHING`,
-		room, Joined, string(listed))
-	return events, err
+	_, err = tx.ExecContext(ctx, `INSERT INTO members SELECT ?, value, ?, 0 FROM json_each(?) WHERE true ON CONFLICT DO NOTHING`, room, Joined, list)
+	return err
 }
 
 // setMember stores a membership from an event, which has precedence over lists of members.
@@ -153,8 +162,8 @@ func setMember(ctx context.Context, tx *data.Tx, room string, user mxid.UserID, 
 	return ErrTooManyMembers
 }
 
-// addEvent stores the nth event of a room, and removes old events, a hundred at a time.
-func addEvent(ctx context.Context, tx *data.Tx, e Event, nth int) (Event, error) {
+// addEvent stores an event, and sometimes removes old events of its room.
+func addEvent(ctx context.Context, tx *data.Tx, e Event) (Event, error) {
 	var err error
 	relation := RelationOf(e.JSON)
 	e.Parent = relation.Parent
@@ -163,7 +172,7 @@ func addEvent(ctx context.Context, tx *data.Tx, e Event, nth int) (Event, error)
 	}
 	e.Position, _, err = data.One(ctx, tx, data.Value[int64], `INSERT INTO events (room_id, event_id, json, parent, thread, hops, power)
 		VALUES (?, ?, ?, ?, ?, ?, ?) RETURNING position`, e.Room, e.ID, e.JSON, e.Parent, e.Thread, e.Hops, e.Power)
-	if err != nil || nth%100 != 0 {
+	if err != nil || rand.IntN(removeEvery) > 0 {
 		return e, err
 	}
 	_, err = tx.ExecContext(ctx, `DELETE FROM events WHERE room_id = ?1 AND position NOT IN (SELECT id FROM push_outbox)
@@ -263,25 +272,27 @@ func (s *Store) Leads(ctx context.Context, e Event, root string) (bool, error) {
 	return false, nil
 }
 
-// Members returns the members of a room. A membership event has precedence over the list in the newest message.
-func (s *Store) Members(ctx context.Context, room string) (Members, error) {
-	type row struct {
-		user mxid.UserID
-		is   Membership
-	}
-	rows, err := data.All(ctx, s.db, func(scan data.Scan) (r row, err error) { return r, scan(&r.user, &r.is) },
-		`SELECT user_id, membership FROM members WHERE room_id = ? AND membership IN (?, ?)`, room, Joined, Invited)
-	members := Members{}
-	for _, r := range rows {
-		members[r.user] = r.is
-	}
-	return members, err
+// Room is the name and the members of a room.
+type Room struct {
+	Name     string
+	Members  Members
+	Ignoring []mxid.UserID // the members who ignore a sender
 }
 
-// Name returns the name of a room, empty for none.
-func (s *Store) Name(ctx context.Context, room string) (string, error) {
-	name, _, err := data.One(ctx, s.db, data.Value[string], `SELECT name FROM rooms WHERE room_id = ?`, room)
-	return name, err
+// Room returns a room, and which members ignore a sender. A room without members has no name.
+func (s *Store) Room(ctx context.Context, id string, sender mxid.UserID) (Room, error) {
+	room := Room{Members: Members{}}
+	_, err := data.All(ctx, s.db, func(scan data.Scan) (user mxid.UserID, err error) {
+		var is Membership
+		var ignores bool
+		err = scan(&room.Name, &user, &is, &ignores)
+		if room.Members[user] = is; ignores {
+			room.Ignoring = append(room.Ignoring, user)
+		}
+		return user, err
+	}, `SELECT name, user_id, membership, EXISTS (SELECT 1 FROM ignored_users WHERE ignored = ?2 AND ignored_users.user_id = members.user_id)
+		FROM members JOIN rooms USING (room_id) WHERE room_id = ?1 AND membership IN (?3, ?4)`, id, sender, Joined, Invited)
+	return room, err
 }
 
 // Redact removes the content of an event, except for a membership (Matrix specification, "Redactions"), takes the event

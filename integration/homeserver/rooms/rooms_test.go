@@ -78,20 +78,27 @@ func TestThreads(t *testing.T) {
 func TestRoomsKeepTheNewestEvents(t *testing.T) {
 	t.Parallel()
 	s := open(t)
-	for n := range keptEvents + 100 {
+	n, found := 0, true
+	for ; found; n++ {
 		e := add(t, s, fmt.Sprintf("$%d", n), "", "")
-		if err := s.Show(t.Context(), e.Position, nil); err != nil || e.Position != int64(n+1) {
+		err := s.Show(t.Context(), e.Position, nil)
+		if err == nil {
+			_, found, err = s.Event(t.Context(), room, "$0")
+		}
+		if err != nil || e.Position != int64(n+1) || n > keptEvents+30*removeEvery {
 			t.Fatalf("got %+v, %v", e, err)
 		}
 	}
-	if e := add(t, s, "$207", "", ""); e.Position != 208 {
-		t.Errorf("a repeated event has position %d, want 208", e.Position)
+	for back, want := range map[int]bool{keptEvents: true, keptEvents + 1: false} {
+		if _, found, err := s.Event(t.Context(), room, fmt.Sprintf("$%d", n-back)); found != want || err != nil {
+			t.Errorf("event %d of the newest is found: %v, %v", back, found, err)
+		}
 	}
-	if _, found, err := s.Event(t.Context(), room, "$99"); found || err != nil {
-		t.Errorf("an old event is found: %v", err)
+	if e := add(t, s, fmt.Sprintf("$%d", n-2), "", ""); e.Position != int64(n-1) {
+		t.Errorf("a repeated event has position %d, want %d", e.Position, n-1)
 	}
 	events, limited, err := s.Timeline(t.Context(), room, 2)
-	if err != nil || !limited || len(events) != 2 || events[0].ID != fmt.Sprintf("$%d", keptEvents+98) {
+	if err != nil || !limited || len(events) != 2 || events[0].ID != fmt.Sprintf("$%d", n-2) {
 		t.Errorf("got %+v, %v, %v", events, limited, err)
 	}
 }
@@ -105,7 +112,7 @@ func TestMembershipEventsWin(t *testing.T) {
 		if _, err := s.Add(t.Context(), e, c, nothing); err != nil {
 			t.Fatal(err)
 		}
-		if got, err := s.Members(t.Context(), room); err != nil || !slices.Equal(got.Users(Joined), want) {
+		if got, err := s.Room(t.Context(), room, ""); err != nil || !slices.Equal(got.Members.Users(Joined), want) {
 			t.Errorf("after %+v: got %v, %v, want %v", c, got, err, want)
 		}
 	}
@@ -145,8 +152,8 @@ func TestARoomHasABoundedNumberOfMembers(t *testing.T) {
 	if err := join(1, Left); err != nil {
 		t.Errorf("a member cannot leave: %v", err)
 	}
-	if members, err := s.Members(t.Context(), room); err != nil || len(members) != maxMembers-1 {
-		t.Errorf("got %d members, %v", len(members), err)
+	if room, err := s.Room(t.Context(), room, ""); err != nil || len(room.Members) != maxMembers-1 {
+		t.Errorf("got %d members, %v", len(room.Members), err)
 	}
 }
 
@@ -278,16 +285,16 @@ func TestAnEventIsStoredWhole(t *testing.T) {
 	if err := add(Joined, io.ErrUnexpectedEOF); fault.KindOf(err) != fault.Unavailable {
 		t.Errorf("got %v", err)
 	}
-	members, err := s.Members(t.Context(), room)
-	if _, found, failed := s.Event(t.Context(), room, "$1"); found || failed != nil || err != nil || len(members) > 0 {
-		t.Errorf("got %v, %v, %v, %v", found, failed, members, err)
+	stored, err := s.Room(t.Context(), room, "")
+	if _, found, failed := s.Event(t.Context(), room, "$1"); found || failed != nil || err != nil || len(stored.Members) > 0 {
+		t.Errorf("got %v, %v, %v, %v", found, failed, stored, err)
 	}
 	for _, is := range []Membership{Joined, Left} {
 		if err := add(is, nil); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if members, err := s.Members(t.Context(), room); err != nil || len(members) != 1 || calls != 2 {
-		t.Errorf("got %v, %v, %d calls", members, err, calls)
+	if stored, err := s.Room(t.Context(), room, ""); err != nil || len(stored.Members) != 1 || calls != 2 {
+		t.Errorf("got %v, %v, %d calls", stored, err, calls)
 	}
 }

@@ -68,12 +68,6 @@ func setIgnored(ctx context.Context, tx *data.Tx, user mxid.UserID, content json
 	return nil
 }
 
-// Ignoring returns which members of a room ignore a user.
-func (s *Sessions) Ignoring(ctx context.Context, room string, ignored mxid.UserID) (users []mxid.UserID, err error) {
-	return data.All(ctx, s.db, data.Value[mxid.UserID],
-		`SELECT user_id FROM ignored_users JOIN members USING (user_id) WHERE ignored = ? AND room_id = ?`, ignored, room)
-}
-
 // IgnoresSender reports whether a user ignores the sender of the event at a position.
 func (s *Sessions) IgnoresSender(ctx context.Context, user mxid.UserID, position int64) (ignores bool, err error) {
 	_, ignores, err = data.One(ctx, s.db, data.Value[int],

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/pushfx/pushfx/integration/homeserver/rooms"
 	"github.com/pushfx/pushfx/module/mxid"
 )
 
@@ -62,8 +63,8 @@ func TestIgnoring(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if users, err := s.Ignoring(t.Context(), "!r:x", "@eve:x"); err != nil || !slices.Equal(users, test.want) {
-			t.Errorf("after %s of %s: got %v, %v, want %v", test.content, test.user, users, err, test.want)
+		if room, err := rooms.New(s.db).Room(t.Context(), "!r:x", "@eve:x"); err != nil || !slices.Equal(room.Ignoring, test.want) {
+			t.Errorf("after %s of %s: got %v, %v, want %v", test.content, test.user, room, err, test.want)
 		}
 	}
 }

@@ -143,7 +143,7 @@ func (s *Sessions) LogIn(ctx context.Context, user mxid.UserID, password, device
 			continue
 		}
 		s.ended(user)
-		return sessionToken(localpartOf(user), device, secret), err
+		return sessionToken(Localpart(user), device, secret), err
 	}
 }
 

@@ -85,7 +85,8 @@ func (s *Sessions) User(name string) (user mxid.UserID, valid bool) {
 	return userID(name, s.serverName)
 }
 
-func localpartOf(user mxid.UserID) string {
+// Localpart returns the localpart of a user id.
+func Localpart(user mxid.UserID) string {
 	localpart, _, _ := strings.Cut(strings.TrimPrefix(string(user), "@"), ":")
 	return localpart
 }
