@@ -79,3 +79,21 @@ func TestAUserWhoIsNotListedIsRepaired(t *testing.T) {
 	}
 	again.stop()
 }
+
+// A user's other pushers are shown, counted and repaired beside one whose state cannot be read.
+func TestADamagedPusherHidesNoOtherPusher(t *testing.T) {
+	t.Parallel()
+	d := onOne(t).deliver(4)
+	d.away(alice)
+	d.stop()
+	d.do("HSET", d.keys.UserLog(alice), "x", "damaged")
+	if r := d.want(exitProblems, "check"); !strings.Contains(r.stdout, "1 waiting notification") {
+		t.Errorf("check: %s", r.stdout)
+	}
+	for shard := range 4 {
+		d.do("DEL", d.keys.ShardGates(shard))
+	}
+	if r := d.want(exitProblems, "repair", "-yes", "-list"); !strings.Contains(r.stdout, "repaired\t"+notListed.name+"\t"+string(alice)) {
+		t.Errorf("repair: %s", r.stdout)
+	}
+}

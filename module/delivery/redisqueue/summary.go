@@ -270,7 +270,7 @@ type waiting struct {
 	user          mxid.UserID
 	now           time.Time
 	numbers       []int64 // of notifications
-	pushers       []string
+	pushers       []string // whose states can be read
 	states        []stored.PusherState
 	kept          []stored.Kept
 	added         []time.Time // of the first notification of each pusher
@@ -366,10 +366,12 @@ func (q *Queue) waits(ctx context.Context, users []mxid.UserID) ([]*waiting, err
 			continue
 		}
 		var wanted []string
-		for n := range w.pushers {
+		named := w.pushers
+		w.pushers = nil
+		for n, pusher := range named {
 			if s, found := stored.ReadPusherState(text(values[i].Val()[n])); found {
-				kept, _ := stored.ReadKept(text(values[i].Val()[len(w.pushers)+n]))
-				w.states, w.kept = append(w.states, s), append(w.kept, kept)
+				kept, _ := stored.ReadKept(text(values[i].Val()[len(named)+n]))
+				w.pushers, w.states, w.kept = append(w.pushers, pusher), append(w.states, s), append(w.kept, kept)
 				number, left := w.first(len(w.states) - 1)
 				w.notifications += left
 				wanted = append(wanted, stored.EntryField(number))

@@ -47,9 +47,6 @@ func (q *Queue) Places(ctx context.Context, users []mxid.UserID) (places []Place
 }
 
 func (w *waiting) places() (all []Place) {
-	if len(w.states) != len(w.pushers) {
-		return nil // a state is unreadable
-	}
 	for i, s := range w.states {
 		_, left := w.first(i)
 		p := Place{State: State{s, w.pushers[i]}, User: w.user, Notifications: left, Oldest: w.added[i], End: s.Number, Now: w.now}
