@@ -522,6 +522,8 @@ func TestAnInvalidServerOfMailIsRefused(t *testing.T) {
 		"smtps://":                              "cannot be read",
 		"smtps://user:hush@mail/path":           "cannot be read",
 		"smtp+starttls://user:hush@mail?x=y":    "cannot be read",
+		"smtps://user:hush@mail:65536":          "no port",
+		"smtp://localhost:0":                    "no port",
 		"smtps://user@mail.example.org":         "User or Password is empty",
 		"smtps://:hush@mail.example.org":        "User or Password is empty",
 		"smtp://localhost":                      "",

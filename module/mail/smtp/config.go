@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/mail"
 	"net/url"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -95,6 +96,9 @@ func (c Config) read() (s server, err error) {
 		refuse("URL has the scheme smtp, without TLS: want smtp+starttls or smtps, or a loopback address")
 	}
 	if u.Port() != "" {
+		if n, err := strconv.ParseUint(u.Port(), 10, 16); err != nil || n == 0 {
+			refuse("URL has no port from 1 to 65535")
+		}
 		port = u.Port()
 	}
 	s.address, s.implicit, s.upgrade = net.JoinHostPort(s.host, port), u.Scheme == "smtps", u.Scheme == "smtp+starttls"
