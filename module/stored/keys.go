@@ -97,7 +97,7 @@ const (
 	SentKey            // see [Keys.Sent]
 	ShardGatesKey      // see [Keys.ShardGates]
 	ShardDueKey        // see [Keys.ShardDue]
-	ShardFailingKey    // see [Keys.ShardAfter]
+	ShardFailingKey    // see [Keys.ShardFailing]
 	DeliverySummaryKey // see [Keys.DeliverySummary]
 	DeliveryFormatKey  // see [Keys.DeliveryFormat]
 )
@@ -115,7 +115,7 @@ type Key struct {
 	User   mxid.UserID   // for [RulesKey], [PushersKey], [UnreadKey], [UserLogKey] and [SentKey]
 	Digest pusher.Digest // for [PushkeyKey]
 	Shard  int           // for the keys of a shard
-	Name   string        // for [SentKey] the pusher, for [ShardDueKey] and [ShardAfterKey] the gate
+	Name   string        // for [SentKey] the pusher, for [ShardDueKey] and [ShardFailingKey] the gate
 }
 
 // Parse parses a key.
