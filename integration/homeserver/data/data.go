@@ -152,9 +152,12 @@ func (db *DB) create(ctx context.Context) error {
 	return tx.Commit()
 }
 
-// Close closes the connections.
+// Close closes the connections. The last one of all hosts moves the data of the WAL to the file.
 func (db *DB) Close() error {
 	if db.conn != nil {
+		for _, statement := range db.tx.prepared.Range {
+			_ = statement.(*sql.Stmt).Close() // otherwise the connection stays open
+		}
 		_ = db.conn.Close() // to the pool
 	}
 	return errors.Join(db.read.Close(), db.write.Close())

@@ -135,3 +135,50 @@ func TestAFailedWriteLeavesNothing(t *testing.T) {
 		t.Errorf("%d rooms are stored, %v", n, err)
 	}
 }
+
+// The router recovers from a panic of a request.
+func TestAPanicUndoesItsTransactionAlone(t *testing.T) {
+	t.Parallel()
+	db := open(t, filepath.Join(t.TempDir(), "demo.db"))
+	var running sync.WaitGroup
+	for n := range 16 {
+		running.Go(func() {
+			isBad := n%4 == 0
+			defer func() {
+				if p := recover(); isBad != (p != nil) {
+					t.Errorf("%d: got panic %v", n, p)
+				}
+			}()
+			err := db.Write(t.Context(), func(ctx context.Context, tx *Tx) error {
+				_, err := tx.ExecContext(ctx, `INSERT INTO rooms (room_id) VALUES (?)`, n)
+				if isBad {
+					panic("a mistake")
+				}
+				return err
+			})
+			if err != nil {
+				t.Errorf("%d: got %v", n, err)
+			}
+		})
+	}
+	running.Wait()
+	if n, _, err := One(t.Context(), db, Value[int], `SELECT COUNT(*) FROM rooms`); n != 12 || err != nil {
+		t.Errorf("%d rooms are stored, %v", n, err)
+	}
+}
+
+// Operators may copy the file of a host that has stopped: all data is in it.
+func TestAClosedDatabaseIsOneFile(t *testing.T) {
+	t.Parallel()
+	folder := t.TempDir()
+	db := open(t, filepath.Join(folder, "demo.db"))
+	if err := db.Exec(t.Context(), `INSERT INTO rooms (room_id) VALUES ('1')`); err != nil {
+		t.Fatal(err)
+	}
+	if err := db.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if files, err := filepath.Glob(filepath.Join(folder, "*")); len(files) != 1 || err != nil {
+		t.Errorf("left are %v, %v", files, err)
+	}
+}
