@@ -256,11 +256,15 @@ func TestMailThatCannotWorkStopsTheStart(t *testing.T) {
 		"a Mailer and an incomplete address": {func(h *mailHost) { ownMailer(h); h.cfg.Mail.Texts.PublicURL = "http://public.example.org/?a=b" },
 			[]string{`Config.Mail.Texts.PublicURL is "http://public.example.org/?a=b", want`}},
 		"a Mailer, a MailComposer, and no key": {func(h *mailHost) { ownMailer(h); h.composer, h.cfg.Mail.Texts.Key = composer{}, "" }, []string{"Config.Mail.Texts.Key has 0 bytes"}},
-		"a MailComposer and templates": {func(h *mailHost) { h.composer, h.cfg.Mail.Texts.Templates = composer{}, os.DirFS("../operations") },
+		"a MailComposer and templates": {func(h *mailHost) {
+			h.composer, h.cfg.Mail.Texts.ClientURL, h.cfg.Mail.Texts.Templates = composer{}, "", os.DirFS("../operations")
+		},
 			[]string{"Templates and .ClientURL have no effect beside the host's own MailComposer: leave"}},
+		"a MailComposer and links": {func(h *mailHost) { h.composer = composer{} }, []string{"Templates and .ClientURL have no effect"}},
 		"a MailComposer without a Mailer": {func(h *mailHost) { noMail(h); h.composer = composer{} },
 			[]string{"a MailComposer has no effect on a host that sends no mail: set"}},
-		"a delay without a Mailer": {func(h *mailHost) { noMail(h); h.cfg.Mail.Sending.Delay = time.Hour }, []string{"Config.Mail.Sending has no effect on a host that sends no mail: set"}},
+		"a delay without a Mailer": {func(h *mailHost) { noMail(h); h.cfg.Mail.Sending.Delay = time.Hour },
+			[]string{"Config.Mail.Sending has no effect on a host that sends no mail: set"}},
 		"a delay without delivery": {func(h *mailHost) { noMail(h); h.noDelivery, h.cfg.Mail.Sending.Delay = true, time.Hour }, []string{".Sending need delivery"}},
 	} {
 		h := mailHost{cfg: hosttest.WithMail(pushfx.DefaultConfig(), "127.0.0.1:1")}
@@ -283,6 +287,20 @@ func TestMailThatCannotWorkStopsTheStart(t *testing.T) {
 	}
 	if a := h.Do(hosttest.Alice, http.MethodGet, hosttest.V3+"/pushers/unsubscribe?token=x", ""); a.Status != http.StatusNotFound {
 		t.Errorf("without mail, the page is there: %d %s", a.Status, a.Body)
+	}
+}
+
+// A host that wraps the module's mailer and composer still uses the server and the texts of its config.
+func TestAHostWrapsTheMailerAndTheComposer(t *testing.T) {
+	t.Parallel()
+	_, client := hosttest.Embedded(t)
+	h := mailHost{cfg: hosttest.WithMail(pushfx.DefaultConfig(), "127.0.0.1:1")}
+	wrap := fx.Decorate(
+		func(m module.Mailer) module.Mailer { return struct{ module.Mailer }{m} },
+		func(c module.MailComposer) module.MailComposer { return struct{ module.MailComposer }{c} },
+	)
+	if err := hosttest.Startable(client, append(h.options(), wrap)...).Err(); err != nil {
+		t.Error(err)
 	}
 }
 
