@@ -269,7 +269,7 @@ func (q *Queue) someUsers(ctx context.Context, sets []*gateSet, share float64, m
 type waiting struct {
 	user          mxid.UserID
 	now           time.Time
-	numbers       []int64 // of notifications
+	numbers       []int64  // of notifications
 	pushers       []string // whose states can be read
 	states        []stored.PusherState
 	kept          []stored.Kept
