@@ -282,9 +282,9 @@ type HostService interface {
 	Import(ctx context.Context, user mxid.UserID, from Import, how ImportMode) (ImportResult, error)
 
 	// ForgetUser removes a deactivated user's rules, pushers and unread notifications, readable
-	// or not, and the user's name from the entries of the pushkeys. The entry of a pusher that was
-	// removed within a minute of its set, or whose set or removal was interrupted, may name the
-	// user until it expires ([pusher.EntryDays]).
+	// or not, and the user's name from the entries of the pushkeys. The entry of a pusher whose
+	// set or removal was interrupted before may name the user until it expires
+	// ([pusher.EntryDays]).
 	//
 	// The [ImportSource] forgets the user first. If it fails, ForgetUser returns the error and
 	// keeps the rules, because a user without rules is imported again. No other call finishes

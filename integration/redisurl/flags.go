@@ -101,11 +101,14 @@ func fill(password *string, name, file, fallback string) error {
 	return nil
 }
 
-// WithoutLogin replaces user and password of a URL by asterisks.
+// WithoutLogin replaces user and password of a URL in each line by asterisks.
 func WithoutLogin(text string) string {
-	scheme, rest, isURL := strings.Cut(text, "://")
-	if at := strings.LastIndex(rest, "@"); isURL && at >= 0 {
-		return scheme + "://***" + rest[at:]
+	lines := strings.Split(text, "\n")
+	for i, line := range lines {
+		scheme, rest, isURL := strings.Cut(line, "://")
+		if at := strings.LastIndex(rest, "@"); isURL && at >= 0 {
+			lines[i] = scheme + "://***" + rest[at:]
+		}
 	}
-	return text
+	return strings.Join(lines, "\n")
 }

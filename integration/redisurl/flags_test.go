@@ -72,3 +72,12 @@ func TestPasswordsComeFromTheURLAFileOrTheEnvironment(t *testing.T) {
 		})
 	}
 }
+
+func TestALoginIsHiddenInItsLine(t *testing.T) {
+	t.Parallel()
+	const text = "want a URL such as smtp://mail.example.org\ninvalid redis://user:p@ss@127.0.0.1:1, by admin@example.org"
+	const want = "want a URL such as smtp://mail.example.org\ninvalid redis://***@example.org"
+	if got := WithoutLogin(text); got != want {
+		t.Errorf("got %q", got)
+	}
+}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"math"
 	"slices"
+	"strconv"
 
 	"github.com/pushfx/pushfx/module/mxid"
 )
@@ -52,8 +53,11 @@ type Entry struct {
 	// since 1970, or one more than the number before.
 	Last int64
 
-	Taken int64       // number of the last set with [RemoveOthers], 0 without one
-	By    mxid.UserID // user of that set, or empty when the user has left
+	Taken int64 // number of the last set with [RemoveOthers], 0 without one
+
+	// By is the user of that set, or empty when the user has left. If the user left within a minute
+	// of the set, it is a digest of the user; see [Entry.Leave].
+	By mxid.UserID
 
 	// Users have set the key since it was taken and have not left, the newest first, and at
 	// most [MaxUsers]. It tells whose caches to drop and whose hidden pushers to remove, and
@@ -84,7 +88,15 @@ func (e *Entry) Lasts() bool { return e.Address && len(e.Users) > 0 }
 
 // Shows reports whether a user's stored pusher of the key is visible: the key was not taken
 // since, or the user has taken it and has not stored the new pusher yet.
-func (e *Entry) Shows(user mxid.UserID, claim int64) bool { return claim >= e.Taken || user == e.By }
+func (e *Entry) Shows(user mxid.UserID, claim int64) bool {
+	return claim >= e.Taken || user == e.By || e.leftBy(user) == e.By
+}
+
+// leftBy is the name in By of a user who has left and may have an earlier set under way.
+func (e *Entry) leftBy(user mxid.UserID) mxid.UserID {
+	sum := sha256.Sum256(strconv.AppendInt([]byte(user+" "), e.Taken, 10))
+	return mxid.UserID("left:" + base64.RawURLEncoding.EncodeToString(sum[:]))
+}
 
 // Keeps reports whether a set by the user can leave the entry as it is and keep the claim
 // of the stored pusher. If it removes others, nobody else may have set the key since the
@@ -124,13 +136,16 @@ func (e *Entry) Claim(user mxid.UserID, others Others, now int64) int64 {
 }
 
 // Leave removes the user's name after the user's pusher with the claim has gone. A later
-// set of the user that took the key stays the last one. By stays for a minute after its set:
-// an earlier set of the user may still be under way, and without By its pusher would be
-// visible first, and hidden then. Now is in microseconds since 1970.
+// set of the user that took the key stays the last one. For a minute after its set, a digest
+// of the user replaces By: an earlier set of the user may still be under way, and its pusher would
+// otherwise be visible first, and hidden then. Now is in microseconds since 1970.
 func (e *Entry) Leave(user mxid.UserID, claim, now int64) {
 	e.Users = without(e.Users, user)
-	if e.By == user && e.Taken <= claim && e.Taken <= now-underWay {
-		e.By = ""
+	if e.By != user || e.Taken > claim {
+		return
+	}
+	if e.By = ""; e.Taken > now-underWay {
+		e.By = e.leftBy(user)
 	}
 }
 

@@ -47,7 +47,6 @@ func TestAnEntryKnowsTheLastSetThatTookThePushkey(t *testing.T) {
 		"left by a sharer":         {steps(claims(alice, takes), claims(bob, shares), leaves(bob, 11)), pusher.Entry{Last: 11, Taken: 10, By: alice, Users: users{alice}}},
 		"left after a later share": {steps(claims(alice, takes), claims(alice, shares), leaves(alice, 11)), pusher.Entry{Last: 11, Taken: 10}},
 		"left by the old pusher":   {steps(claims(alice, takes), claims(alice, takes), leaves(alice, 10)), pusher.Entry{Last: 11, Taken: 11, By: alice}},
-		"left at once":             {steps(claims(alice, takes), func(e *pusher.Entry) { e.Leave(alice, 10, later-3) }), pusher.Entry{Last: 10, Taken: 10, By: alice}},
 		"forgotten at once":        {steps(claims(alice, takes), func(e *pusher.Entry) { e.Forget(alice) }), pusher.Entry{Last: 10, Taken: 10}},
 		"left by a stranger":       {steps(claims(alice, takes), leaves(bob, 10)), pusher.Entry{Last: 10, Taken: 10, By: alice, Users: users{alice}}},
 	} {
@@ -148,6 +147,19 @@ func TestATakerIsNotForgottenForManySharers(t *testing.T) {
 	}
 	if e.Leave(alice, e.Last, 11); e.IsTakenFrom(bob) || !e.Shows(alice, 1) {
 		t.Error("alice has left at once")
+	}
+}
+
+// A set of the user that began before the take may store its pusher after the delete.
+func TestATakerWhoLeavesAtOnceIsNotNamed(t *testing.T) {
+	t.Parallel()
+	var e pusher.Entry
+	e.Claim(alice, pusher.RemoveOthers, 10)
+	if e.Leave(alice, 10, later-3); e.By == alice || e.By == "" || !e.Shows(alice, 9) || e.Shows(bob, 9) || e.IsTakenFrom(bob) {
+		t.Errorf("got %+v", e)
+	}
+	if e.Claim(bob, pusher.RemoveOthers, 10); e.By != bob || e.Shows(alice, 10) {
+		t.Errorf("taken by another: got %+v", e)
 	}
 }
 

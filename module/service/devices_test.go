@@ -9,7 +9,6 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
-	"time"
 
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/fault"
@@ -641,8 +640,7 @@ func TestNoEntryNamesAUserWhoHasLeft(t *testing.T) {
 	} {
 		m, rules := newMemory(), rulesOf(found(pushrule.ServerDefault(alice)))
 		m.do(t, test.before...)
-		later := func() time.Time { return time.Now().Add(time.Hour) }
-		s := service.New(module.Stores{Rules: rules, Pushers: m, Pushkeys: m.index(), Now: later}, idleFeed(t, rules), usual())
+		s := service.New(module.Stores{Rules: rules, Pushers: m, Pushkeys: m.index()}, idleFeed(t, rules), usual())
 		if err := test.leaves(t.Context(), s); err != nil {
 			t.Fatal(err)
 		}

@@ -269,8 +269,8 @@ func (s *pusherService) removeLoggedOut(ctx context.Context, user mxid.UserID, m
 }
 
 // remove removes a user's matching pushers. The entries of their pushkeys then no longer name
-// the user, but for a pushkey taken within the last minute. An error of an entry is left out: a
-// device that is logged out gets no notifications even while the master of a pushkey is away.
+// the user. An error of an entry is left out: a device that is logged out gets no
+// notifications even while the master of a pushkey is away.
 func (s *pusherService) remove(ctx context.Context, user mxid.UserID, match func(pusher.Pusher) bool) ([]pusher.Pusher, error) {
 	removed, err := s.drop(ctx, user, match)
 	if err != nil {

@@ -81,6 +81,9 @@ func Open(ctx context.Context, file string) (*DB, error) {
 	if _, err := os.Stat(filepath.Dir(path)); err != nil {
 		return nil, err // SQLite would say that it is out of memory
 	}
+	if info, err := os.Stat(path); err == nil && info.IsDir() { // here, too
+		return nil, fmt.Errorf("%s is a folder", file)
+	}
 	// WAL with synchronous NORMAL: a killed host loses nothing, a power failure may take the last transactions. Without
 	// temp_store, each statement that writes several rows maps 64 KiB of memory for its journal, and unmaps it.
 	name := (&url.URL{Scheme: "file", OmitHost: true, Path: filepath.ToSlash(path)}).String() +

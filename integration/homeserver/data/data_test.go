@@ -59,6 +59,13 @@ func TestAFileOfAnotherVersionIsRefused(t *testing.T) {
 }
 
 // Many hosts start at once on one new file, and write at once.
+func TestAFolderIsRefused(t *testing.T) {
+	t.Parallel()
+	if _, err := Open(t.Context(), t.TempDir()); err == nil || !strings.HasSuffix(err.Error(), " is a folder") {
+		t.Errorf("got %v", err)
+	}
+}
+
 func TestHostsShareAFile(t *testing.T) {
 	t.Parallel()
 	const hosts, writes = 8, 50
