@@ -31,7 +31,7 @@ type places struct {
 	taken    [classes]int
 	waiting  [classes][]*place // for a place, oldest first
 	underWay []*place          // oldest first, without the ones that lose their place
-	mean     time.Duration     // of accepted mails, with more weight on the last ones
+	mean     time.Duration     // of accepted mails to domains that are not slow, with more weight on the last ones
 	accepted time.Time         // the last one
 	domains  map[string]class  // by the last mail, at most maxDomains
 }
@@ -150,11 +150,14 @@ func (p *places) end(one *place, accepted bool) {
 	}
 	took := time.Since(one.began)
 	p.learn(one.domain, took, accepted)
-	if accepted {
+	if accepted && one.class != slow { // otherwise slow domains would make the patience longer for all
 		if p.accepted.IsZero() {
 			p.mean = took
 		}
-		p.mean, p.accepted = p.mean+(took-p.mean)/8, time.Now()
+		p.mean += (took - p.mean) / 8
+	}
+	if accepted {
+		p.accepted = time.Now()
 	}
 	p.taken[one.class]--
 	p.next()
