@@ -75,7 +75,7 @@ func newWorld(t *testing.T) *world {
 		gateways: map[string]func(context.Context, sent) (module.GatewayAnswer, error){}, underWay: map[string]int{},
 		dropped: map[DropReason]int{}, counts: map[string]int{}, arrived: map[string][]string{}, reading: func() error { return nil },
 	}
-	w.queue.Fail = func(string) error {
+	w.queue.Fail = func(string, mxid.UserID) error {
 		if err := w.failing.Load(); err != nil {
 			return *err
 		}

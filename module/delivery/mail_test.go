@@ -307,7 +307,7 @@ func TestAHostDiesWhileItSendsAMail(t *testing.T) {
 			}
 			w.sending.Repeat = time.Hour
 			w.setMail(name1, address)
-			w.queue.Fail = func(operation string) error {
+			w.queue.Fail = func(operation string, _ mxid.UserID) error {
 				if !slices.Contains([]string{"claim", "sent", "read", "complete", "postpone"}, operation) {
 					return nil
 				}

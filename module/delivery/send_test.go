@@ -587,7 +587,7 @@ func TestAnOutageOfTheQueueLosesNothing(t *testing.T) {
 func TestALostClaimWithoutATurnDoesNoHarm(t *testing.T) {
 	inBubble(t, func(w *world) {
 		var lost atomic.Int64
-		w.queue.Fail = func(operation string) error {
+		w.queue.Fail = func(operation string, _ mxid.UserID) error {
 			if operation == "postpone" && lost.Add(1) <= 3 {
 				return module.ErrFenced
 			}
