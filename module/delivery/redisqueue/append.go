@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/pushfx/pushfx/module"
-	"github.com/pushfx/pushfx/module/redisclient"
 	"github.com/pushfx/pushfx/module/stored"
 )
 
@@ -35,10 +34,7 @@ func (q *Queue) Append(ctx context.Context, requests []module.AppendRequest) []m
 			}
 			continue
 		}
-		results[i].Value = module.Appended{}
-		if redisclient.IsWrongType(one.err) {
-			results[i].Err = unreadable(one.err)
-		}
+		results[i] = module.Result[module.Appended]{Err: unlessUnreadable(one.err)}
 	}
 	return results
 }

@@ -3,6 +3,7 @@ package redisqueue
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -50,8 +51,8 @@ func (q *Queue) Claim(ctx context.Context, requests []module.ClaimRequest) []mod
 		if err == nil {
 			results[i].Value, s, err = q.readClaimed(ctx, requests[i], known[i], nonces[i], reply)
 		}
-		if results[i].Err = err; redisclient.IsWrongType(err) {
-			results[i].Err, s = unreadable(err), known[i].settlement(requests[i], remove, requests[i].Fails)
+		if results[i].Err = unlessUnreadable(err); fault.KindOf(results[i].Err) == fault.Database {
+			s = known[i].settlement(requests[i], remove, requests[i].Fails)
 		}
 		settlements = append(settlements, s...)
 	}
@@ -80,9 +81,14 @@ func (l *listing) settlement(r module.ClaimRequest, delay time.Duration, fails b
 	return []settlement{{user: r.User, gate: r.Gate, place: &l.place, delay: delay, fails: fails}}
 }
 
-// unreadable is the error for a log whose key has another type.
-func unreadable(err error) error {
-	return fault.Wrap(fault.Database, "The stored notifications cannot be read.", err)
+// unlessUnreadable returns another error than that of a script on a log that cannot be read: its key
+// has another type, or Lua cannot calculate with what it has read.
+func unlessUnreadable(err error) error {
+	var refusal redis.Error
+	if redisclient.IsWrongType(err) || errors.As(err, &refusal) && strings.Contains(refusal.Error(), "attempt to ") {
+		return fault.Wrap(fault.Database, "The stored notifications cannot be read.", err)
+	}
+	return err
 }
 
 func (q *Queue) claimCall(r module.ClaimRequest, nonce string) *redisclient.Call {
