@@ -461,3 +461,12 @@ func (w *world) unset(user mxid.UserID) {
 
 // fail sets the error of the queue.
 func (w *world) fail(err error) { w.failing.Store(&err) }
+
+func (w *world) log(user mxid.UserID) module.Log {
+	w.t.Helper()
+	log, err := w.queue.Log(w.t.Context(), user)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return log
+}

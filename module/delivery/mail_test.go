@@ -678,11 +678,7 @@ func TestAMailThatFailsIsReported(t *testing.T) {
 				if n := w.reported(observe.MailsDelayed); test.reported && (n < 1 || n > 3) || !test.reported && n > 0 {
 					t.Errorf("%d reports in a minute", n)
 				}
-				log, err := w.queue.Log(t.Context(), name(0))
-				if err != nil {
-					t.Fatal(err)
-				}
-				if got := ReadLog(name(0), log)[0]; got.Status != test.status || got.Class != test.class {
+				if got := ReadLog(name(0), w.log(name(0)))[0]; got.Status != test.status || got.Class != test.class {
 					t.Errorf("the last answer is %d, %s", got.Status, got.Class)
 				}
 			})

@@ -87,7 +87,7 @@ func TestPushersOfAUserShareTheText(t *testing.T) {
 		for e := range 10 {
 			w.notify(d, e, "!r:h", name1)
 		}
-		if n := w.queue.TextBytes(); n > 10*300 {
+		if n := w.log(name1).Bytes; n > 10*300 {
 			t.Errorf("%d bytes are stored", n)
 		}
 		time.Sleep(time.Minute)

@@ -116,16 +116,6 @@ func (m *Memory) Waiting() (n int) {
 	return n
 }
 
-// TextBytes returns the size of all stored texts.
-func (m *Memory) TextBytes() (n int) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for _, log := range m.logs {
-		n += log.bytes()
-	}
-	return n
-}
-
 // Open implements [module.DeliveryQueue].
 func (m *Memory) Open(ctx context.Context) error {
 	if err := m.begin(ctx, "open", ""); err != nil {

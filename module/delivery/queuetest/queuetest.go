@@ -106,16 +106,16 @@ func (c *contract) persist(do func() error) {
 // wantFenced repeats do until the queue has answered.
 func (c *contract) wantFenced(what string, do func() error) {
 	c.Helper()
-	for deadline := time.Now().Add(patience); ; {
+	c.persist(func() error {
 		err := do()
-		if errors.Is(err, module.ErrFenced) {
-			return
+		if fault.KindOf(err) == fault.Unavailable && !errors.Is(err, module.ErrFenced) {
+			return err
 		}
-		if fault.KindOf(err) != fault.Unavailable || time.Now().After(deadline) {
+		if !errors.Is(err, module.ErrFenced) {
 			c.Errorf("%s: got error %v, want %v", what, err, module.ErrFenced)
-			return
 		}
-	}
+		return nil
+	})
 }
 
 func note(n int) module.Notification {

@@ -42,11 +42,7 @@ func (q *Queue) Append(ctx context.Context, requests []module.AppendRequest) []m
 func (q *Queue) appendCall(a module.AppendRequest, nonce string, done *module.Appended) *listedCall {
 	n := a.Notification
 	head, _ := stored.LogEntry{Priority: byte(n.Priority), ID: n.ID, Room: n.Room}.Head()
-	urgent := ""
-	if a.Urgent {
-		urgent = "1"
-	}
-	one, args := &listedCall{}, []any{head, n.Meta, n.Text, nonce, microseconds(a.Lease), a.MaxUserBytes, urgent, a.MaxClaims}
+	one, args := &listedCall{}, []any{head, n.Meta, n.Text, nonce, microseconds(a.Lease), a.MaxUserBytes, oneIf(a.Urgent), a.MaxClaims}
 	for _, r := range a.Pushers {
 		delay, wait := microseconds(r.Delay), r.Delay
 		if r.Claim {

@@ -94,11 +94,7 @@ func unlessUnreadable(err error) error {
 func (q *Queue) claimCall(r module.ClaimRequest, nonce string) *redisclient.Call {
 	args := []any{nonce, microseconds(r.Lease), stored.GateDigest(r.Gate), r.Limit, r.Read}
 	for _, p := range r.Pushers {
-		isHere := ""
-		if p.Gate == r.Gate {
-			isHere = "1"
-		}
-		args = append(args, p.Pusher, isHere)
+		args = append(args, p.Pusher, oneIf(p.Gate == r.Gate))
 	}
 	return claim.Call([]string{q.keys.UserLog(r.User)}, args...)
 }
@@ -285,25 +281,23 @@ func (q *Queue) Sent(ctx context.Context, user mxid.UserID, pusher string) (stri
 // Postpone implements [module.DeliveryQueue]. The listing may say the end of the claim, which
 // is later than the delay, so Postpone lists the user again.
 func (q *Queue) Postpone(ctx context.Context, c *module.Claim, delay time.Duration, trouble module.Trouble, fails bool) error {
-	digest, marked := stored.GateDigest(c.Gate), ""
-	e := &listRequest{user: c.User, gate: c.Gate, delay: delay, fails: fails}
-	if fails {
-		marked = digest
-	}
-	one := newListedCall(postpone.Call([]string{q.keys.UserLog(c.User)}, c.Pusher, c.Nonce, c.Number, microseconds(delay), digest,
-		stored.TroubleText(trouble.Generation, trouble.Text), marked), fencedUnlessOne, e)
-	return q.end(ctx, one)
+	call := q.postponeCall(c, delay, stored.GateDigest(c.Gate), stored.TroubleText(trouble.Generation, trouble.Text), fails)
+	return q.end(ctx, newListedCall(call, fencedUnlessOne, &listRequest{user: c.User, gate: c.Gate, delay: delay, fails: fails}))
 }
 
 // Renew implements [module.DeliveryQueue].
 func (q *Queue) Renew(ctx context.Context, c *module.Claim, lease time.Duration, fails bool) error {
+	one := newListedCall(q.postponeCall(c, lease, "", "", fails), fencedUnlessOne)
+	q.Index.sendListed(ctx, q.writer.Do, []*listedCall{one})
+	return one.err
+}
+
+func (q *Queue) postponeCall(c *module.Claim, delay time.Duration, digest, trouble string, fails bool) *redisclient.Call {
 	marked := ""
 	if fails {
 		marked = stored.GateDigest(c.Gate)
 	}
-	one := newListedCall(postpone.Call([]string{q.keys.UserLog(c.User)}, c.Pusher, c.Nonce, c.Number, microseconds(lease), "", "", marked), fencedUnlessOne)
-	q.Index.sendListed(ctx, q.writer.Do, []*listedCall{one})
-	return one.err
+	return postpone.Call([]string{q.keys.UserLog(c.User)}, c.Pusher, c.Nonce, c.Number, microseconds(delay), digest, trouble, marked)
 }
 
 func fencedUnlessOne(reply []any) error {

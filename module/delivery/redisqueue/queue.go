@@ -70,7 +70,10 @@ func New(client redis.UniversalClient, shared rediscommit.Config, o rediscommit.
 		return nil, err
 	}
 	c := connection{writer, o.Pipelines, stored.Keys{Prefix: shared.KeyPrefix}}
-	q := &Queue{connection: c, Index: Index{connection: c, Shards: DefaultShards}, nonce: newNonce()}
+	q := &Queue{
+		connection: c, nonce: newNonce(),
+		Index: Index{connection: c, Shards: DefaultShards, looks: looks{good: map[int]time.Time{}, over: map[int]int{}}},
+	}
 	q.largest.Store(&map[string]int{})
 	return q, nil
 }
