@@ -55,7 +55,7 @@ func (awayNotifier) Decide(_ context.Context, _ module.Event, members []match.Me
 
 func (awayNotifier) UpdateBadges(context.Context, ...mxid.UserID) error { return nil }
 
-// The first call of the README returns what is left, and its error names the users.
+// The first call of the README returns the rest, and its error names the users.
 func TestTheCallOfThePageReturnsWhatIsLeft(t *testing.T) {
 	t.Parallel()
 	push := &pushfx.Push{Events: handover.New(awayNotifier{}, nil)}

@@ -62,7 +62,7 @@ type NewEvent struct {
 	Changed mxid.UserID
 }
 
-// Rest is what is left of an event after [EventService.HandOver]: which of its steps, for
+// Rest is the undone part of an event after [EventService.HandOver]: which of its steps, for
 // which users. It is JSON, and hardly longer than the ids of the event's users. The host
 // stores it as it is. This version and the next one read it, on any host. It is empty before
 // the first try, and when nothing is left.

@@ -49,7 +49,7 @@ func TestManyWritersKeepEveryChange(t *testing.T) {
 	})
 }
 
-// room is what is left below a limit for many writers.
+// room is the rest of a limit for many writers.
 const room = 5
 
 func TestManyWritersFillALimitExactly(t *testing.T) {

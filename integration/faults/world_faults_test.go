@@ -271,7 +271,7 @@ func moveOn(ctx context.Context, s *strike) error {
 	}
 }
 
-// shard picks a random master with its only replica, and records what is on it.
+// shard picks a random master with its only replica, and records its contents.
 func shard(ctx context.Context, s *strike) (master, replica *redistest.Server, err error) {
 	master = s.somewhere().home
 	s.hit = s.on(master)

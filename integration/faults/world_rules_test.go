@@ -346,7 +346,7 @@ func (c *chaosClient) choose() (r request, own string) {
 }
 
 // changeOwn returns a change of an own entry. A client has few own entries, so that each changes several times. For
-// a ledger it does not touch them again, since that would restore what is lost.
+// a ledger it does not touch them again, since that would restore lost ones.
 func (c *chaosClient) changeOwn() (r request, id string) {
 	if n := len(c.mine); c.in.ledger || n < 2 || n < 5 && c.random.IntN(3) == 0 {
 		id = fmt.Sprintf("own-%d-%d%s", c.number, c.sent, c.user)

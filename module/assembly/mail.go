@@ -17,7 +17,7 @@ type Mail struct {
 	// sends no mail.
 	Server smtp.Config
 
-	// Texts says what is in mails. With its Key, this host serves the page that stops mails, also if
+	// Texts are the texts of mails. With its Key, this host serves the page that stops mails, also if
 	// it sends none.
 	Texts mail.Config
 

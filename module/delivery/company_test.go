@@ -297,7 +297,7 @@ func TestAccountsThatHangDelayNoQuietUser(t *testing.T) {
 				started := map[string]time.Time{}
 				run(20, started)
 				time.Sleep(10 * time.Second)
-				w.checkAges(started, 60, 10*time.Second)
+				w.checkAges(started, 60, 2*time.Second)
 			})
 		})
 	}
@@ -556,5 +556,37 @@ func TestDeadPushersDelayNoPhone(t *testing.T) {
 				})
 			})
 		}
+	}
+}
+
+// 400 users fail at a gateway that answers few others, so that it is closed most of the time. Each of these is answered soon.
+func TestAClosedGatewayAnswersNewUsersSoon(t *testing.T) {
+	for label, answer := range map[string]func(context.Context, sent) (module.GatewayAnswer, error){"refused": always(502), "hangs": slow(time.Hour, 200)} {
+		t.Run(label, func(t *testing.T) {
+			t.Parallel()
+			inBubble(t, func(w *world) {
+				w.attack(answer)
+				users := w.attackers(many(400), 1, atGW)
+				w.innocents(20)
+				var hosts []*Delivery
+				for range 3 {
+					hosts = append(hosts, w.host())
+				}
+				sentAt := map[string]time.Time{}
+				n := 0
+				for i := range 20 {
+					for range 30 {
+						w.notify(hosts[n%3], n, "!a:h", users[n%len(users)], users[(n*7)%len(users)], users[(n*13)%len(users)])
+						n++
+						time.Sleep(time.Second)
+					}
+					sentAt[fmt.Sprintf("$%d", n)] = time.Now()
+					w.notify(hosts[n%3], n, "!r:h", name(i))
+					n++
+				}
+				time.Sleep(60 * time.Second)
+				w.checkAges(sentAt, 20, 2*time.Second)
+			})
+		})
 	}
 }

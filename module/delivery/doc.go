@@ -30,7 +30,7 @@
 //	state    event                               next     action
 //	-        added at a host that may send       claimed  sends, or waits for a place at this host
 //	-        added at another host, or its gate  due
-//	         is closed
+//	         is closed and three wait to try it
 //	-        counts are added                    due      3 s later
 //	due      waits with counts, and a            due      at once
 //	         message is added

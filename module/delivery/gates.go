@@ -144,12 +144,11 @@ func (g *gates) room(user mxid.UserID) int {
 	return g.turns.Room(string(user))
 }
 
-// mayClaim reports whether this host may claim what is added at a gate. Looks find what to
-// probe a closed gate with, and leave a gate that this host cannot reach to other hosts.
-func (g *gates) mayClaim(gate string) bool {
+// mayClaim is [turns.Scheduler.MayClaim].
+func (g *gates) mayClaim(user mxid.UserID, gate string) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.turns.IsOpen(gate) && g.turns.MayReach(time.Now(), gate)
+	return g.turns.MayClaim(time.Now(), string(user), gate)
 }
 
 // capacity returns how many users to claim for.

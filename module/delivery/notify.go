@@ -246,7 +246,7 @@ func (d *Delivery) mayClaim(a *addition) {
 	a.MaxClaims = d.gates.room(a.User)
 	for i := range a.Pushers {
 		r := &a.Pushers[i]
-		r.Claim = r.Delay == 0 && a.targets[i].IsSent() && d.gates.mayClaim(r.Gate)
+		r.Claim = r.Delay == 0 && a.targets[i].IsSent() && d.gates.mayClaim(a.User, r.Gate)
 	}
 }
 

@@ -113,7 +113,7 @@ type OtherVersionError struct {
 	Form string // as stored
 }
 
-// Error returns what is stored and its form.
+// Error returns the stored value and its form.
 func (e *OtherVersionError) Error() string {
 	return e.Data + " of form " + strconv.Quote(e.Form) + ", of another version of the module"
 }

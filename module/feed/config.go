@@ -13,7 +13,7 @@ type Config struct {
 	// minute.
 	Recheck time.Duration
 
-	// MaxBytes limits the memory for what is kept of users: a half for the versions of push
+	// MaxBytes limits the memory for cached values of users: a half for the versions of push
 	// rules, about 200 bytes for a user of this host's syncs or, with delivery, a member of
 	// their rooms; a half for pushers ([Feed.Pushers]), about 200 bytes for a user and 1 KB for a
 	// pusher. 0 keeps nothing; default 96 MiB.

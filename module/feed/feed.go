@@ -24,7 +24,7 @@ import (
 // the user; see [cache]. When a watch begins, changes may have been missed: the listeners are
 // told so. Messages can be lost, too: pushers are read again after a while, and versions of
 // rules are compared with the store periodically, and when a watch begins. A difference is a
-// change. A change by this host drops what is kept before its request ends.
+// change. A change by this host drops the cached value before its request ends.
 //
 // It is safe for concurrent use. Nothing is kept, and nobody is notified, unless [Feed.Run]
 // runs.
@@ -160,7 +160,7 @@ func (f *Feed) rulesReported(c module.Change) {
 	f.notify(f.ruleListeners, c.User, c.Made)
 }
 
-// RulesChanged drops what is kept of a user's rules, unless they are of this version, and
+// RulesChanged drops the cached rules of a user, unless they are of this version, and
 // wakes the user's syncs. The services call it before a change by this host returns, so that
 // the host reads its own changes. The listeners learn of them from the watch.
 func (f *Feed) RulesChanged(user mxid.UserID, version int64) { f.rulesAre(user, version, time.Now()) }
@@ -178,7 +178,7 @@ func (f *Feed) wakeSyncs(user mxid.UserID, version int64, made time.Time) {
 	}
 }
 
-// RulesForgotten drops what is kept of the rules of a user who has none any more.
+// RulesForgotten drops the cached rules of a user without stored ones.
 func (f *Feed) RulesForgotten(user mxid.UserID) {
 	f.rules.drop(user, func(userRules) bool { return true })
 }

@@ -1,6 +1,6 @@
 // Package handover hands new events over; its API may change at any time. It makes the calls
 // of a [module.Notifier] and a [module.UnreadService] for an event, in their order, and
-// returns what is left.
+// returns the rest.
 package handover
 
 import (
@@ -64,7 +64,7 @@ type handover struct {
 	decisions module.Decisions
 }
 
-// newHandover returns what is to do. Before is what is left of the event, nil for all of it.
+// newHandover returns a handover. Before is the rest of an earlier call, nil for the whole event.
 func (s *Service) newHandover(e module.NewEvent, before map[mxid.UserID]stepSet) *handover {
 	h := &handover{Service: s, event: e.Event, room: roomOf(e.JSON)}
 	if h.event.Thread == "" && h.event.Position > 0 {

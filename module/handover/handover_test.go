@@ -209,7 +209,7 @@ func wantShown(t *testing.T, shown []mxid.UserID) {
 	}
 }
 
-// Each call fails in each way for each set of users. The repetition does what is left, and nothing else.
+// Each call fails in each way for each set of users. The repetition does the rest, and no more.
 func TestARepetitionDoesWhatIsLeft(t *testing.T) {
 	users := []mxid.UserID{"@a:x", "@b:x", "@carol:x", "@sender:x"}
 	for _, call := range calls() {

@@ -68,7 +68,7 @@ func (c Config) Validate() error {
 	return errors.Join(faults...)
 }
 
-// completed returns the config with the slashes before what is added to addresses.
+// completed returns the config with the slashes to which paths are added.
 func (c Config) completed() Config {
 	c.PublicURL = strings.TrimRight(c.PublicURL, "/")
 	if c.ClientURL != "" && !strings.HasSuffix(c.ClientURL, "/") {

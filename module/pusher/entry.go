@@ -61,7 +61,7 @@ type Entry struct {
 
 	// Users have set the key since it was taken and have not left, the newest first, and at
 	// most [MaxUsers]. It tells whose caches to drop and whose hidden pushers to remove, and
-	// does not decide what is visible. Do not change the slice.
+	// does not decide about visibility. Do not change the slice.
 	Users []mxid.UserID
 
 	// Address says that the key is an email address. Its entry must stay while it has Users,
@@ -99,7 +99,7 @@ func (e *Entry) leftBy(user mxid.UserID) mxid.UserID {
 }
 
 // Keeps reports whether a set by the user can leave the entry as it is and keep the claim
-// of the stored pusher. If it removes others, nobody else may have set the key since the
+// of the stored pusher. If it removes others, no other user may have set the key since the
 // user took it. Now is in microseconds since 1970.
 func (e *Entry) Keeps(user mxid.UserID, claim int64, others Others, now int64) bool {
 	if claim <= now-keptFor || claim < e.Taken || claim > e.Last {

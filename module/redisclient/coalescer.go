@@ -48,7 +48,7 @@ func (c *coalescer) send(ctx context.Context, node *redis.Client, commands []*se
 		}
 		return
 	}
-	// From begin on, another request may send the commands: what is set here must be set before.
+	// From begin on, another request may send the commands: fields that are set here must be set before.
 	for _, s := range commands {
 		s.err = errPanicked
 	}

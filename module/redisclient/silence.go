@@ -38,7 +38,7 @@ const (
 	shownFor = time.Minute
 )
 
-// nodeState is what is known of a node's replies.
+// nodeState is the history of a node's replies.
 type nodeState struct {
 	flying   []time.Time // from when the node owes the replies to commands on their way
 	lost     time.Time   // from when it owes a reply for which nobody waits any more; zero for none
@@ -64,7 +64,7 @@ func (p *probe) wait() {
 	close(p.late)
 }
 
-// of returns what is known of a node. The caller holds the mutex.
+// of returns the state of a node. The caller holds the mutex.
 func (s *silences) of(address string) *nodeState {
 	n := s.nodes[address]
 	if n == nil {

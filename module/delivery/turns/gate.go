@@ -33,6 +33,7 @@ const (
 	tryEvery      = time.Second // interval of probes by users without failures
 	maxClosedLine = 64          // requests of a class that may wait at a closed gate
 	probeClaims   = 64          // users that a look returns for one probe
+	maxNewProbes  = 3           // requests that wait as probes before others are left to looks
 	rampFirst     = 64          // requests in the first second after an outage; doubles each second
 	rampSeconds   = 6
 	blockedLasts  = time.Hour

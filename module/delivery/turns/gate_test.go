@@ -213,6 +213,46 @@ func TestOneUserOfEachClassProbesAClosedGate(t *testing.T) {
 	}
 }
 
+// At a closed gate a host claims for a few users who have not failed there. Each is a probe, one in a second.
+func TestNewUsersProbeAClosedGate(t *testing.T) {
+	w := newWorld(t)
+	w.prove("g")
+	w.close("g")
+	g := w.gates["g"]
+	w.pass(tryEvery)
+	g.probeAt = w.now.Add(time.Hour)
+	for user, want := range map[string]bool{"u0": false, "p0": true, "new": true} {
+		if w.MayClaim(w.now, user, "g") != want {
+			t.Errorf("%s: may be claimed: %t", user, !want)
+		}
+	}
+	w.must("first", "g")
+	var turns []*Turn
+	for n := range maxNewProbes {
+		if !w.MayClaim(w.now, "new", "g") {
+			t.Fatalf("not claimed beside %d others", n)
+		}
+		turn, _ := w.Admit(w.now, fmt.Sprint("new", n), "g", FirstTry)
+		turns = append(turns, turn)
+	}
+	if w.MayClaim(w.now, "new", "g") {
+		t.Errorf("claimed beside %d others", maxNewProbes)
+	}
+	for n := range maxNewProbes {
+		w.pass(tryEvery)
+		w.Tick(w.now)
+		for at, turn := range turns {
+			if hasPlace(turn) != (at <= n) {
+				t.Errorf("after %d s, request %d has a place: %t", n+1, at, at > n)
+			}
+		}
+	}
+	g.block(w.now)
+	if w.MayClaim(w.now, "new", "g") {
+		t.Error("claimed at a gate to which this host may not connect")
+	}
+}
+
 func TestRefusedRequestsArePutOffForLonger(t *testing.T) {
 	w := newWorld(t)
 	refused := func(users int) (last time.Duration) {

@@ -391,18 +391,36 @@ lines:
 	return nil
 }
 
+// MayClaim reports whether this host may claim what is added for a user. It leaves a gate that it cannot reach to other
+// hosts. At a closed gate, the next probes are by users with nothing that waits: looks would find them late among many
+// who fail.
+func (s *Scheduler) MayClaim(now time.Time, userName, gateName string) bool {
+	g := s.gates[gateName]
+	if g == nil || !g.isClosed() {
+		return s.MayReach(now, gateName)
+	}
+	c := s.classAt(userName, g)
+	return c != classFailing && !g.isBlocked && len(g.lines[c]) < maxNewProbes && s.MayReach(now, gateName)
+}
+
+// classAt is classOf for a user who may be unknown.
+func (s *Scheduler) classAt(userName string, g *gate) class {
+	u := s.users[userName]
+	if u == nil {
+		u = &user{}
+	}
+	return s.classOf(&Turn{User: userName, user: u, gate: g})
+}
+
 // MayProbe reports whether a user whom a look has returned may have a request at a gate. At a
 // closed gate that is the next probe: of each class, one user. A user whom the gate has answered
 // lately is found so among many others. See [RetryOfFailing] for fails.
 func (s *Scheduler) MayProbe(now time.Time, userName, gateName string, fails bool) bool {
-	g, u := s.gates[gateName], s.users[userName]
+	g := s.gates[gateName]
 	if g == nil || !g.isClosed() {
 		return true
 	}
-	if u == nil {
-		u = &user{}
-	}
-	c := s.classOf(&Turn{User: userName, user: u, gate: g})
+	c := s.classAt(userName, g)
 	if fails {
 		c = classFailing
 	}

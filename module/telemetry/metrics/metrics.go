@@ -154,7 +154,7 @@ func New(cfg DeliveryConfig) *Metrics {
 		observe.HandoverFailed: {count(&m.ofDelivery, "delivery_handover_failures_total",
 			"Failed calls of Notify, by reason.", reasonLabel), "", texts(delivery.FailReasons())},
 		observe.DeliveryFailed: {count(&m.ofDelivery, "delivery_failures_total",
-			"Failures of background work, such as to look for what is due, by reason.", reasonLabel), "", texts(delivery.FailReasons())},
+			"Failures of background work, such as a look for due pushers, by reason.", reasonLabel), "", texts(delivery.FailReasons())},
 	}
 	m.begin(stores)
 	return m
