@@ -843,20 +843,13 @@ func (w *world) setRule(user mxid.UserID, kind pushrule.Kind, id, rule string) {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	set := w.rules[user]
+	w.rules.mu.Lock()
+	defer w.rules.mu.Unlock()
+	set := w.rules.sets[user]
 	if err := set.Put(kind, id, draft, pushrule.Position{}); err != nil {
 		w.t.Fatal(err)
 	}
-	w.rules[user] = set
-}
-
-// failRules makes reading rules fail.
-func (w *world) failRules(err error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.rulesError = err
+	w.rules.sets[user] = set
 }
 
 // A user mutes a room while a mail waits.
@@ -882,7 +875,9 @@ func TestWhatTheRulesMuteByThenIsNotMailed(t *testing.T) {
 				}
 				time.Sleep(w.sending.Delay - time.Second)
 				w.setRule(name1, pushrule.Override, "!r:h", mute)
-				w.failRules(test.fail)
+				w.rules.mu.Lock()
+				w.rules.err = test.fail
+				w.rules.mu.Unlock()
 				time.Sleep(time.Minute)
 				synctest.Wait()
 				events := []string{}
