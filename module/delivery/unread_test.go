@@ -222,12 +222,12 @@ func TestAttention(t *testing.T) {
 	})
 }
 
-func TestUnnamedRoomsHaveANameForEachUser(t *testing.T) {
+func TestARecipientHasARoomNameAndTweaks(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.set(name1, "key", "gw")
 		d := w.host()
 		e := module.Event{
-			JSON: `{"event_id":"$1","room_id":"!r:h","type":"m.room.message","sender":"@s:h","content":{"body":"x"}}`, Room: match.Room{MemberCount: 3},
+			JSON: `{"event_id":"$1","room_id":"!r:h","type":"m.room.message","sender":"@s:h","content":{"body":"x"}}`, Room: match.Room{MemberCount: 2},
 		}
 		decisions, err := d.Decide(t.Context(), e, []match.Member{{User: name1}})
 		if err != nil {
@@ -238,7 +238,7 @@ func TestUnnamedRoomsHaveANameForEachUser(t *testing.T) {
 			t.Fatal(err)
 		}
 		synctest.Wait()
-		if all := w.all(); len(all) != 1 || !strings.Contains(all[0].body, `"room_name":"Alice and Bob"`) {
+		if all := w.all(); len(all) != 1 || !strings.Contains(all[0].body, `"room_name":"Alice and Bob"`) || !strings.Contains(all[0].body, `"tweaks":{"sound":"default"}`) {
 			t.Errorf("got %+v", all)
 		}
 	})
