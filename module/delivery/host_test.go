@@ -135,14 +135,17 @@ func (w *world) set(user mxid.UserID, pushkey, gateway string) {
 }
 
 func (w *world) setApp(user mxid.UserID, app, pushkey, gateway string) {
+	data := fmt.Sprintf(`{"url":"https://%s%s"}`, gateway, pusher.NotifyPath)
+	w.setPusher(user, pusher.Pusher{Key: pusher.Key{AppID: app, Pushkey: pushkey}, Kind: pusher.HTTP, Data: data})
+}
+
+func (w *world) setPusher(user mxid.UserID, p pusher.Pusher) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.sets++
+	p.SetAt = 1_700_000_000_000_000 + w.sets
 	list := w.pushers[user]
-	list.Set(pusher.Pusher{
-		Key: pusher.Key{AppID: app, Pushkey: pushkey}, Kind: pusher.HTTP, SetAt: 1_700_000_000_000_000 + w.sets,
-		Data: fmt.Sprintf(`{"url":"https://%s%s"}`, gateway, pusher.NotifyPath),
-	})
+	list.Set(p)
 	w.pushers[user] = list
 }
 

@@ -116,15 +116,8 @@ const address = "a@Example.ORG"
 const mailsADay = 12
 
 func (w *world) setMail(user mxid.UserID, address string) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.sets++
-	list := w.pushers[user]
-	list.Set(pusher.Pusher{
-		Key: pusher.Key{AppID: pusher.EmailAppID, Pushkey: address}, Kind: pusher.Email, SetAt: 1_700_000_000_000_000 + w.sets,
-		Lang: "de", Device: "PHONE", Data: `{"format":"event_id_only"}`,
-	})
-	w.pushers[user] = list
+	key := pusher.Key{AppID: pusher.EmailAppID, Pushkey: address}
+	w.setPusher(user, pusher.Pusher{Key: key, Kind: pusher.Email, Lang: "de", Device: "PHONE", Data: `{"format":"event_id_only"}`})
 }
 
 // wantMails checks the times of mails since the world began, within a few seconds.
@@ -782,12 +775,7 @@ func TestAHostLeavesKindsThatItDoesNotKnow(t *testing.T) {
 		const sms = "com.example.sms"
 		d := w.host()
 		setSMS := func(pushkey string) {
-			w.mu.Lock()
-			defer w.mu.Unlock()
-			w.sets++
-			list := w.pushers[name1]
-			list.Set(pusher.Pusher{Key: pusher.Key{AppID: "app", Pushkey: pushkey}, Kind: sms, SetAt: 1_700_000_000_000_000 + w.sets, Data: `{}`})
-			w.pushers[name1] = list
+			w.setPusher(name1, pusher.Pusher{Key: pusher.Key{AppID: "app", Pushkey: pushkey}, Kind: sms, Data: `{}`})
 		}
 		setSMS("+49")
 		w.set(name1, "key", "gw")
