@@ -181,7 +181,12 @@ func TestAPartThatDoesNotAnswerDelaysNoOther(t *testing.T) {
 	for label, isAway := range map[string]bool{"control": false, "away": true} {
 		t.Run(label, func(t *testing.T) {
 			withReader(t, func(w *world, r *reader) {
-				w.unread = slowStates{r, isAway}
+				r.takes = func(events []module.UserEvent) time.Duration {
+					if isAway && slices.ContainsFunc(events, func(e module.UserEvent) bool { return isOdd(e.User) }) {
+						return 5 * time.Second
+					}
+					return 0
+				}
 				queue := newParted(w)
 				for i := range 40 {
 					w.set(name(i), key(i), "gw")
@@ -207,22 +212,6 @@ func TestAPartThatDoesNotAnswerDelaysNoOther(t *testing.T) {
 			})
 		})
 	}
-}
-
-// slowStates is an Unread that does not answer for the users with an odd number.
-type slowStates struct {
-	*reader
-	isAway bool
-}
-
-func (s slowStates) States(ctx context.Context, events []module.UserEvent) []module.Result[module.UnreadState] {
-	for _, e := range events {
-		if s.isAway && isOdd(e.User) {
-			time.Sleep(5 * time.Second)
-			break
-		}
-	}
-	return s.reader.States(ctx, events)
 }
 
 // A notification that is added while a host begins to look is not left for the next look.
