@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/stored"
 )
 
 // The repair of what hosts add, fail to deliver and deliver at that moment changes nothing.
@@ -79,6 +81,29 @@ func TestAUserWhoIsNotListedIsRepaired(t *testing.T) {
 		t.Error("nothing was sent")
 	}
 	again.stop()
+}
+
+// Hosts send nothing to a user whose log they cannot read.
+func TestADamagedLogIsShown(t *testing.T) {
+	t.Parallel()
+	d := onOne(t).deliver(4)
+	d.away(alice)
+	d.stop()
+	log := d.keys.UserLog(alice)
+	fields, err := d.client.HKeys(t.Context(), log).Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	own := fields[slices.IndexFunc(fields, isPusher)]
+	for _, command := range [][]any{{"HSET", log, own, "damaged"}, {"HSET", log, stored.KeptField(own), "damaged"}, {"HSET", log, stored.LogField, "damaged"}, {"SET", log, "x"}} {
+		before := d.client.Dump(t.Context(), log).Val()
+		d.do(command...)
+		d.says("damaged", exitProblems, "queues", "show", string(alice))
+		d.says(string(alice), exitProblems, "check", "-list")
+		if err := d.client.RestoreReplace(t.Context(), log, 0, before).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
 }
 
 // A user's other pushers are shown, counted and repaired beside one whose state cannot be read.

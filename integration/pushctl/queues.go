@@ -20,6 +20,8 @@ import (
 	"github.com/pushfx/pushfx/module/delivery/redisqueue"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pusher"
+	"github.com/pushfx/pushfx/module/redisclient"
+	"github.com/pushfx/pushfx/module/stored"
 )
 
 // addSelection adds the flags of [call.changeBacklogs].
@@ -146,7 +148,7 @@ var queuesShowCommand = command{
 	summary: "shows what waits for a user's pushers, and why",
 	about: "Shows each pusher of a user by a digest, its app and device: its gateway, the waiting notifications, since when they\n" +
 		"wait and it fails, the status of the last answer or why there was none (dns, tls, refused, timeout, blocked),\n" +
-		"and the next try. Exit status 1: a pusher is late, so no host sends, or there is no such user.",
+		"and the next try. Exit status 1: a pusher is late, so no host sends, or damaged, or there is no such user.",
 	flags: (*flags).addJSON,
 	run:   (*call).showUserQueues,
 }
@@ -160,6 +162,7 @@ const (
 	stateLate     = "late"           // due, but no host sends
 	stateClosed   = "gateway closed" // waits until a failing gateway works again
 	stateGone     = "gone"           // deleted; a host will drop its backlog
+	stateDamaged  = "damaged"        // hosts cannot read the log of its user
 )
 
 type shownQueue struct {
@@ -185,8 +188,8 @@ func (c *call) showUserQueues(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	isLate := slices.ContainsFunc(all, func(q shownQueue) bool { return q.State == stateLate })
-	return c.result(all, func(w io.Writer) error { return writeQueues(w, all, c.now()) }, isLate)
+	isBad := slices.ContainsFunc(all, func(q shownQueue) bool { return q.State == stateLate || q.State == stateDamaged })
+	return c.result(all, func(w io.Writer) error { return writeQueues(w, all, c.now()) }, isBad)
 }
 
 // queuesOf returns what waits for a user's pushers, deleted pushers included.
@@ -223,7 +226,33 @@ func (c *call) queuesOf(ctx context.Context, user mxid.UserID) ([]shownQueue, er
 	if len(all) == 0 {
 		return all, c.checkUser(ctx, user)
 	}
-	return all, nil
+	isDamaged, err := c.hasDamagedLog(ctx, user, all)
+	for i := range all {
+		if isDamaged && all[i].State != stateOff {
+			all[i].State = stateDamaged
+		}
+	}
+	return all, err
+}
+
+// hasDamagedLog reports whether hosts cannot read a user's log, or what it says of one of the pushers that they send to:
+// then they send to none of them.
+func (c *call) hasDamagedLog(ctx context.Context, user mxid.UserID, pushers []shownQueue) (isDamaged bool, err error) {
+	fields := []string{stored.LogField}
+	for _, q := range pushers {
+		if q.State != stateOff {
+			fields = append(fields, q.Pusher, stored.KeptField(q.Pusher))
+		}
+	}
+	values, err := c.client.HMGet(ctx, c.keys.UserLog(user), fields...).Result()
+	if redisclient.IsWrongType(err) {
+		return true, nil
+	}
+	for i, value := range values {
+		text, isStored := value.(string)
+		isDamaged = isDamaged || isStored && !isReadable(fields[i], text)
+	}
+	return isDamaged, err
 }
 
 func newShownQueue(user mxid.UserID, p pusher.Pusher) shownQueue {

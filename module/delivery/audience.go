@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/delivery/content"
 	"github.com/pushfx/pushfx/module/fault"
 	"github.com/pushfx/pushfx/module/feed"
 	"github.com/pushfx/pushfx/module/internal/partition"
@@ -13,7 +14,6 @@ import (
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/observe"
 	"github.com/pushfx/pushfx/module/retry"
-	"github.com/pushfx/pushfx/module/strictjson"
 )
 
 // audience evaluates events with the push rules of users, which the feed keeps until they
@@ -70,27 +70,10 @@ func checkRoom(e module.Event, members []match.Member) error {
 // memberEvent returns the user of a membership event and the new membership. Both are empty
 // for other events.
 func memberEvent(event string) (user mxid.UserID, membership string) {
-	var kind string
-	w := strictjson.Walk(event) // an object
-	for name := range w.Object() {
-		next := w.Next()
-		switch {
-		case name == "type" && next == '"':
-			kind = w.String()
-		case name == "state_key" && next == '"':
-			user = mxid.UserID(w.String())
-		case name == "content" && next == '{':
-			for name := range w.Object() {
-				if name == "membership" && w.Next() == '"' {
-					membership = w.String()
-				}
-			}
-		}
-	}
-	if kind != "m.room.member" {
+	if content.ReadText(content.MemberOf(event, "type")) != "m.room.member" {
 		return "", ""
 	}
-	return user, membership
+	return mxid.UserID(content.ReadText(content.MemberOf(event, "state_key"))), content.MembershipOf(content.MemberOf(event, "content"))
 }
 
 // fill gives rules to each member without rules. A user with unreadable stored rules gets no

@@ -17,7 +17,7 @@ import (
 	"github.com/pushfx/pushfx/module/pushrule"
 )
 
-// ruleStore keeps watched rules.
+// ruleStore has the rules of users, which are watched, and by default those of the specification.
 type ruleStore struct {
 	module.RuleStore
 	module.HostService
@@ -56,6 +56,7 @@ func (s *ruleStore) Rulesets(_ context.Context, users []mxid.UserID) map[mxid.Us
 		set, found := s.sets[user]
 		if !found {
 			set = pushrule.ServerDefault(user)
+			s.sets[user] = set
 		}
 		all[user] = module.Result[module.Content]{Value: module.Content{Rules: set, Version: s.versions[user]}, Err: s.err}
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/delivery/content"
+	"github.com/pushfx/pushfx/module/mxid"
 )
 
 // Notifications 1 to 4 are written as "h1 l2 c r1": high priority in room 1, low priority in room 2, counts, a call that rings
@@ -142,7 +143,7 @@ func TestALongLogIsCut(t *testing.T) {
 		w.answer("gw", always(502))
 		w.set(name1, "key", "gw")
 		reads := 0
-		w.queue.Fail = func(operation string) error {
+		w.queue.Fail = func(operation string, _ mxid.UserID) error {
 			if operation == "log" {
 				reads++
 			}

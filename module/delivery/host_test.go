@@ -20,7 +20,6 @@ import (
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/observe"
 	"github.com/pushfx/pushfx/module/pusher"
-	"github.com/pushfx/pushfx/module/pushrule"
 )
 
 // world has a queue, users, hosts and push gateways.
@@ -30,30 +29,29 @@ type world struct {
 	queue *queuetest.Memory
 	cfg   Config
 
-	mu         sync.Mutex
-	rules      map[mxid.UserID]pushrule.Ruleset
-	rulesError error
-	pushers    map[mxid.UserID]pusher.List
-	removed    []mxid.UserID
-	reading    func() error // called when pushers are read
-	gateways   map[string]func(context.Context, sent) (module.GatewayAnswer, error)
-	posts      []sent
-	arrived    map[string][]string // events by pushkey
-	underWay   map[string]int      // by pushkey
-	overlaps   int
-	unread     module.Unread
-	attention  module.Attention
-	mailbox    *mailbox      // nil without mail
-	sending    mail.Config   // of mails
-	mailer     module.Mailer // of the next host, nil for the mailbox
-	webPush    webpush.Config
-	dropped    map[DropReason]int
-	counts     map[string]int // by event and label
-	reports    []observe.Problem
-	late       []*LateError
-	rejected   []RejectedError
-	sets       int64
-	failing    atomic.Pointer[error]
+	mu        sync.Mutex
+	rules     *ruleStore
+	pushers   map[mxid.UserID]pusher.List
+	removed   []mxid.UserID
+	reading   func() error // called when pushers are read
+	gateways  map[string]func(context.Context, sent) (module.GatewayAnswer, error)
+	posts     []sent
+	arrived   map[string][]string // events by pushkey
+	underWay  map[string]int      // by pushkey
+	overlaps  int
+	unread    module.Unread
+	attention module.Attention
+	mailbox   *mailbox      // nil without mail
+	sending   mail.Config   // of mails
+	mailer    module.Mailer // of the next host, nil for the mailbox
+	webPush   webpush.Config
+	dropped   map[DropReason]int
+	counts    map[string]int // by event and label
+	reports   []observe.Problem
+	late      []*LateError
+	rejected  []RejectedError
+	sets      int64
+	failing   atomic.Pointer[error]
 }
 
 // sent is a request.
@@ -71,11 +69,11 @@ type sent struct {
 
 func newWorld(t *testing.T) *world {
 	w := &world{
-		t: t, began: time.Now(), queue: queuetest.NewMemory(), cfg: DefaultConfig(), sending: mail.DefaultConfig(), rules: map[mxid.UserID]pushrule.Ruleset{}, pushers: map[mxid.UserID]pusher.List{},
+		t: t, began: time.Now(), queue: queuetest.NewMemory(), cfg: DefaultConfig(), sending: mail.DefaultConfig(), rules: newRuleStore(), pushers: map[mxid.UserID]pusher.List{},
 		gateways: map[string]func(context.Context, sent) (module.GatewayAnswer, error){}, underWay: map[string]int{},
 		dropped: map[DropReason]int{}, counts: map[string]int{}, arrived: map[string][]string{}, reading: func() error { return nil },
 	}
-	w.queue.Fail = func(string) error {
+	w.queue.Fail = func(string, mxid.UserID) error {
 		if err := w.failing.Load(); err != nil {
 			return *err
 		}
@@ -93,7 +91,7 @@ func (w *world) host() *Delivery {
 func (w *world) stopped(queue module.DeliveryQueue, gateway module.Gateway) *Delivery {
 	w.t.Helper()
 	seams := Seams{
-		Queue: queue, Gateway: gateway, Host: &worldHost{w: w}, Feed: newFeed(w.t, worldRules{}), Unread: w.unread, Attention: w.attention,
+		Queue: queue, Gateway: gateway, Host: &worldHost{w.rules, w}, Feed: newFeed(w.t, w.rules), Unread: w.unread, Attention: w.attention,
 		Observer: worldObserver{observe.None, w}, WebPush: w.webPush,
 	}
 	if w.mailbox != nil {
@@ -137,14 +135,17 @@ func (w *world) set(user mxid.UserID, pushkey, gateway string) {
 }
 
 func (w *world) setApp(user mxid.UserID, app, pushkey, gateway string) {
+	data := fmt.Sprintf(`{"url":"https://%s%s"}`, gateway, pusher.NotifyPath)
+	w.setPusher(user, pusher.Pusher{Key: pusher.Key{AppID: app, Pushkey: pushkey}, Kind: pusher.HTTP, Data: data})
+}
+
+func (w *world) setPusher(user mxid.UserID, p pusher.Pusher) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.sets++
+	p.SetAt = 1_700_000_000_000_000 + w.sets
 	list := w.pushers[user]
-	list.Set(pusher.Pusher{
-		Key: pusher.Key{AppID: app, Pushkey: pushkey}, Kind: pusher.HTTP, SetAt: 1_700_000_000_000_000 + w.sets,
-		Data: fmt.Sprintf(`{"url":"https://%s%s"}`, gateway, pusher.NotifyPath),
-	})
+	list.Set(p)
 	w.pushers[user] = list
 }
 
@@ -226,7 +227,7 @@ func (w *world) drops(reason DropReason) int {
 }
 
 type worldHost struct {
-	module.HostService
+	*ruleStore
 	w *world
 }
 
@@ -252,26 +253,6 @@ func (h *worldHost) RemovePusher(_ context.Context, user mxid.UserID, key pusher
 	return nil
 }
 
-func (h *worldHost) Rulesets(_ context.Context, users []mxid.UserID) map[mxid.UserID]module.Result[module.Content] {
-	h.w.mu.Lock()
-	defer h.w.mu.Unlock()
-	sets := map[mxid.UserID]module.Result[module.Content]{}
-	for _, user := range users {
-		set, made := h.w.rules[user]
-		if !made {
-			set = pushrule.ServerDefault(user)
-			h.w.rules[user] = set
-		}
-		sets[user] = module.Result[module.Content]{Value: module.Content{Rules: set}, Err: h.w.rulesError}
-	}
-	return sets
-}
-
-// worldRules has rules that never change.
-type worldRules struct {
-	module.RuleStore
-}
-
 func newFeed(t testing.TB, store module.RuleStore) *feed.Feed {
 	t.Helper()
 	feed, err := feed.New(module.Stores{Rules: store}, feed.DefaultConfig(), nil, feed.Listeners{})
@@ -279,20 +260,6 @@ func newFeed(t testing.TB, store module.RuleStore) *feed.Feed {
 		t.Fatal(err)
 	}
 	return feed
-}
-
-func (worldRules) Versions(_ context.Context, users []mxid.UserID) map[mxid.UserID]module.Result[int64] {
-	versions := map[mxid.UserID]module.Result[int64]{}
-	for _, user := range users {
-		versions[user] = module.Result[int64]{}
-	}
-	return versions
-}
-
-func (worldRules) Watch(ctx context.Context, watching func(), _ func(module.Change)) error {
-	watching()
-	<-ctx.Done()
-	return ctx.Err()
 }
 
 type worldObserver struct {
@@ -461,3 +428,12 @@ func (w *world) unset(user mxid.UserID) {
 
 // fail sets the error of the queue.
 func (w *world) fail(err error) { w.failing.Store(&err) }
+
+func (w *world) log(user mxid.UserID) module.Log {
+	w.t.Helper()
+	log, err := w.queue.Log(w.t.Context(), user)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return log
+}

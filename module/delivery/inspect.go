@@ -36,11 +36,8 @@ func ReadLog(user mxid.UserID, log module.Log) (all []Waiting) {
 	for _, p := range log.Pushers {
 		w := ReadTrouble(p.Trouble)
 		w.User, w.Pusher, w.Claimed, w.Due = user, p.Pusher, p.Claimed, p.Due
-		for _, n := range log.Notifications {
-			if n.Number < p.Number {
-				continue
-			}
-			w.Notifications++
+		w.Notifications = len(p.Waiting)
+		for _, n := range notificationsOf(log, &p) {
 			m, err := content.ReadMeta(n.Meta)
 			switch {
 			case err != nil:

@@ -42,8 +42,8 @@ func TestAnOutboxRepeatsForTheUsersWhoAreLeft(t *testing.T) {
 	inBubble(t, func(w *world) {
 		newParted(w)
 		isAway := true
-		w.queue.FailFor = func(user mxid.UserID) error {
-			if isAway && isOdd(user) {
+		w.queue.Fail = func(operation string, user mxid.UserID) error {
+			if isAway && operation == "append" && isOdd(user) {
 				return errors.New("refused")
 			}
 			return nil
@@ -126,8 +126,8 @@ func TestWhatIsNotConfirmedIsSent(t *testing.T) {
 // A log that cannot be read costs its user alone.
 func TestADamagedLogLeavesItsUserOut(t *testing.T) {
 	inBubble(t, func(w *world) {
-		w.queue.FailFor = func(user mxid.UserID) error {
-			if user == name1 {
+		w.queue.Fail = func(operation string, user mxid.UserID) error {
+			if operation == "append" && user == name1 {
 				return fault.New(fault.Database, "The stored notifications cannot be read.")
 			}
 			return nil
@@ -155,35 +155,8 @@ func TestAnEventWithoutAnIDNamesNobody(t *testing.T) {
 		if left, all := module.Left(err); err == nil || len(left) > 0 || all || !module.IsPermanent(err) {
 			t.Errorf("got %v, left are %v", err, left)
 		}
-		if w.queue.IsConfirmed != nil || slices.Contains(w.got("key"), "") {
+		if slices.Contains(w.got("key"), "") {
 			t.Error("something was sent")
-		}
-	})
-}
-
-// slowHeld is a queue whose part with the held gateways does not answer.
-type slowHeld struct{ module.DeliveryQueue }
-
-func (slowHeld) HeldGateways(context.Context) ([]string, error) {
-	time.Sleep(5 * time.Second)
-	return nil, module.Unavailable(context.DeadlineExceeded)
-}
-
-// A look does not wait for the part of the queue that has the held gateways.
-func TestLooksDoNotWaitForHeldGateways(t *testing.T) {
-	inBubble(t, func(w *world) {
-		w.answer("gw", always(502))
-		w.set(name1, "key", "gw") // one user closes no gate
-		d, _ := w.hostOn(slowHeld{w.queue}, w)
-		for e := range 8 {
-			w.answer("gw", always(502))
-			w.notify(d, e, "!r:h", name1)
-			synctest.Wait()
-			w.answer("gw", always(200))
-			time.Sleep(2 * time.Second) // the second try is due within a second, and a look comes within another one
-			if n := len(w.delivered("key")); n != e+1 {
-				t.Fatalf("after event %d, %d were delivered", e, n)
-			}
 		}
 	})
 }

@@ -116,15 +116,8 @@ const address = "a@Example.ORG"
 const mailsADay = 12
 
 func (w *world) setMail(user mxid.UserID, address string) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.sets++
-	list := w.pushers[user]
-	list.Set(pusher.Pusher{
-		Key: pusher.Key{AppID: pusher.EmailAppID, Pushkey: address}, Kind: pusher.Email, SetAt: 1_700_000_000_000_000 + w.sets,
-		Lang: "de", Device: "PHONE", Data: `{"format":"event_id_only"}`,
-	})
-	w.pushers[user] = list
+	key := pusher.Key{AppID: pusher.EmailAppID, Pushkey: address}
+	w.setPusher(user, pusher.Pusher{Key: key, Kind: pusher.Email, Lang: "de", Device: "PHONE", Data: `{"format":"event_id_only"}`})
 }
 
 // wantMails checks the times of mails since the world began, within a few seconds.
@@ -307,7 +300,7 @@ func TestAHostDiesWhileItSendsAMail(t *testing.T) {
 			}
 			w.sending.Repeat = time.Hour
 			w.setMail(name1, address)
-			w.queue.Fail = func(operation string) error {
+			w.queue.Fail = func(operation string, _ mxid.UserID) error {
 				if !slices.Contains([]string{"claim", "sent", "read", "complete", "postpone"}, operation) {
 					return nil
 				}
@@ -678,11 +671,7 @@ func TestAMailThatFailsIsReported(t *testing.T) {
 				if n := w.reported(observe.MailsDelayed); test.reported && (n < 1 || n > 3) || !test.reported && n > 0 {
 					t.Errorf("%d reports in a minute", n)
 				}
-				log, err := w.queue.Log(t.Context(), name(0))
-				if err != nil {
-					t.Fatal(err)
-				}
-				if got := ReadLog(name(0), log)[0]; got.Status != test.status || got.Class != test.class {
+				if got := ReadLog(name(0), w.log(name(0)))[0]; got.Status != test.status || got.Class != test.class {
 					t.Errorf("the last answer is %d, %s", got.Status, got.Class)
 				}
 			})
@@ -786,12 +775,7 @@ func TestAHostLeavesKindsThatItDoesNotKnow(t *testing.T) {
 		const sms = "com.example.sms"
 		d := w.host()
 		setSMS := func(pushkey string) {
-			w.mu.Lock()
-			defer w.mu.Unlock()
-			w.sets++
-			list := w.pushers[name1]
-			list.Set(pusher.Pusher{Key: pusher.Key{AppID: "app", Pushkey: pushkey}, Kind: sms, SetAt: 1_700_000_000_000_000 + w.sets, Data: `{}`})
-			w.pushers[name1] = list
+			w.setPusher(name1, pusher.Pusher{Key: pusher.Key{AppID: "app", Pushkey: pushkey}, Kind: sms, Data: `{}`})
 		}
 		setSMS("+49")
 		w.set(name1, "key", "gw")
@@ -847,20 +831,13 @@ func (w *world) setRule(user mxid.UserID, kind pushrule.Kind, id, rule string) {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	set := w.rules[user]
+	w.rules.mu.Lock()
+	defer w.rules.mu.Unlock()
+	set := w.rules.sets[user]
 	if err := set.Put(kind, id, draft, pushrule.Position{}); err != nil {
 		w.t.Fatal(err)
 	}
-	w.rules[user] = set
-}
-
-// failRules makes reading rules fail.
-func (w *world) failRules(err error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.rulesError = err
+	w.rules.sets[user] = set
 }
 
 // A user mutes a room while a mail waits.
@@ -886,7 +863,9 @@ func TestWhatTheRulesMuteByThenIsNotMailed(t *testing.T) {
 				}
 				time.Sleep(w.sending.Delay - time.Second)
 				w.setRule(name1, pushrule.Override, "!r:h", mute)
-				w.failRules(test.fail)
+				w.rules.mu.Lock()
+				w.rules.err = test.fail
+				w.rules.mu.Unlock()
 				time.Sleep(time.Minute)
 				synctest.Wait()
 				events := []string{}

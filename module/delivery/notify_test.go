@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -12,53 +11,9 @@ import (
 
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/fault"
-	"github.com/pushfx/pushfx/module/match"
 	"github.com/pushfx/pushfx/module/mxid"
-	"github.com/pushfx/pushfx/module/pushrule"
 	"github.com/pushfx/pushfx/module/retry"
 )
-
-// rulesWithTweaks notify of each message, with a sound, a highlight and a large tweak.
-func rulesWithTweaks(t *testing.T, user mxid.UserID, large string) *match.Rules {
-	t.Helper()
-	set := pushrule.ServerDefault(user)
-	err := set.Put(pushrule.Override, "large", pushrule.Draft{Actions: []pushrule.Action{
-		`"notify"`, `{"set_tweak":"sound","value":"default"}`, `{"set_tweak":"highlight"}`,
-		pushrule.Action(fmt.Sprintf(`{"set_tweak":"x","value":"%s"}`, large)),
-	}}, pushrule.Position{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return match.NewCache(1<<20).Rules(user, set)
-}
-
-func TestLargeTweaksAreCut(t *testing.T) {
-	inBubble(t, func(w *world) {
-		w.set(name1, "key", "gw")
-		d := w.host()
-		for n, large := range []string{"short", strings.Repeat("x", 5000)} {
-			e := module.Event{
-				JSON: fmt.Sprintf(`{"event_id":"$%d","room_id":"!r:h","type":"m.room.message","sender":"@s:h","content":{"body":"x"}}`, n),
-				Room: match.Room{MemberCount: 3},
-			}
-			decisions, err := d.Decide(t.Context(), e, []match.Member{{User: name1, Rules: rulesWithTweaks(t, name1, large)}})
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := d.Notify(t.Context(), e, decisions); err != nil {
-				t.Fatal(err)
-			}
-			w.wait(time.Second, func() bool { return len(w.all()) == n+1 })
-			want := `"tweaks":{"sound":"default","highlight":true}`
-			if n == 0 {
-				want = `"tweaks":{"sound":"default","highlight":true,"x":"short"}`
-			}
-			if got := w.all()[n].body; !strings.Contains(got, want) {
-				t.Errorf("got %.400s, want %s", got, want)
-			}
-		}
-	})
-}
 
 // Whatever is stored, the host sends what it was given.
 func TestWhatIsClaimedAtOnceIsNotRead(t *testing.T) {
@@ -87,7 +42,7 @@ func TestPushersOfAUserShareTheText(t *testing.T) {
 		for e := range 10 {
 			w.notify(d, e, "!r:h", name1)
 		}
-		if n := w.queue.TextBytes(); n > 10*300 {
+		if n := w.log(name1).Bytes; n > 10*300 {
 			t.Errorf("%d bytes are stored", n)
 		}
 		time.Sleep(time.Minute)
@@ -226,7 +181,12 @@ func TestAPartThatDoesNotAnswerDelaysNoOther(t *testing.T) {
 	for label, isAway := range map[string]bool{"control": false, "away": true} {
 		t.Run(label, func(t *testing.T) {
 			withReader(t, func(w *world, r *reader) {
-				w.unread = slowStates{r, isAway}
+				r.takes = func(events []module.UserEvent) time.Duration {
+					if isAway && slices.ContainsFunc(events, func(e module.UserEvent) bool { return isOdd(e.User) }) {
+						return 5 * time.Second
+					}
+					return 0
+				}
 				queue := newParted(w)
 				for i := range 40 {
 					w.set(name(i), key(i), "gw")
@@ -252,22 +212,6 @@ func TestAPartThatDoesNotAnswerDelaysNoOther(t *testing.T) {
 			})
 		})
 	}
-}
-
-// slowStates is an Unread that does not answer for the users with an odd number.
-type slowStates struct {
-	*reader
-	isAway bool
-}
-
-func (s slowStates) States(ctx context.Context, events []module.UserEvent) []module.Result[module.UnreadState] {
-	for _, e := range events {
-		if s.isAway && isOdd(e.User) {
-			time.Sleep(5 * time.Second)
-			break
-		}
-	}
-	return s.reader.States(ctx, events)
 }
 
 // A notification that is added while a host begins to look is not left for the next look.

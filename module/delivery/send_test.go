@@ -220,7 +220,7 @@ func TestABurstOfOneAccountDropsNoNotificationOfOthers(t *testing.T) {
 		for e := range 400 {
 			w.event(d, fmt.Sprintf(`{"event_id":"$b%d","room_id":"!b:h","type":"m.room.message","sender":"@s:h","content":{"body":"%s"}}`, e, large), "@attacker:h")
 		}
-		if texts := w.queue.TextBytes(); texts > w.cfg.MaxUserBytes+40*8<<10 {
+		if texts := w.log("@attacker:h").Bytes; texts > w.cfg.MaxUserBytes+40*8<<10 {
 			t.Errorf("%d bytes are kept", texts)
 		}
 		w.answer("away", always(200))
@@ -245,7 +245,7 @@ func TestStoredNotificationsAreLimited(t *testing.T) {
 		w.set(name1, "key", "gw")
 		d := w.host()
 		w.event(d, fmt.Sprintf(`{"event_id":"$b","room_id":"!b:h","type":"m.room.message","sender":"@s:h","content":{"body":"%s"}}`, strings.Repeat("x", 60_000)), name1)
-		if texts := w.queue.TextBytes(); texts > w.cfg.MaxNotificationBytes {
+		if texts := w.log(name1).Bytes; texts > w.cfg.MaxNotificationBytes {
 			t.Errorf("%d bytes are kept", texts)
 		}
 	})
@@ -587,7 +587,7 @@ func TestAnOutageOfTheQueueLosesNothing(t *testing.T) {
 func TestALostClaimWithoutATurnDoesNoHarm(t *testing.T) {
 	inBubble(t, func(w *world) {
 		var lost atomic.Int64
-		w.queue.Fail = func(operation string) error {
+		w.queue.Fail = func(operation string, _ mxid.UserID) error {
 			if operation == "postpone" && lost.Add(1) <= 3 {
 				return module.ErrFenced
 			}

@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"strings"
 	"sync"
 	"time"
 
@@ -104,7 +103,7 @@ func (s *summaries) addTo(all *Stats) {
 func byGateway(gates map[string]int) map[string]int {
 	all := make(map[string]int, len(gates))
 	for gate, users := range gates {
-		gateway, _, _ := strings.Cut(gate, " ")
+		gateway, _ := SplitGate(gate)
 		all[gateway] += users
 	}
 	return all

@@ -23,7 +23,8 @@ type reader struct {
 	placed []module.UserEvent // the events that States was asked about
 	delay  time.Duration
 	err    error
-	asked  int // for counts only
+	takes  func([]module.UserEvent) time.Duration // before an answer; nil for none
+	asked  int                                    // for counts only
 	looked []module.UserDevice
 }
 
@@ -40,6 +41,9 @@ func (r *reader) set(user mxid.UserID, unread int) {
 }
 
 func (r *reader) States(_ context.Context, events []module.UserEvent) (all []module.Result[module.UnreadState]) {
+	if r.takes != nil {
+		time.Sleep(r.takes(events))
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, e := range events {
@@ -222,12 +226,12 @@ func TestAttention(t *testing.T) {
 	})
 }
 
-func TestUnnamedRoomsHaveANameForEachUser(t *testing.T) {
+func TestARecipientHasARoomNameAndTweaks(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.set(name1, "key", "gw")
 		d := w.host()
 		e := module.Event{
-			JSON: `{"event_id":"$1","room_id":"!r:h","type":"m.room.message","sender":"@s:h","content":{"body":"x"}}`, Room: match.Room{MemberCount: 3},
+			JSON: `{"event_id":"$1","room_id":"!r:h","type":"m.room.message","sender":"@s:h","content":{"body":"x"}}`, Room: match.Room{MemberCount: 2},
 		}
 		decisions, err := d.Decide(t.Context(), e, []match.Member{{User: name1}})
 		if err != nil {
@@ -238,7 +242,7 @@ func TestUnnamedRoomsHaveANameForEachUser(t *testing.T) {
 			t.Fatal(err)
 		}
 		synctest.Wait()
-		if all := w.all(); len(all) != 1 || !strings.Contains(all[0].body, `"room_name":"Alice and Bob"`) {
+		if all := w.all(); len(all) != 1 || !strings.Contains(all[0].body, `"room_name":"Alice and Bob"`) || !strings.Contains(all[0].body, `"tweaks":{"sound":"default"}`) {
 			t.Errorf("got %+v", all)
 		}
 	})
@@ -282,26 +286,10 @@ func TestBadgesOfTwoHosts(t *testing.T) {
 	})
 }
 
-// absent is an Unread that cannot reach its counts for a while.
-type absent struct {
-	*reader
-	until time.Time
-}
-
-func (a absent) States(ctx context.Context, events []module.UserEvent) []module.Result[module.UnreadState] {
-	states := a.reader.States(ctx, events)
-	if time.Now().Before(a.until) {
-		for i := range states {
-			states[i] = module.Result[module.UnreadState]{Err: module.Unavailable(nil)}
-		}
-	}
-	return states
-}
-
 // Without counts, a notification is sent at once, and a badge waits.
 func TestBadgesWaitForUnavailableCounts(t *testing.T) {
 	withReader(t, func(w *world, r *reader) {
-		w.unread = absent{r, time.Now().Add(20 * time.Second)}
+		r.err = module.Unavailable(nil)
 		w.set(name1, "key", "gw")
 		d := w.host()
 		w.notify(d, 1, "!r:h", name1)
@@ -312,22 +300,12 @@ func TestBadgesWaitForUnavailableCounts(t *testing.T) {
 		if w.all()[0].counts != nil {
 			t.Errorf("got %+v", w.all()[0])
 		}
+		r.do(func() { r.err = nil })
 		w.wait(20*time.Second, func() bool { return w.queue.Waiting() == 0 })
 		if all := w.all(); len(all) != 2 || all[1].counts == nil || all[1].counts.Unread != 3 {
 			t.Errorf("got %+v", all)
 		}
 	})
-}
-
-// thinking is an Unread that takes a while.
-type thinking struct {
-	*reader
-	takes time.Duration
-}
-
-func (u thinking) States(ctx context.Context, events []module.UserEvent) []module.Result[module.UnreadState] {
-	time.Sleep(u.takes)
-	return u.reader.States(ctx, events)
 }
 
 // What the host says about the next notification is asked while a request is under way. It is given up after 200 ms.
@@ -341,7 +319,7 @@ func TestTheHostIsAskedAheadAndNotForLong(t *testing.T) {
 	} {
 		t.Run(label, func(t *testing.T) {
 			withReader(t, func(w *world, r *reader) {
-				w.unread, w.attention = thinking{r, test.takes}, nil
+				w.attention, r.takes = nil, func([]module.UserEvent) time.Duration { return test.takes }
 				w.set(name1, "key", "gw")
 				w.answer("gw", slow(100*time.Millisecond, 200))
 				d := w.host()

@@ -35,16 +35,9 @@ func (s *pushService) Post(_ context.Context, r module.GatewayRequest) (module.G
 // setBrowser sets a pusher of web push.
 func (w *world) setBrowser(user mxid.UserID, name string, isActive bool) (key pusher.Key) {
 	point, _ := ecdh.P256().GenerateKey(rand.Reader)
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.sets++
 	key = pusher.Key{AppID: "app", Pushkey: base64.RawURLEncoding.EncodeToString(point.PublicKey().Bytes())}
-	list := w.pushers[user]
-	list.Set(pusher.Pusher{
-		Key: key, Kind: pusher.WebPush, SetAt: 1_700_000_000_000_000 + w.sets, Activated: isActive,
-		Data: fmt.Sprintf(`{"url":"https://push/%s","auth":"BTBZMqHH6r4Tts7J_aSIgg"}`, name),
-	})
-	w.pushers[user] = list
+	data := fmt.Sprintf(`{"url":"https://push/%s","auth":"BTBZMqHH6r4Tts7J_aSIgg"}`, name)
+	w.setPusher(user, pusher.Pusher{Key: key, Kind: pusher.WebPush, Activated: isActive, Data: data})
 	return key
 }
 

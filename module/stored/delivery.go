@@ -261,6 +261,12 @@ func (k Kept) From(at, next int64, limit int) (numbers []int64) {
 	return numbers
 }
 
+// Count returns how many numbers From returns without a limit.
+func (k Kept) Count(at, next int64) int {
+	first, _ := slices.BinarySearch(k.Numbers, at)
+	return len(k.Numbers) - first + int(max(0, next-max(at, k.Place)))
+}
+
 // TroubleText returns the stored form of a trouble, the end of a [PusherState].
 func TroubleText(generation int64, trouble string) string {
 	return strconv.FormatInt(generation, 10) + " " + trouble

@@ -90,7 +90,7 @@ func TestWhatAPusherKeepsIsReadBack(t *testing.T) {
 		if found != (text != "") || !reflect.DeepEqual(got, want.kept) || found && got.Text() != text {
 			t.Errorf("%q: got %+v, %t, stored as %q", text, got, found, got.Text())
 		}
-		if all, four := got.From(want.at, want.next, 100), got.From(want.at, want.next, 4); !reflect.DeepEqual(all, want.all) || !reflect.DeepEqual(four, want.firstFour) {
+		if all, four := got.From(want.at, want.next, 100), got.From(want.at, want.next, 4); !reflect.DeepEqual(all, want.all) || !reflect.DeepEqual(four, want.firstFour) || got.Count(want.at, want.next) != len(all) {
 			t.Errorf("%q: at %d: got %v, %v", text, want.at, all, four)
 		}
 		for n := range want.next {

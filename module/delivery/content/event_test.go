@@ -2,11 +2,13 @@ package content
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/match"
+	"github.com/pushfx/pushfx/module/pushrule"
 )
 
 func defaultLimits() Limits {
@@ -184,5 +186,23 @@ func TestAMetaIsReadAsItWasWritten(t *testing.T) {
 		if got, err := ReadMeta(text); err == nil {
 			t.Errorf("%s: got %+v", text, got)
 		}
+	}
+}
+
+// Users choose tweaks. Of large ones only a short sound and highlight are kept.
+func TestLargeTweaksAreCut(t *testing.T) {
+	t.Parallel()
+	for length, want := range map[int]string{
+		5: `{"sound":"default","highlight":true,"x":"xxxxx"}`, maxTweaks: `{"sound":"default","highlight":true}`,
+	} {
+		if got := tweaksOf([]pushrule.Action{
+			`"notify"`, `{"set_tweak":"sound","value":"none"}`, `{"set_tweak":"sound","value":"default"}`, `{"set_tweak":"highlight"}`,
+			pushrule.Action(`{"set_tweak":"x","value":"` + strings.Repeat("x", length) + `"}`),
+		}); got != want {
+			t.Errorf("%d bytes: got %s, want %s", length, got, want)
+		}
+	}
+	if got := tweaksOf([]pushrule.Action{pushrule.Action(`{"set_tweak":"sound","value":"` + strings.Repeat("x", maxTweaks) + `"}`)}); got != "{}" {
+		t.Errorf("a long sound: got %.50s", got)
 	}
 }

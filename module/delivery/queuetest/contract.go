@@ -82,7 +82,7 @@ func (c *contract) claimsAtOnce() {
 	if left := c.next(c.q, one); left != 0 {
 		c.Errorf("%d are left", left)
 	}
-	c.wantFenced("behind the end", func() error { _, err := c.q.Complete(c.Context(), one, module.Done{To: one.Number + 1}); return err })
+	c.wantFenced("behind the end", c.completing(one, 1))
 	if done := c.append(c.q, claiming(c.newRequest(note(3), "a"))); done.Claims[0] == nil {
 		c.Errorf("got %+v", done)
 	}
@@ -183,10 +183,7 @@ func (c *contract) lapses() {
 		c.Errorf("a claim lapsed after %v", since)
 	}
 	for what, do := range map[string]func() error{
-		"complete": func() error {
-			_, err := c.q.Complete(c.Context(), lapsed, module.Done{To: lapsed.Number + 1})
-			return err
-		},
+		"complete": c.completing(lapsed, 1),
 		"postpone": func() error { return c.q.Postpone(c.Context(), lapsed, 0, module.Trouble{}, false) },
 		"renew":    func() error { return c.q.Renew(c.Context(), lapsed, long, false) },
 	} {
@@ -244,7 +241,7 @@ func (c *contract) postpones() {
 	begun := time.Now()
 	c.postpone(c.q, one, 3*short, trouble, false)
 	c.postpone(c.q, one, long, module.Trouble{}, true) // a repetition changes nothing
-	c.wantFenced("complete", func() error { _, err := c.q.Complete(c.Context(), one, module.Done{To: one.Number + 1}); return err })
+	c.wantFenced("complete", c.completing(one, 1))
 	c.wantFenced("renew", func() error { return c.q.Renew(c.Context(), one, long, false) })
 	log := c.log()
 	if p := log.Pushers[0]; p.Claimed || p.Trouble != trouble || p.Due.Sub(begun.Add(3*short)).Abs() > patience {
@@ -664,10 +661,7 @@ func (c *contract) staysInPlace() {
 	if taken.Trouble != trouble || metas(taken.Notifications) != "1" {
 		c.Errorf("claimed %+v", taken)
 	}
-	c.wantFenced("another host has it", func() error {
-		_, err := c.q.Complete(c.Context(), one, module.Done{To: one.Number})
-		return err
-	})
+	c.wantFenced("another host has it", c.completing(one, 0))
 	c.complete(c.other, taken.Claim, module.Done{To: taken.Claim.Number, Trouble: trouble})
 	c.wantNext(c.other, taken.Claim, "1 2")
 	c.next(c.other, taken.Claim)
@@ -805,13 +799,9 @@ func (c *contract) cutsOnce() {
 	log := c.log()
 	c.cut(map[string]string{"a": "2 3"})
 	log.Pushers[0].Waiting = slices.Delete(log.Pushers[0].Waiting, 3, 5)
-	c.persist(func() error {
-		done, err := c.other.Cut(c.Context(), c.user, log)
-		if done {
-			c.Error("a log is cut by what was read before another cut")
-		}
-		return err
-	})
+	if ask(c, func() (bool, error) { return c.other.Cut(c.Context(), c.user, log) }) {
+		c.Error("a log is cut by what was read before another cut")
+	}
 	c.wantNext(c.q, one, "1 4 5 6")
 }
 
@@ -833,13 +823,9 @@ func (c *contract) forgets() {
 func (c *contract) keepsSent() {
 	sent := func(pusher, want string) {
 		c.Helper()
-		c.persist(func() error {
-			got, err := c.other.Sent(c.Context(), c.user, pusher)
-			if err == nil && got != want {
-				c.Errorf("%s: got %q, want %q", pusher, got, want)
-			}
-			return err
-		})
+		if got := ask(c, func() (string, error) { return c.other.Sent(c.Context(), c.user, pusher) }); got != want {
+			c.Errorf("%s: got %q, want %q", pusher, got, want)
+		}
 	}
 	claims := c.begin(note(1), long, "a", "b")
 	c.add(note(2), "a")
@@ -855,9 +841,8 @@ func (c *contract) keepsSent() {
 func (c *contract) summarizes() {
 	summary := func() (s module.QueueSummary) {
 		c.Helper()
-		c.persist(func() (err error) {
-			s, err = c.q.Summary(c.Context(), func(gate string, t module.Trouble) bool { return gate == c.gate && t.Text == "alone" })
-			return err
+		s = ask(c, func() (module.QueueSummary, error) {
+			return c.q.Summary(c.Context(), func(gate string, t module.Trouble) bool { return gate == c.gate && t.Text == "alone" })
 		})
 		if s.Refused != nil {
 			c.Errorf("refused: %v", s.Refused)

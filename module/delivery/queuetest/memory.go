@@ -27,11 +27,9 @@ type Memory struct {
 	nonce int
 	calls int
 
-	// Fail is called before each operation, unless it is nil. Its error fails the operation.
-	Fail func(operation string) error
-
-	// FailFor returns the error of a request to append for a user, unless it is nil.
-	FailFor func(user mxid.UserID) error
+	// Fail is called before each operation, unless it is nil. Its error fails the operation. The user
+	// is empty for an operation that has none.
+	Fail func(operation string, user mxid.UserID) error
 
 	// PartitionOf numbers the partition of the queue that has a user. If it is nil, the queue has one.
 	PartitionOf func(user mxid.UserID) int
@@ -83,12 +81,14 @@ func NewMemory() *Memory {
 	}
 }
 
-func (m *Memory) begin(ctx context.Context, operation string) error {
+func (m *Memory) begin(ctx context.Context, operation string, user mxid.UserID) error {
 	if err := ctx.Err(); err != nil {
 		return module.Unavailable(err)
 	}
 	if m.Fail != nil {
-		if err := m.Fail(operation); err != nil {
+		if err := m.Fail(operation, user); fault.KindOf(err) == fault.Database {
+			return err
+		} else if err != nil {
 			return module.Unavailable(err)
 		}
 	}
@@ -116,19 +116,9 @@ func (m *Memory) Waiting() (n int) {
 	return n
 }
 
-// TextBytes returns the size of all stored texts.
-func (m *Memory) TextBytes() (n int) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for _, log := range m.logs {
-		n += log.bytes()
-	}
-	return n
-}
-
 // Open implements [module.DeliveryQueue].
 func (m *Memory) Open(ctx context.Context) error {
-	if err := m.begin(ctx, "open"); err != nil {
+	if err := m.begin(ctx, "open", ""); err != nil {
 		return err
 	}
 	m.mu.Unlock()
@@ -187,13 +177,7 @@ func (log *memoryLog) removePassed() {
 func (m *Memory) Append(ctx context.Context, requests []module.AppendRequest) []module.Result[module.Appended] {
 	results := make([]module.Result[module.Appended], len(requests))
 	for i, a := range requests {
-		if m.FailFor != nil {
-			results[i].Err = m.FailFor(a.User)
-		}
-		if results[i].Err == nil {
-			results[i].Err = m.begin(ctx, "append")
-		}
-		if results[i].Err == nil {
+		if results[i].Err = m.begin(ctx, "append", a.User); results[i].Err == nil {
 			results[i].Value = m.append(a)
 			if m.IsConfirmed != nil && !m.IsConfirmed(a.User) {
 				results[i].Err = module.Unavailable(fault.ErrNotConfirmed)
@@ -308,7 +292,7 @@ func (m *Memory) receive(log *memoryLog, a module.AppendRequest, r module.Recipi
 
 // Look implements [module.DeliveryQueue].
 func (m *Memory) Look(ctx context.Context, look module.Look) (looked module.Looked, err error) {
-	if err := m.begin(ctx, "look"); err != nil {
+	if err := m.begin(ctx, "look", ""); err != nil {
 		return looked, err
 	}
 	defer m.mu.Unlock()
@@ -380,7 +364,7 @@ func (m *Memory) Claim(ctx context.Context, requests []module.ClaimRequest) []mo
 			m.giveBack(r.DueUser)
 			continue
 		}
-		if results[i].Err = m.begin(ctx, "claim"); results[i].Err == nil {
+		if results[i].Err = m.begin(ctx, "claim", r.User); results[i].Err == nil {
 			results[i].Value = m.claim(r)
 			m.mu.Unlock()
 		}
@@ -440,7 +424,7 @@ func firstOf(all []module.Notification, n int) []module.Notification {
 // of returns the log and the state of a claimed pusher. The caller unlocks m unless there is
 // an error.
 func (m *Memory) of(ctx context.Context, operation string, c *module.Claim) (*memoryLog, *memoryState, error) {
-	if err := m.begin(ctx, operation); err != nil {
+	if err := m.begin(ctx, operation, c.User); err != nil {
 		return nil, nil, err
 	}
 	if log := m.logs[c.User]; log != nil {
@@ -454,7 +438,7 @@ func (m *Memory) of(ctx context.Context, operation string, c *module.Claim) (*me
 
 // Read implements [module.DeliveryQueue].
 func (m *Memory) Read(ctx context.Context, c *module.Claim, limit int) (all []module.Notification, end int64, err error) {
-	if err := m.begin(ctx, "read"); err != nil {
+	if err := m.begin(ctx, "read", c.User); err != nil {
 		return nil, 0, err
 	}
 	defer m.mu.Unlock()
@@ -499,7 +483,7 @@ func (m *Memory) Complete(ctx context.Context, c *module.Claim, d module.Done) (
 
 // Sent implements [module.DeliveryQueue].
 func (m *Memory) Sent(ctx context.Context, user mxid.UserID, pusher string) (string, error) {
-	if err := m.begin(ctx, "sent"); err != nil {
+	if err := m.begin(ctx, "sent", user); err != nil {
 		return "", err
 	}
 	defer m.mu.Unlock()
@@ -554,7 +538,7 @@ func (m *Memory) Renew(ctx context.Context, c *module.Claim, lease time.Duration
 
 // Log implements [module.DeliveryQueue].
 func (m *Memory) Log(ctx context.Context, user mxid.UserID) (all module.Log, err error) {
-	if err := m.begin(ctx, "log"); err != nil {
+	if err := m.begin(ctx, "log", user); err != nil {
 		return all, err
 	}
 	defer m.mu.Unlock()
@@ -576,7 +560,7 @@ func (m *Memory) Log(ctx context.Context, user mxid.UserID) (all module.Log, err
 
 // Cut implements [module.DeliveryQueue].
 func (m *Memory) Cut(ctx context.Context, user mxid.UserID, log module.Log) (done bool, err error) {
-	if err := m.begin(ctx, "cut"); err != nil {
+	if err := m.begin(ctx, "cut", user); err != nil {
 		return false, err
 	}
 	defer m.mu.Unlock()
@@ -603,7 +587,7 @@ func (m *Memory) Cut(ctx context.Context, user mxid.UserID, log module.Log) (don
 
 // Forget implements [module.DeliveryQueue].
 func (m *Memory) Forget(ctx context.Context, user mxid.UserID) error {
-	if err := m.begin(ctx, "forget"); err != nil {
+	if err := m.begin(ctx, "forget", user); err != nil {
 		return err
 	}
 	defer m.mu.Unlock()
@@ -613,7 +597,7 @@ func (m *Memory) Forget(ctx context.Context, user mxid.UserID) error {
 
 // Summary implements [module.DeliveryQueue].
 func (m *Memory) Summary(ctx context.Context, isAlone func(gate string, t module.Trouble) bool) (s module.QueueSummary, err error) {
-	if err := m.begin(ctx, "summary"); err != nil {
+	if err := m.begin(ctx, "summary", ""); err != nil {
 		return s, err
 	}
 	defer m.mu.Unlock()

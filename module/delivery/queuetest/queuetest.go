@@ -103,19 +103,29 @@ func (c *contract) persist(do func() error) {
 	}
 }
 
+// ask repeats do until the queue has answered, and returns its answer.
+func ask[T any](c *contract, do func() (T, error)) (answer T) {
+	c.Helper()
+	c.persist(func() (err error) {
+		answer, err = do()
+		return err
+	})
+	return answer
+}
+
 // wantFenced repeats do until the queue has answered.
 func (c *contract) wantFenced(what string, do func() error) {
 	c.Helper()
-	for deadline := time.Now().Add(patience); ; {
+	c.persist(func() error {
 		err := do()
-		if errors.Is(err, module.ErrFenced) {
-			return
+		if fault.KindOf(err) == fault.Unavailable && !errors.Is(err, module.ErrFenced) {
+			return err
 		}
-		if fault.KindOf(err) != fault.Unavailable || time.Now().After(deadline) {
+		if !errors.Is(err, module.ErrFenced) {
 			c.Errorf("%s: got error %v, want %v", what, err, module.ErrFenced)
-			return
 		}
-	}
+		return nil
+	})
 }
 
 func note(n int) module.Notification {
@@ -139,14 +149,12 @@ func claiming(a module.AppendRequest) module.AppendRequest {
 	return a
 }
 
-func (c *contract) append(q module.DeliveryQueue, a module.AppendRequest) (done module.Appended) {
+func (c *contract) append(q module.DeliveryQueue, a module.AppendRequest) module.Appended {
 	c.Helper()
-	c.persist(func() error {
-		results := q.Append(c.Context(), []module.AppendRequest{a})
-		done = results[0].Value
-		return results[0].Err
+	return ask(c, func() (module.Appended, error) {
+		result := q.Append(c.Context(), []module.AppendRequest{a})[0]
+		return result.Value, result.Err
 	})
-	return done
 }
 
 func (c *contract) add(n module.Notification, pushers ...string) module.Appended {
@@ -170,18 +178,16 @@ func (c *contract) begin(n module.Notification, lease time.Duration, pushers ...
 
 func all(string) (most, failing int, isClosed bool) { return 1000, 1000, false }
 
-func (c *contract) look(q module.DeliveryQueue, limit int, lease time.Duration, gate func(string) (int, int, bool)) (looked module.Looked) {
+func (c *contract) look(q module.DeliveryQueue, limit int, lease time.Duration, gate func(string) (int, int, bool)) module.Looked {
 	c.Helper()
-	c.persist(func() (err error) {
-		looked, err = q.Look(c.Context(), module.Look{Limit: limit, Lease: lease, Gate: func(name string) (int, int, bool) {
+	return ask(c, func() (module.Looked, error) {
+		return q.Look(c.Context(), module.Look{Limit: limit, Lease: lease, Gate: func(name string) (int, int, bool) {
 			if !strings.HasPrefix(name, c.gate) {
 				return 0, 0, true
 			}
 			return gate(name)
 		}})
-		return err
 	})
-	return looked
 }
 
 // find looks until the user is due at the gate, and returns nil if that takes too long.
@@ -207,14 +213,12 @@ func (c *contract) request(u module.DueUser, pushers ...string) module.ClaimRequ
 	return r
 }
 
-func (c *contract) claimAll(q module.DeliveryQueue, r module.ClaimRequest) (claimed module.Claimed) {
+func (c *contract) claimAll(q module.DeliveryQueue, r module.ClaimRequest) module.Claimed {
 	c.Helper()
-	c.persist(func() error {
-		results := q.Claim(c.Context(), []module.ClaimRequest{r})
-		claimed = results[0].Value
-		return results[0].Err
+	return ask(c, func() (module.Claimed, error) {
+		result := q.Claim(c.Context(), []module.ClaimRequest{r})[0]
+		return result.Value, result.Err
 	})
-	return claimed
 }
 
 // claim claims one pusher when it is due.
@@ -271,14 +275,21 @@ func (c *contract) wantNext(q module.DeliveryQueue, claim *module.Claim, want st
 // complete moves a pusher to a number. The end may be fenced, if a reply was lost.
 func (c *contract) complete(q module.DeliveryQueue, claim *module.Claim, d module.Done) (left int) {
 	c.Helper()
-	c.persist(func() (err error) {
-		left, err = q.Complete(c.Context(), claim, d)
+	return ask(c, func() (int, error) {
+		left, err := q.Complete(c.Context(), claim, d)
 		if errors.Is(err, module.ErrFenced) && len(c.log().Pushers) == 0 {
 			err = nil
 		}
-		return err
+		return left, err
 	})
-	return left
+}
+
+// completing returns a completion that moves a pusher by some numbers.
+func (c *contract) completing(claim *module.Claim, by int64) func() error {
+	return func() error {
+		_, err := c.q.Complete(c.Context(), claim, module.Done{To: claim.Number + by})
+		return err
+	}
 }
 
 // next completes a notification.
@@ -296,13 +307,9 @@ func (c *contract) postpone(q module.DeliveryQueue, claim *module.Claim, delay t
 	c.persist(func() error { return q.Postpone(c.Context(), claim, delay, trouble, fails) })
 }
 
-func (c *contract) log() (log module.Log) {
+func (c *contract) log() module.Log {
 	c.Helper()
-	c.persist(func() (err error) {
-		log, err = c.q.Log(c.Context(), c.user)
-		return err
-	})
-	return log
+	return ask(c, func() (module.Log, error) { return c.q.Log(c.Context(), c.user) })
 }
 
 // cut takes notifications from pushers; lost has the names of them, as metas has, by pusher.
@@ -317,10 +324,7 @@ func (c *contract) cut(lost map[string]string) {
 				return slices.Contains(gone, metas(log.Notifications[at:at+1]))
 			})
 		}
-		c.persist(func() (err error) {
-			done, err = c.q.Cut(c.Context(), c.user, log)
-			return err
-		})
+		done = ask(c, func() (bool, error) { return c.q.Cut(c.Context(), c.user, log) })
 	}
 }
 

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/pushfx/pushfx/module"
-	"github.com/pushfx/pushfx/module/redisclient"
 	"github.com/pushfx/pushfx/module/stored"
 )
 
@@ -35,10 +34,7 @@ func (q *Queue) Append(ctx context.Context, requests []module.AppendRequest) []m
 			}
 			continue
 		}
-		results[i].Value = module.Appended{}
-		if redisclient.IsWrongType(one.err) {
-			results[i].Err = unreadable(one.err)
-		}
+		results[i] = module.Result[module.Appended]{Err: unlessUnreadable(one.err)}
 	}
 	return results
 }
@@ -46,11 +42,7 @@ func (q *Queue) Append(ctx context.Context, requests []module.AppendRequest) []m
 func (q *Queue) appendCall(a module.AppendRequest, nonce string, done *module.Appended) *listedCall {
 	n := a.Notification
 	head, _ := stored.LogEntry{Priority: byte(n.Priority), ID: n.ID, Room: n.Room}.Head()
-	urgent := ""
-	if a.Urgent {
-		urgent = "1"
-	}
-	one, args := &listedCall{}, []any{head, n.Meta, n.Text, nonce, microseconds(a.Lease), a.MaxUserBytes, urgent, a.MaxClaims}
+	one, args := &listedCall{}, []any{head, n.Meta, n.Text, nonce, microseconds(a.Lease), a.MaxUserBytes, oneIf(a.Urgent), a.MaxClaims}
 	for _, r := range a.Pushers {
 		delay, wait := microseconds(r.Delay), r.Delay
 		if r.Claim {

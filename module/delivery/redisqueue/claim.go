@@ -3,6 +3,7 @@ package redisqueue
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -50,8 +51,8 @@ func (q *Queue) Claim(ctx context.Context, requests []module.ClaimRequest) []mod
 		if err == nil {
 			results[i].Value, s, err = q.readClaimed(ctx, requests[i], known[i], nonces[i], reply)
 		}
-		if results[i].Err = err; redisclient.IsWrongType(err) {
-			results[i].Err, s = unreadable(err), known[i].settlement(requests[i], remove, requests[i].Fails)
+		if results[i].Err = unlessUnreadable(err); fault.KindOf(results[i].Err) == fault.Database {
+			s = known[i].settlement(requests[i], remove, requests[i].Fails)
 		}
 		settlements = append(settlements, s...)
 	}
@@ -80,19 +81,20 @@ func (l *listing) settlement(r module.ClaimRequest, delay time.Duration, fails b
 	return []settlement{{user: r.User, gate: r.Gate, place: &l.place, delay: delay, fails: fails}}
 }
 
-// unreadable is the error for a log whose key has another type.
-func unreadable(err error) error {
-	return fault.Wrap(fault.Database, "The stored notifications cannot be read.", err)
+// unlessUnreadable returns another error than that of a script on a log that cannot be read: its key
+// has another type, or Lua cannot calculate with what it has read.
+func unlessUnreadable(err error) error {
+	var refusal redis.Error
+	if redisclient.IsWrongType(err) || errors.As(err, &refusal) && strings.Contains(refusal.Error(), "attempt to ") {
+		return fault.Wrap(fault.Database, "The stored notifications cannot be read.", err)
+	}
+	return err
 }
 
 func (q *Queue) claimCall(r module.ClaimRequest, nonce string) *redisclient.Call {
 	args := []any{nonce, microseconds(r.Lease), stored.GateDigest(r.Gate), r.Limit, r.Read}
 	for _, p := range r.Pushers {
-		isHere := ""
-		if p.Gate == r.Gate {
-			isHere = "1"
-		}
-		args = append(args, p.Pusher, isHere)
+		args = append(args, p.Pusher, oneIf(p.Gate == r.Gate))
 	}
 	return claim.Call([]string{q.keys.UserLog(r.User)}, args...)
 }
@@ -279,25 +281,23 @@ func (q *Queue) Sent(ctx context.Context, user mxid.UserID, pusher string) (stri
 // Postpone implements [module.DeliveryQueue]. The listing may say the end of the claim, which
 // is later than the delay, so Postpone lists the user again.
 func (q *Queue) Postpone(ctx context.Context, c *module.Claim, delay time.Duration, trouble module.Trouble, fails bool) error {
-	digest, marked := stored.GateDigest(c.Gate), ""
-	e := &listRequest{user: c.User, gate: c.Gate, delay: delay, fails: fails}
-	if fails {
-		marked = digest
-	}
-	one := newListedCall(postpone.Call([]string{q.keys.UserLog(c.User)}, c.Pusher, c.Nonce, c.Number, microseconds(delay), digest,
-		stored.TroubleText(trouble.Generation, trouble.Text), marked), fencedUnlessOne, e)
-	return q.end(ctx, one)
+	call := q.postponeCall(c, delay, stored.GateDigest(c.Gate), stored.TroubleText(trouble.Generation, trouble.Text), fails)
+	return q.end(ctx, newListedCall(call, fencedUnlessOne, &listRequest{user: c.User, gate: c.Gate, delay: delay, fails: fails}))
 }
 
 // Renew implements [module.DeliveryQueue].
 func (q *Queue) Renew(ctx context.Context, c *module.Claim, lease time.Duration, fails bool) error {
+	one := newListedCall(q.postponeCall(c, lease, "", "", fails), fencedUnlessOne)
+	q.Index.sendListed(ctx, q.writer.Do, []*listedCall{one})
+	return one.err
+}
+
+func (q *Queue) postponeCall(c *module.Claim, delay time.Duration, digest, trouble string, fails bool) *redisclient.Call {
 	marked := ""
 	if fails {
 		marked = stored.GateDigest(c.Gate)
 	}
-	one := newListedCall(postpone.Call([]string{q.keys.UserLog(c.User)}, c.Pusher, c.Nonce, c.Number, microseconds(lease), "", "", marked), fencedUnlessOne)
-	q.Index.sendListed(ctx, q.writer.Do, []*listedCall{one})
-	return one.err
+	return postpone.Call([]string{q.keys.UserLog(c.User)}, c.Pusher, c.Nonce, c.Number, microseconds(delay), digest, trouble, marked)
 }
 
 func fencedUnlessOne(reply []any) error {

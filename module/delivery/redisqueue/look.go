@@ -43,8 +43,8 @@ func (q *Queue) Look(ctx context.Context, look module.Look) (looked module.Looke
 	for _, g := range rest {
 		looked.Late, looked.More = max(looked.Late, g.late), true
 	}
-	looked.More = looked.More || read.more
-	looked.Late = max(looked.Late, q.Index.looks.note(q.Index.Shards, began, read.failed))
+	looked.More = looked.More || slices.Contains(slices.Collect(maps.Values(read.full)), true)
+	looked.Late = max(looked.Late, q.Index.looks.note(q.Index.Shards, began, read))
 	if len(read.failed) == q.Index.Shards && len(looked.Users) == 0 {
 		for _, err := range read.failed {
 			return looked, err
@@ -62,17 +62,18 @@ type looks struct {
 }
 
 // note adds a look, and returns the longest time without a good one.
-func (l *looks) note(shards int, began time.Time, failed map[int]error) (longest time.Duration) {
+func (l *looks) note(shards int, began time.Time, read *dueGates) (longest time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.good == nil {
-		l.good = map[int]time.Time{}
-	}
 	for shard := range shards {
-		if last, known := l.good[shard]; failed[shard] == nil || !known {
-			l.good[shard] = began
-		} else {
+		last, known := l.good[shard]
+		if read.failed[shard] != nil && known {
 			longest = max(longest, time.Since(last))
+			continue
+		}
+		l.good[shard] = began
+		if l.over[shard] += maxGates; !read.full[shard] {
+			l.over[shard] = 0
 		}
 	}
 	return longest
@@ -82,21 +83,6 @@ func (l *looks) overOf(shard int) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.over[shard]
-}
-
-// read notes how many gates of a shard were read, and reports whether there may be more.
-func (l *looks) read(shard int, isFull bool) (more bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.over == nil {
-		l.over = map[int]int{}
-	}
-	if isFull {
-		l.over[shard] += maxGates
-	} else {
-		l.over[shard] = 0
-	}
-	return isFull
 }
 
 // dueGate is a gate with due users in a shard.
@@ -111,7 +97,7 @@ type dueGate struct {
 // dueGates is what a look reads.
 type dueGates struct {
 	gates  []dueGate
-	more   bool          // gates may be due that were not read
+	full   map[int]bool  // shards in which more gates may be due
 	format *string       // nil if it could not be read
 	failed map[int]error // by shard
 }
@@ -119,7 +105,7 @@ type dueGates struct {
 // readIndex reads the due gates of all shards, and the format. It leaves out masters that are
 // silent.
 func (x *Index) readIndex(ctx context.Context) *dueGates {
-	all := &dueGates{failed: map[int]error{}}
+	all := &dueGates{full: map[int]bool{}, failed: map[int]error{}}
 	gates, times := make([]*redis.ZSliceCmd, x.Shards), make([]*redis.TimeCmd, x.Shards)
 	commands := make([]*redisclient.Command, x.Shards)
 	for shard := range commands {
@@ -142,16 +128,15 @@ func (x *Index) readIndex(ctx context.Context) *dueGates {
 			all.failed[shard] = errs[shard]
 			continue
 		}
-		now, isFull := times[shard].Val().UnixMicro(), len(gates[shard].Val()) == maxGates
-		for _, z := range gates[shard].Val() {
-			if int64(z.Score) > now {
-				isFull = false
-				break
-			}
+		now, found := times[shard].Val().UnixMicro(), gates[shard].Val()
+		due := slices.IndexFunc(found, func(z redis.Z) bool { return int64(z.Score) > now })
+		if due < 0 {
+			due, all.full[shard] = len(found), len(found) == maxGates
+		}
+		for _, z := range found[:due] {
 			gate, _ := z.Member.(string)
 			all.gates = append(all.gates, dueGate{shard: shard, gate: gate, late: time.Duration(now-int64(z.Score)) * time.Microsecond})
 		}
-		all.more = x.looks.read(shard, isFull) || all.more
 	}
 	return all
 }

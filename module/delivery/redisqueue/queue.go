@@ -26,6 +26,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -48,9 +49,9 @@ type Queue struct {
 	connection
 	Index Index
 
-	ends   batch[end]
-	summed summed
-	nonce  string // of this host, as the one that summarizes
+	ends    batch[end]
+	largest atomic.Pointer[map[string]int] // gates of the last summary
+	nonce   string                         // of this host, as the one that summarizes
 }
 
 // connection is what a queue and its index share.
@@ -69,7 +70,12 @@ func New(client redis.UniversalClient, shared rediscommit.Config, o rediscommit.
 		return nil, err
 	}
 	c := connection{writer, o.Pipelines, stored.Keys{Prefix: shared.KeyPrefix}}
-	return &Queue{connection: c, Index: Index{connection: c, Shards: DefaultShards}, nonce: newNonce()}, nil
+	q := &Queue{
+		connection: c, nonce: newNonce(),
+		Index: Index{connection: c, Shards: DefaultShards, looks: looks{good: map[int]time.Time{}, over: map[int]int{}}},
+	}
+	q.largest.Store(&map[string]int{})
+	return q, nil
 }
 
 // Open implements [module.DeliveryQueue]. It succeeds if a master is away, even the one with

@@ -33,7 +33,7 @@ local now = t[1] * 1000000 + t[2]
 `
 
 // appendScript adds a notification, unless its id is known. ARGV: entry head, meta, text,
-// nonce, lease, MaxUserBytes, "1" if urgent, how many pushers to claim at most; for each pusher its
+// nonce, lease, MaxUserBytes, 1 if urgent, how many pushers to claim at most; for each pusher its
 // name, gate digest, delay (-1 to claim it) and generation. It returns whether the id is known, the notifications, the next
 // number and the failing gates; for each pusher 0 (nothing to do), 1 (claimed by this host), 2
 // (waits, or is claimed by another host) or 3 (waits, and is due earlier now), its number and the
@@ -109,7 +109,7 @@ reply[2], reply[3] = count, after
 return reply`
 
 // claimScript claims due pushers at a gate. ARGV: nonce, lease, gate digest, limit, how many
-// notifications to return (1 of a pusher with trouble); for each pusher its name and "1" if it is
+// notifications to return (1 of a pusher with trouble); for each pusher its name and 1 if it is
 // at the gate now. Of a user who fails at the gate it claims one pusher. It
 // returns the next number, how many states it did not see, the time until the earliest pusher
 // that is left at the gate (-1 for none) and the failing gates; for each claimed pusher its

@@ -8,7 +8,6 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -52,15 +51,21 @@ func (q *Queue) Summary(ctx context.Context, isAlone func(gate string, t module.
 		names[stored.GateDigest(set.gate)] = set.gate
 	}
 	for chunk := range slices.Chunk(some.users, 100) {
-		logs, err := q.waitsOf(ctx, chunk)
-		if err != nil { // these logs are left out
-			s.Refused = cmp.Or(s.Refused, err)
-			continue
-		}
+		logs, err := q.placesByUser(ctx, chunk)
+		s.Refused = cmp.Or(s.Refused, err)
 		for _, log := range logs {
-			s.Notifications += log.notifications
-			perSet += float64(log.notifications) / float64(max(1, log.gates()))
-			for gate, age := range log.oldest(names, isAlone) {
+			notifications, oldest := 0, map[string]time.Duration{} // by digest
+			for _, p := range log {
+				notifications += p.Notifications
+				age, gate := oldest[p.Gate], names[p.Gate]
+				if gate != "" && !p.Oldest.IsZero() && !isAlone(gate, module.Trouble{Generation: p.Generation, Text: p.Trouble}) {
+					age = max(age, p.Now.Sub(p.Oldest))
+				}
+				oldest[p.Gate] = age
+			}
+			s.Notifications += notifications
+			perSet += float64(notifications) / float64(max(1, len(oldest)))
+			for gate, age := range oldest {
 				ages[gate] = append(ages[gate], age)
 			}
 		}
@@ -87,7 +92,7 @@ type sample struct {
 
 func (q *Queue) sample(ctx context.Context) (s sample, err error) {
 	s.sets, s.total, s.isAll, err = q.gateSets(ctx)
-	s.largest = q.largest(s.sets)
+	s.largest = q.keepLargest(s.sets)
 	most := sampledUsers
 	if !s.isAll {
 		most = fewUsers
@@ -157,7 +162,7 @@ type gateSet struct {
 // out shards that cannot be read, and returns the error of one of them.
 func (q *Queue) gateSets(ctx context.Context) (sets []*gateSet, total int, isAll bool, err error) {
 	byShard, err := q.Index.GateNames(ctx)
-	gates := 0
+	gates, largest := 0, *q.largest.Load()
 	for _, names := range byShard {
 		gates += len(names)
 	}
@@ -165,7 +170,7 @@ func (q *Queue) gateSets(ctx context.Context) (sets []*gateSet, total int, isAll
 	others := 0 // gates that are asked, but not as the largest ones
 	var counts []**redis.IntCmd
 	for shard, of := range byShard {
-		asked, rest := q.summed.choose(of, gates <= manyGates)
+		asked, rest := chooseGates(of, largest, gates <= manyGates)
 		others += rest
 		for _, gate := range asked {
 			for n, key := range []string{q.keys.ShardDue(shard, gate), q.keys.ShardFailing(shard, gate)} {
@@ -179,7 +184,7 @@ func (q *Queue) gateSets(ctx context.Context) (sets []*gateSet, total int, isAll
 	otherUsers := 0
 	for _, set := range sets {
 		total += set.users
-		if !q.summed.isLargest(set.gate) {
+		if largest[set.gate] == 0 {
 			otherUsers += set.users
 		}
 	}
@@ -190,25 +195,12 @@ func (q *Queue) gateSets(ctx context.Context) (sets []*gateSet, total int, isAll
 	return sets, total, left == 0, err
 }
 
-// summed has the largest gates of the last summary.
-type summed struct {
-	mu      sync.Mutex
-	largest map[string]int
-}
-
-func (s *summed) isLargest(gate string) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	_, is := s.largest[gate]
-	return is
-}
-
-// choose returns the gates of a shard to ask about, and how many of them are not among the
+// chooseGates returns the gates of a shard to ask about, and how many of them are not among the
 // largest ones.
-func (s *summed) choose(names []string, all bool) (asked []string, others int) {
+func chooseGates(names []string, largest map[string]int, all bool) (asked []string, others int) {
 	for _, n := range rand.Perm(len(names)) {
 		switch {
-		case s.isLargest(names[n]):
+		case largest[names[n]] > 0:
 			asked = append(asked, names[n])
 		case all || others < someGates:
 			asked = append(asked, names[n])
@@ -218,8 +210,8 @@ func (s *summed) choose(names []string, all bool) (asked []string, others int) {
 	return asked, others
 }
 
-// largest returns the users of the gates with the most, and keeps it.
-func (q *Queue) largest(sets []*gateSet) map[string]int {
+// keepLargest returns the users of the gates with the most, and keeps it for the next summary.
+func (q *Queue) keepLargest(sets []*gateSet) map[string]int {
 	users := map[string]int{}
 	for _, set := range sets {
 		if set.users > 0 {
@@ -230,9 +222,7 @@ func (q *Queue) largest(sets []*gateSet) map[string]int {
 	for _, name := range names[min(len(names), largestGates):] {
 		delete(users, name)
 	}
-	q.summed.mu.Lock()
-	defer q.summed.mu.Unlock()
-	q.summed.largest = users
+	q.largest.Store(&users)
 	return maps.Clone(users)
 }
 
@@ -265,138 +255,88 @@ func (q *Queue) someUsers(ctx context.Context, sets []*gateSet, share float64, m
 	return users, err
 }
 
-// waiting is what a user has to send, without texts.
-type waiting struct {
-	user          mxid.UserID
-	now           time.Time
-	numbers       []int64  // of notifications
-	pushers       []string // whose states can be read
-	states        []stored.PusherState
-	kept          []stored.Kept
-	added         []time.Time // of the first notification of each pusher
-	notifications int         // counted for each pusher
+// userLog is a user's log while it is read, without texts.
+type userLog struct {
+	user    mxid.UserID
+	key     string
+	fields  *redis.StringSliceCmd
+	time    *redis.TimeCmd
+	pushers []string
+	states  *redis.SliceCmd // the head, and the state and the cuts of each pusher
+	places  []Place
+	first   *redis.SliceCmd // notification of each place
 }
 
-// gates returns at how many gates the user has something to send.
-func (w *waiting) gates() int {
-	gates := map[string]bool{}
-	for _, s := range w.states {
-		gates[s.Gate] = true
-	}
-	return len(gates)
-}
-
-// first returns the number of the first notification of a pusher, 0 if there is none, and how
-// many it has before it.
-func (w *waiting) first(i int) (number int64, left int) {
-	if all := waitingOf(w.states[i], w.kept[i], w.numbers); len(all) > 0 {
-		return all[0], len(all)
-	}
-	return 0, 0
-}
-
-// oldest returns how long the user has waited, by the digest of the gate.
-func (w *waiting) oldest(names map[string]string, isAlone func(gate string, t module.Trouble) bool) map[string]time.Duration {
-	oldest := map[string]time.Duration{}
-	for i, s := range w.states {
-		gate, found := names[s.Gate]
-		if found && !w.added[i].IsZero() && !isAlone(gate, module.Trouble{Generation: s.Generation, Text: s.Trouble}) {
-			oldest[s.Gate] = max(oldest[s.Gate], w.now.Sub(w.added[i]))
-		}
-	}
-	return oldest
-}
-
-// waitsOf reads logs; see waits. It skips logs whose key has another type.
-func (q *Queue) waitsOf(ctx context.Context, users []mxid.UserID) (logs []*waiting, err error) {
-	if logs, err = q.waits(ctx, users); !redisclient.IsWrongType(err) {
-		return logs, err
-	}
-	logs, err = nil, nil
+// placesByUser returns the places of each user's pushers whose states can be read. It reads logs in
+// three round trips, and skips a key of another type. After an error, it returns the other users.
+func (q *Queue) placesByUser(ctx context.Context, users []mxid.UserID) (places [][]Place, err error) {
+	var logs []*userLog
 	for _, user := range users {
-		one, failed := q.waits(ctx, []mxid.UserID{user})
-		if logs = append(logs, one...); failed != nil && !redisclient.IsWrongType(failed) {
-			err = failed
-		}
+		logs = append(logs, &userLog{user: user, key: q.keys.UserLog(user)})
 	}
-	return logs, err
-}
-
-// waits reads logs, without texts, in three round trips: fields, states, and times.
-func (q *Queue) waits(ctx context.Context, users []mxid.UserID) ([]*waiting, error) {
-	all, fields, times := make([]*waiting, len(users)), make([]*redis.StringSliceCmd, len(users)), make([]*redis.TimeCmd, len(users))
-	var commands []*redisclient.Command
-	for i, user := range users {
-		all[i] = &waiting{user: user}
-		key := q.keys.UserLog(user)
-		commands = append(commands, &redisclient.Command{Key: key, Queue: func(ctx context.Context, to redisclient.Sender) func() error {
-			fields[i], times[i] = to.HKeys(ctx, key), to.Time(ctx)
-			return func() error { return cmp.Or(fields[i].Err(), times[i].Err()) }
-		}})
-	}
-	if err := q.read(ctx, commands...); err != nil {
-		return nil, err
-	}
-	commands = nil
-	values := make([]*redis.SliceCmd, len(users))
-	for i, w := range all {
-		w.now = times[i].Val()
-		for _, field := range fields[i].Val() {
-			if number, isEntry := stored.ReadEntryField(field); isEntry {
-				w.numbers = append(w.numbers, number)
-			} else if stored.IsPusherField(field) {
-				w.pushers = append(w.pushers, field)
+	for _, read := range []func(*userLog) *redisclient.Command{(*userLog).readFields, (*userLog).readStates, (*userLog).readFirst} {
+		var asked, answered []*userLog
+		var commands []*redisclient.Command
+		for _, log := range logs {
+			if command := read(log); command != nil {
+				asked, commands = append(asked, log), append(commands, command)
 			}
 		}
-		if slices.Sort(w.numbers); len(w.pushers) > 0 {
-			fields := slices.Clone(w.pushers)
-			for _, pusher := range w.pushers {
-				fields = append(fields, stored.KeptField(pusher))
-			}
-			commands = append(commands, readFields(q.keys.UserLog(w.user), &values[i], fields))
-		}
+		err = cmp.Or(err, q.readEach(ctx, commands, func(i int) { answered = append(answered, asked[i]) }))
+		logs = answered
 	}
-	if err := q.read(ctx, commands...); err != nil {
-		return nil, err
-	}
-	commands = nil
-	entries := make([]*redis.SliceCmd, len(all))
-	for i, w := range all {
-		if values[i] == nil {
-			continue
-		}
-		var wanted []string
-		named := w.pushers
-		w.pushers = nil
-		for n, pusher := range named {
-			if s, found := stored.ReadPusherState(text(values[i].Val()[n])); found {
-				kept, _ := stored.ReadKept(text(values[i].Val()[len(named)+n]))
-				w.pushers, w.states, w.kept = append(w.pushers, pusher), append(w.states, s), append(w.kept, kept)
-				number, left := w.first(len(w.states) - 1)
-				w.notifications += left
-				wanted = append(wanted, stored.EntryField(number))
-			}
-		}
-		if w.added = make([]time.Time, len(wanted)); len(wanted) > 0 {
-			commands = append(commands, readFields(q.keys.UserLog(w.user), &entries[i], wanted))
-		}
-	}
-	return all, q.readAdded(ctx, all, entries, commands)
-}
-
-func (q *Queue) readAdded(ctx context.Context, all []*waiting, entries []*redis.SliceCmd, commands []*redisclient.Command) error {
-	if err := q.read(ctx, commands...); err != nil {
-		return err
-	}
-	for i, w := range all {
-		if entries[i] == nil {
-			continue
-		}
-		for n, value := range entries[i].Val() {
+	for _, log := range logs {
+		for i, value := range log.first.Val() {
 			if e, found := stored.ReadLogEntry(text(value)); found {
-				w.added[n] = time.UnixMilli(e.Added)
+				log.places[i].Oldest = time.UnixMilli(e.Added)
 			}
 		}
+		places = append(places, log.places)
 	}
-	return nil
+	return places, err
+}
+
+func (l *userLog) readFields() *redisclient.Command {
+	return &redisclient.Command{Key: l.key, Queue: func(ctx context.Context, to redisclient.Sender) func() error {
+		l.fields, l.time = to.HKeys(ctx, l.key), to.Time(ctx)
+		return func() error {
+			if err := l.fields.Err(); !redisclient.IsWrongType(err) {
+				return cmp.Or(err, l.time.Err())
+			}
+			return nil
+		}
+	}}
+}
+
+func (l *userLog) readStates() *redisclient.Command {
+	wanted := []string{stored.LogField}
+	for _, field := range l.fields.Val() {
+		if stored.IsPusherField(field) {
+			l.pushers, wanted = append(l.pushers, field), append(wanted, field, stored.KeptField(field))
+		}
+	}
+	if len(l.pushers) == 0 {
+		return nil
+	}
+	return readFields(l.key, &l.states, wanted)
+}
+
+func (l *userLog) readFirst() *redisclient.Command {
+	values := l.states.Val()
+	head, hasHead := stored.ReadLogHead(text(values[0]))
+	var wanted []string
+	for i, pusher := range l.pushers {
+		if s, found := stored.ReadPusherState(text(values[1+2*i])); found && hasHead {
+			kept, _ := stored.ReadKept(text(values[2+2*i]))
+			first := append(kept.From(s.Number, head.Next, 1), 0)[0]
+			wanted = append(wanted, stored.EntryField(first))
+			l.places = append(l.places, Place{
+				State: State{s, pusher}, User: l.user, Notifications: kept.Count(s.Number, head.Next), End: head.Next, Now: l.time.Val(),
+			})
+		}
+	}
+	if len(wanted) == 0 {
+		return nil
+	}
+	return readFields(l.key, &l.first, wanted)
 }

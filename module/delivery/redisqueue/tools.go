@@ -1,6 +1,7 @@
 package redisqueue
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -24,7 +25,7 @@ type Place struct {
 	User          mxid.UserID
 	Notifications int
 	Oldest        time.Time // when the first of them was added
-	End           int64     // the number of the next notification to be appended, or less
+	End           int64     // the number of the next notification to be appended
 	Now           time.Time // by the clock of the user's log
 }
 
@@ -33,29 +34,14 @@ type Place struct {
 func (q *Queue) Places(ctx context.Context, users []mxid.UserID) (places []Place, err error) {
 	for _, some := range q.Partition(ctx, users) {
 		for chunk := range slices.Chunk(some, 100) {
-			logs, failed := q.waitsOf(ctx, chunk)
-			if failed != nil {
-				err = failed
+			logs, failed := q.placesByUser(ctx, chunk)
+			places = slices.Concat(append([][]Place{places}, logs...)...)
+			if err = cmp.Or(err, failed); failed != nil {
 				break
-			}
-			for _, w := range logs {
-				places = append(places, w.places()...)
 			}
 		}
 	}
 	return places, err
-}
-
-func (w *waiting) places() (all []Place) {
-	for i, s := range w.states {
-		_, left := w.first(i)
-		p := Place{State: State{s, w.pushers[i]}, User: w.user, Notifications: left, Oldest: w.added[i], End: s.Number, Now: w.now}
-		if len(w.numbers) > 0 {
-			p.End = max(p.End, w.numbers[len(w.numbers)-1]+1)
-		}
-		all = append(all, p)
-	}
-	return all
 }
 
 // hastenScript makes pushers due that wait. ARGV: the pushers. It returns how many waited.

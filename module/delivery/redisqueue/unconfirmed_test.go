@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/commit/rediscommit"
 	"github.com/pushfx/pushfx/module/fault"
@@ -46,44 +48,61 @@ func TestWhatIsNotConfirmedIsAdded(t *testing.T) {
 	}
 }
 
-// A log of another type costs its user alone, whom no look finds again.
-func TestALogOfAnotherType(t *testing.T) {
+// A log that cannot be read costs its user alone, whom no look finds again.
+func TestALogThatCannotBeRead(t *testing.T) {
 	t.Parallel()
-	client := redistest.Single(t).Client(t)
-	h := newHost(t, client)
-	client.Set(t.Context(), stored.Keys{}.UserLog(alice), "x", 0)
+	key := stored.Keys{}.UserLog(alice)
+	for name, damage := range map[string]func(*host, *redis.Client){
+		"another type": func(h *host, client *redis.Client) { client.Set(h.Context(), key, "x", 0) },
+		"a pusher": func(h *host, client *redis.Client) {
+			h.mustAdd(alice, 0, "p")
+			client.HSet(h.Context(), key, "p", "damaged")
+		},
+		"the head": func(h *host, client *redis.Client) { client.HSet(h.Context(), key, stored.LogField, "damaged") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			client := redistest.Single(t).Client(t)
+			h := newHost(t, client)
+			damage(h, client)
+			h.wantNothingOfAlice(client)
+		})
+	}
+}
+
+func (h *host) wantNothingOfAlice(client *redis.Client) {
+	h.Helper()
 	const bob = "@bob:x"
 	var additions []module.AppendRequest
 	for _, user := range []mxid.UserID{alice, bob} {
 		additions = append(additions, module.AppendRequest{User: user, Notification: note(1), Lease: time.Millisecond, MaxUserBytes: 1000, MaxClaims: 1, Pushers: []module.Recipient{{Pusher: "p", Gate: gate, Claim: true}}})
 	}
-	results := h.Append(t.Context(), additions)
+	results := h.Append(h.Context(), additions)
 	if fault.KindOf(results[0].Err) != fault.Database || results[1].Err != nil {
-		t.Errorf("got %v and %v", fault.Details(results[0].Err), results[1].Err)
+		h.Errorf("got %v and %v", fault.Details(results[0].Err), results[1].Err)
 	}
 	found := 0
 	for deadline := time.Now().Add(20 * time.Second); found == 0 && time.Now().Before(deadline); {
-		looked, err := h.Look(t.Context(), module.Look{Limit: 100, Lease: time.Millisecond, Gate: func(string) (int, int, bool) { return 100, 10, false }})
+		looked, err := h.Look(h.Context(), module.Look{Limit: 100, Lease: time.Millisecond, Gate: func(string) (int, int, bool) { return 100, 10, false }})
 		if err != nil {
-			t.Fatal(err)
+			h.Fatal(err)
 		}
 		for _, u := range looked.Users {
 			if u.User != alice {
 				continue
 			}
 			found++
-			r := h.Claim(t.Context(), []module.ClaimRequest{{DueUser: u, Pushers: []module.PusherGate{{Pusher: "p", Gate: gate}}, Lease: lease, Limit: 1, Read: 1}})[0]
+			r := h.Claim(h.Context(), []module.ClaimRequest{{DueUser: u, Pushers: []module.PusherGate{{Pusher: "p", Gate: gate}}, Lease: lease, Limit: 1, Read: 1}})[0]
 			if fault.KindOf(r.Err) != fault.Database {
-				t.Errorf("got %v", r.Err)
+				h.Errorf("got %v", r.Err)
 			}
 		}
 	}
 	// The call lists the user beside its append. The claim of a look removes the listing.
 	left := int64(0)
 	for shard := range h.Index.Shards {
-		left += client.ZCard(t.Context(), stored.Keys{}.ShardDue(shard, gate)).Val()
+		left += client.ZCard(h.Context(), stored.Keys{}.ShardDue(shard, gate)).Val()
 	}
 	if found != 1 || left != 1 { // bob
-		t.Errorf("a look found the user %d times, %d are listed", found, left)
+		h.Errorf("a look found the user %d times, %d are listed", found, left)
 	}
 }

@@ -1,6 +1,7 @@
 package httppush
 
 import (
+	"net/http"
 	"testing"
 	"time"
 
@@ -109,6 +110,36 @@ func TestAnswersOfGateways(t *testing.T) {
 		want := channel.Answer{Outcome: c.want, Class: c.class, Status: c.answer.Status, RetryAfter: c.answer.RetryAfter, IsOwn: c.isOwn}
 		if got := AnswerOf(c.answer, c.class, "pushkey"); got != want {
 			t.Errorf("%s: got %+v, want %+v", name, got, want)
+		}
+	}
+}
+
+// busy is a gateway that asks for a wait.
+type busy http.Header
+
+func (b busy) RoundTrip(r *http.Request) (*http.Response, error) {
+	return &http.Response{StatusCode: http.StatusTooManyRequests, Header: http.Header(b), Body: http.NoBody, Request: r}, nil
+}
+
+func TestBothFormsOfRetryAfterAreRead(t *testing.T) {
+	t.Parallel()
+	at := func(wait time.Duration) string { return time.Now().Add(wait).UTC().Format(http.TimeFormat) }
+	const second, century = time.Second, 100 * 365 * 24 * time.Hour
+	for name, c := range map[string]struct {
+		date, after string
+		want        time.Duration // or up to a second less
+	}{
+		"seconds": {"", "90", 90 * second}, "at once": {"", "0", second}, "none": {"", "", 0}, "before": {"", "-90", 0}, "a part": {"", "1.5", 0}, "soon": {"", "soon", 0},
+		"a day": {"", "86400", time.Hour}, "an age": {"", "99999999999999999999999", time.Hour},
+		"a time by a clock that is an hour slow": {at(-time.Hour), at(90*second - time.Hour), 90 * second}, "a time that was": {at(-time.Hour), at(-2 * time.Hour), second},
+		"a time by this clock": {"", at(90 * second), 90 * second}, "a century": {at(0), at(century), century},
+	} {
+		header := http.Header{}
+		header.Set("Date", c.date)
+		header.Set("Retry-After", c.after)
+		answer, err := NewGateway(&http.Client{Transport: busy(header)}, nil).Post(t.Context(), module.GatewayRequest{URL: "https://gw"})
+		if least := max(c.want-second, min(c.want, second)); err != nil || answer.Status != 429 || answer.RetryAfter > c.want || answer.RetryAfter < least {
+			t.Errorf("%s: got %v, %v, want %v", name, answer.RetryAfter, err, c.want)
 		}
 	}
 }
