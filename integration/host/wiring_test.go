@@ -111,7 +111,7 @@ Config.PusherPolicy.MaxPushkeyBytes is 0, want at least 1
 Config.PusherPolicy.MaxAppIDChars is 0, want at least 1
 Config.PusherPolicy.MaxDataBytes is 0, want at least 1
 Config.PusherPolicy.MaxURLBytes is 0, want at least 1
-Config.Changes.Recheck is 0s, want above 0
+Config.Changes.Recheck is 0s, want at least 1s
 Config.Changes.MaxCachedRules is 0, want at least 1048576
 Config.Changes.MaxQueued is 0, want at least 1
 Config.Delivery.Shards is 0, want 1 to 1000

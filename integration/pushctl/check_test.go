@@ -154,6 +154,8 @@ func damages(keys stored.Keys) []damage {
 		{"a log of another type", wrongType, left, runs("SET", keys.UserLog(alice), "x")},
 		{"due times of another type", wrongType, left, runs("SET", keys.ShardDue(0, "g"), "x")},
 		{"gates of another type", wrongType, left, runs("SET", keys.ShardGates(0), "x")},
+		{"due times of another type beside what waits", wrongType, left, inOrder(waits(keys, 1), runs("SET", keys.ShardDue(1, "g g"), "x"))},
+		{"gates of another type beside what waits", wrongType, left, inOrder(waits(keys, 1), runs("SET", keys.ShardGates(1), "x"))},
 		{"an event of another type", wrongType, left, runs("RPUSH", keys.Rules(carol), "x")},
 		{"pushers of another type", wrongType, left, runs("SET", keys.Pushers(carol), "x")},
 		{"an entry of another type", wrongType, left, inOrder(runs("DEL", entry), runs("RPUSH", entry, "x"))},

@@ -161,6 +161,9 @@ func (e *examiner) examineListings(ctx context.Context, x *examination) error {
 			continue
 		}
 		lost, entries, err := e.findLost(ctx, backlogs)
+		if redisclient.IsWrongType(err) {
+			continue // the key of the index is a problem of its own
+		}
 		if err != nil {
 			return err
 		}

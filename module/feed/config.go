@@ -9,7 +9,7 @@ import (
 // Config configures [Feed].
 type Config struct {
 	// Recheck is the interval of comparing users' versions with the store, and of reading
-	// cached pushers again, to find changes that the watch missed. Above zero; default 1
+	// cached pushers again, to find changes that the watch missed. At least a second; default 1
 	// minute.
 	Recheck time.Duration
 
@@ -36,8 +36,8 @@ func DefaultConfig() Config {
 // Validate joins the errors of all invalid fields.
 func (c Config) Validate() error {
 	var faults []error
-	if field := "Recheck"; c.Recheck <= 0 {
-		faults = append(faults, fmt.Errorf("%s is %v, want above 0", field, c.Recheck))
+	if least := time.Second; c.Recheck < least { // such as 60, which is 60 ns
+		faults = append(faults, fmt.Errorf("Recheck is %v, want at least %v", c.Recheck, least))
 	}
 	if c.MaxBytes < 0 {
 		faults = append(faults, fmt.Errorf("MaxBytes is %d, want at least 0", c.MaxBytes))
