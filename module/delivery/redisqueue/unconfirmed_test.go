@@ -74,7 +74,9 @@ func (h *host) wantNothingOfAlice(client *redis.Client) {
 	const bob = "@bob:x"
 	var additions []module.AppendRequest
 	for _, user := range []mxid.UserID{alice, bob} {
-		additions = append(additions, module.AppendRequest{User: user, Notification: note(1), Lease: time.Millisecond, MaxUserBytes: 1000, MaxClaims: 1, Pushers: []module.Recipient{{Pusher: "p", Gate: gate, Claim: true}}})
+		additions = append(additions, module.AppendRequest{
+			User: user, Notification: note(1), Lease: time.Millisecond, MaxUserBytes: 1000, MaxClaims: 1, Pushers: []module.Recipient{{Pusher: "p", Gate: gate, Claim: true}},
+		})
 	}
 	results := h.Append(h.Context(), additions)
 	if fault.KindOf(results[0].Err) != fault.Database || results[1].Err != nil {
