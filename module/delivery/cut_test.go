@@ -174,6 +174,7 @@ func TestThePageHasTheBoundsOfTheCode(t *testing.T) {
 	for _, want := range []string{
 		fmt.Sprintf("for %d ms at most, before a mail %.0f s", beforeFor.Milliseconds(), askAll.Seconds()),
 		fmt.Sprintf("more than `MaxBacklog` (%d) and a fifth wait for a pusher", DefaultConfig().MaxBacklog),
+		fmt.Sprintf("of those older than %.0f s, and of younger ones if more than 1,000 wait", keepFor.Seconds()),
 	} {
 		if !strings.Contains(strings.Join(strings.Fields(string(page)), " "), want) {
 			t.Errorf("README.md does not say %q", want)

@@ -43,7 +43,7 @@ func TestAnOutboxRepeatsForTheUsersWhoAreLeft(t *testing.T) {
 		newParted(w)
 		isAway := true
 		w.queue.Fail = func(operation string, user mxid.UserID) error {
-			if isAway && operation == "append" && isOdd(user) {
+			if operation == "append" && isAway && isOdd(user) {
 				return errors.New("refused")
 			}
 			return nil

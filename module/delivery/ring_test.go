@@ -3,7 +3,6 @@ package delivery
 import (
 	"fmt"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/pushfx/pushfx/module"
@@ -18,44 +17,6 @@ import (
 func ring(id int, age time.Duration) string {
 	return fmt.Sprintf(`{"event_id":"$%d","room_id":"!r:h","type":"m.call.invite","sender":"@s:h","origin_server_ts":%d,"content":{"lifetime":30000}}`,
 		id, time.Now().Add(-age).UnixMilli())
-}
-
-func TestACallRingsForItsLifetimeOnly(t *testing.T) {
-	withReader(t, func(w *world, r *reader) {
-		w.set(name1, "key", "gw")
-		d := w.host()
-		r.do(func() { r.delay = time.Minute })
-		w.event(d, ring(1, 29*time.Second), name1)
-		synctest.Wait()
-		w.want("key", 1)
-		// After that it is an ordinary notification, which Attention delays and which ends no delay.
-		w.event(d, ring(2, 30*time.Second), name1)
-		time.Sleep(time.Second)
-		w.event(d, ring(3, 24*time.Hour), name1)
-		time.Sleep(50 * time.Second)
-		w.want("key", 1)
-		r.do(func() { r.delay = 0 })
-		time.Sleep(12 * time.Second)
-		w.want("key", 1, 2, 3)
-	})
-}
-
-func TestAnEncryptedCallIsNotDelayed(t *testing.T) {
-	withReader(t, func(w *world, r *reader) {
-		w.set(name1, "key", "gw")
-		d := w.host()
-		r.do(func() { r.delay = time.Minute })
-		const event = `{"event_id":"$%d","room_id":"!r:h","type":"m.room.encrypted","sender":"@s:h","content":{"m.relates_to":{"rel_type":"m.reference","event_id":"$0"}}}`
-		w.event(d, fmt.Sprintf(event, 1), name1)
-		time.Sleep(time.Second)
-		w.want("key")
-		e := module.Event{JSON: fmt.Sprintf(event, 2), Related: module.RelatedEvent{Type: "m.rtc.member", Sender: "@s:h"}}
-		if err := w.send(d, e, name1); err != nil {
-			t.Fatal(err)
-		}
-		time.Sleep(time.Second)
-		w.want("key", 1, 2) // it ends the delay
-	})
 }
 
 func TestAWaitingCallRingsNoMoreButIsSent(t *testing.T) {

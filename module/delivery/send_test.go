@@ -124,23 +124,6 @@ func TestOrderHoldsThroughFailures(t *testing.T) {
 	})
 }
 
-func TestRepeatingNotifyDoublesNothing(t *testing.T) {
-	inBubble(t, func(w *world) {
-		w.set(name1, "key", "gw")
-		d, stop := w.hostOn(w.queue, w)
-		other := w.host()
-		for range 3 {
-			w.notify(d, 1, "!r:h", name1)
-			w.notify(other, 1, "!r:h", name1)
-			time.Sleep(4 * time.Minute)
-		}
-		stop()
-		w.notify(other, 1, "!r:h", name1)
-		time.Sleep(time.Minute)
-		w.want("key", 1)
-	})
-}
-
 func TestOtherHostsSendTheClaimsOfADeadHost(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.set(name1, "key", "gw")
@@ -247,39 +230,6 @@ func TestStoredNotificationsAreLimited(t *testing.T) {
 		w.event(d, fmt.Sprintf(`{"event_id":"$b","room_id":"!b:h","type":"m.room.message","sender":"@s:h","content":{"body":"%s"}}`, strings.Repeat("x", 60_000)), name1)
 		if texts := w.log(name1).Bytes; texts > w.cfg.MaxNotificationBytes {
 			t.Errorf("%d bytes are kept", texts)
-		}
-	})
-}
-
-// A gateway is down for 45 s, with 205 events in busy rooms.
-func TestImportantNotificationsSurviveALongOutage(t *testing.T) {
-	inBubble(t, func(w *world) {
-		w.answer("gw", always(502))
-		w.set(name1, "key", "gw")
-		d := w.host()
-		send := func(id, room, kind, more string) {
-			t.Helper()
-			w.event(d, fmt.Sprintf(`{"event_id":"%s","room_id":"%s","type":"%s","sender":"@s:h",%s}`, id, room, kind, more), name1)
-		}
-		for e := range 205 {
-			switch e {
-			case 20:
-				send("$invite", "!new:h", "m.room.member", `"state_key":"@one:h","content":{"membership":"invite"}`)
-			case 30:
-				send("$mention", "!busy1:h", "m.room.message", `"content":{"body":"x","m.mentions":{"user_ids":["@one:h"]}}`)
-			default:
-				send(fmt.Sprintf("$%d", e), fmt.Sprintf("!busy%d:h", e%3), "m.room.message", `"content":{"body":"x"}`)
-			}
-			time.Sleep(45 * time.Second / 205)
-		}
-		w.answer("gw", always(200))
-		w.wait(40*time.Second, func() bool { return w.queue.Waiting() == 0 })
-		got := map[string]bool{}
-		for _, s := range w.delivered("key") {
-			got[s.event] = true
-		}
-		if !got["$invite"] || !got["$mention"] || len(got) < 95 {
-			t.Errorf("%d came, the invite %v, the mention %v", len(got), got["$invite"], got["$mention"])
 		}
 	})
 }
