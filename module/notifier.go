@@ -384,10 +384,18 @@ type Look struct {
 	Limit int // users
 	Lease time.Duration
 
-	// Gate returns how many users of a gate to return at most, and how many of them may be
-	// users that fail there; see [DueUser.Fails]. 0 passes over the gate. IsClosed says that
-	// the gateway fails or throttles, so that the host only probes it.
-	Gate func(name string) (most, failing int, isClosed bool)
+	Gate func(name string) GateLimit
+}
+
+// GateLimit is what a look may return of a gate.
+type GateLimit struct {
+	Most     int  // users; 0 passes over the gate
+	Failing  int  // of them, users that fail there; see [DueUser.Fails]
+	IsClosed bool // the gateway fails or throttles, so that the host only probes it
+
+	// IsLast says that the host could not reach the gateway lately. Such gates get a quarter of
+	// Limit, and what others leave: one user may name any number of them.
+	IsLast bool
 }
 
 // Looked is the result of [DeliveryQueue.Look]. Users at closed gates have to wait, so they

@@ -590,3 +590,33 @@ func TestAClosedGatewayAnswersNewUsersSoon(t *testing.T) {
 		})
 	}
 }
+
+// The pushers of 30 users are at addresses of their own that refuse connections. That cuts no quiet host off: a gateway
+// that fails five times gets its notification after the waits of these failures.
+func TestManyDeadGatewaysDelayNoRetry(t *testing.T) {
+	inBubble(t, func(w *world) {
+		own := func(user, pusher int) string { return fmt.Sprintf("dead%d-%d", user, pusher) }
+		attackers := w.attackers(many(30), 100, own)
+		for u := range attackers {
+			for p := range 100 {
+				w.answer(own(u, p), func(ctx context.Context, _ sent) (module.GatewayAnswer, error) {
+					return noEgress{}.Post(ctx, module.GatewayRequest{})
+				})
+			}
+		}
+		var first atomic.Int64
+		w.answer("gw", func(context.Context, sent) (module.GatewayAnswer, error) {
+			if first.Add(1) <= 5 {
+				return module.GatewayAnswer{Status: 502}, nil
+			}
+			return module.GatewayAnswer{Status: 200}, nil
+		})
+		d := w.host()
+		w.notify(d, 1, "!r:h", attackers...)
+		time.Sleep(10 * time.Second)
+		sentAt := map[string]time.Time{"$2": time.Now()}
+		w.notify(d, 2, "!r:h", w.innocents(1)...)
+		time.Sleep(25 * time.Second)
+		w.checkAges(sentAt, 1, 15*time.Second)
+	})
+}

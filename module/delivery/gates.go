@@ -159,30 +159,27 @@ func (g *gates) capacity() int {
 }
 
 // claimable is [turns.Scheduler.Claimable].
-func (g *gates) claimable(gate string) (most, failing int, isDown bool) {
+func (g *gates) claimable(gate string) module.GateLimit {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.turns.Claimable(time.Now(), gate)
+	l := g.turns.Claimable(time.Now(), gate)
+	return module.GateLimit{Most: l.Most, Failing: l.Failing, IsClosed: l.IsDown, IsLast: l.IsUnreached}
 }
-
-// allowance is how many users of a gate a look may return, and how many of them may fail
-// there.
-type allowance struct{ most, failing int }
 
 // looked notes the result of a look, and how many users of each gate it could return. An open
 // gate may have more due users if the look has returned so many.
-func (g *gates) looked(found module.Looked, allowed map[string]allowance) (isCutOff bool) {
+func (g *gates) looked(found module.Looked, allowed map[string]module.GateLimit) (isCutOff bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.hasMore = found.More
 	for _, u := range found.Users {
 		left := allowed[u.Gate]
-		left.most--
+		left.Most--
 		if u.Fails {
-			left.failing--
+			left.Failing--
 		}
 		allowed[u.Gate] = left
-		if (left.most == 0 || u.Fails && left.failing == 0) && g.turns.IsOpen(u.Gate) {
+		if (left.Most == 0 || u.Fails && left.Failing == 0) && g.turns.IsOpen(u.Gate) {
 			g.hasMore = true
 		}
 	}

@@ -57,14 +57,13 @@ func (d *Delivery) look(ctx context.Context) {
 func (d *Delivery) lookOnce(ctx context.Context) (wait time.Duration) {
 	wait = lookEvery/2 + rand.N(lookEvery/2)
 	began := time.Now()
-	allowed := map[string]allowance{}
-	found, err := d.queue.Look(ctx, module.Look{Limit: d.gates.capacity(), Lease: lease, Gate: func(gate string) (most, failing int, isClosed bool) {
+	allowed := map[string]module.GateLimit{}
+	found, err := d.queue.Look(ctx, module.Look{Limit: d.gates.capacity(), Lease: lease, Gate: func(gate string) module.GateLimit {
 		if !d.channels.Sends(gate) { // other hosts do
-			return 0, 0, true
+			return module.GateLimit{IsClosed: true}
 		}
-		most, failing, isClosed = d.gates.claimable(gate)
-		allowed[gate] = allowance{most, failing}
-		return most, failing, isClosed
+		allowed[gate] = d.gates.claimable(gate)
+		return allowed[gate]
 	}})
 	if err != nil {
 		if ctx.Err() == nil {

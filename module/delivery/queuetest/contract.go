@@ -408,7 +408,7 @@ func (c *contract) looks() {
 	}
 	take := func(q module.DeliveryQueue, limit int, may map[string]int) (taken map[string]int) {
 		taken = map[string]int{}
-		for _, u := range c.look(q, limit, long, func(gate string) (int, int, bool) { return may[gate], 1, false }).Users {
+		for _, u := range c.look(q, limit, long, func(gate string) module.GateLimit { return module.GateLimit{Most: may[gate], Failing: 1} }).Users {
 			taken[u.Gate]++
 		}
 		return taken
@@ -452,7 +452,7 @@ func (c *contract) fails() {
 	marked(true)
 	taken := func(failing int) (fails []bool) {
 		for range 20 {
-			for _, u := range c.look(c.q, 10, short, func(string) (int, int, bool) { return 10, failing, false }).Users {
+			for _, u := range c.look(c.q, 10, short, func(string) module.GateLimit { return module.GateLimit{Most: 10, Failing: failing} }).Users {
 				fails = append(fails, u.Fails)
 			}
 			time.Sleep(short / 10)
@@ -492,12 +492,41 @@ func (c *contract) passesClosedGates() {
 	}
 	time.Sleep(10 * time.Millisecond) // they are at least that old
 	for _, isClosed := range []bool{true, false} {
-		looked := c.look(c.q, 1, long, func(string) (int, int, bool) { return 10, 1, isClosed })
+		looked := c.look(c.q, 1, long, func(string) module.GateLimit { return module.GateLimit{Most: 10, Failing: 1, IsClosed: isClosed} })
 		if len(looked.Users) != 1 {
 			c.Fatalf("took %v", looked.Users)
 		}
 		if looked.More == isClosed || looked.Late > 0 == isClosed {
 			c.Errorf("closed %t: more %t, %v late", isClosed, looked.More, looked.Late)
+		}
+	}
+}
+
+func (c *contract) findsLastGatesLast() {
+	add := func(name string, n int) {
+		of := *c
+		of.user, of.gate = mxid.UserID(fmt.Sprintf("@%s%d:last", name, n)), fmt.Sprint(c.gate, " ", name, " ", n)
+		of.add(note(1), "a")
+	}
+	for n := range 20 {
+		add("last", n)
+	}
+	time.Sleep(10 * time.Millisecond)
+	for n := range 8 {
+		add("first", n)
+	}
+	for _, want := range []int{1, 1, 2, 4} {
+		last := 0
+		looked := c.look(c.q, 4, long, func(gate string) module.GateLimit {
+			return module.GateLimit{Most: 10, IsLast: strings.Contains(gate, " last ")}
+		})
+		for _, u := range looked.Users {
+			if strings.Contains(u.Gate, " last ") {
+				last++
+			}
+		}
+		if len(looked.Users) != 4 || last != want {
+			c.Errorf("want %d users of last gates: %v", want, looked.Users)
 		}
 	}
 }
@@ -512,7 +541,9 @@ func (c *contract) findsOpenGates() {
 	}
 	c.add(note(100), "a")
 	for range 20 {
-		users := c.look(c.q, 10, long, func(name string) (int, int, bool) { return 10 * b2i(name == c.gate), 0, name != c.gate }).Users
+		users := c.look(c.q, 10, long, func(name string) module.GateLimit {
+			return module.GateLimit{Most: 10 * b2i(name == c.gate), IsClosed: name != c.gate}
+		}).Users
 		if len(users) == 1 && users[0].Gate == c.gate {
 			return
 		}

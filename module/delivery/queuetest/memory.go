@@ -299,34 +299,36 @@ func (m *Memory) Look(ctx context.Context, look module.Look) (looked module.Look
 	now := time.Now()
 	due := m.due(now)
 	slices.SortFunc(due, func(a, b memoryDue) int { return cmp.Or(a.at.Compare(b.at), cmp.Compare(a.User, b.User)) })
-	type allowance struct {
-		most, failing int
-		isClosed      bool
-	}
-	gates := map[string]*allowance{}
+	gates, byLast := map[string]*module.GateLimit{}, map[bool][]memoryDue{}
 	for _, u := range due {
 		of := gates[u.Gate]
 		if of == nil {
-			of = &allowance{}
-			of.most, of.failing, of.isClosed = look.Gate(u.Gate)
+			limit := look.Gate(u.Gate)
+			of = &limit
 			gates[u.Gate] = of
 		}
-		if !of.isClosed {
+		if !of.IsClosed {
 			looked.Late = max(looked.Late, now.Sub(u.at))
 		}
-		switch {
-		case of.most <= 0, u.Fails && of.failing <= 0:
-			continue
-		case look.Limit <= len(looked.Users):
-			looked.More = looked.More || !of.isClosed
+		if of.Most <= 0 || u.Fails && of.Failing <= 0 {
 			continue
 		}
-		of.most--
+		of.Most--
 		if u.Fails {
-			of.failing--
+			of.Failing--
 		}
-		m.taken[memoryPlace{u.User, u.Gate}] = now.Add(look.Lease)
-		looked.Users = append(looked.Users, u.DueUser)
+		byLast[of.IsLast] = append(byLast[of.IsLast], u)
+	}
+	ofLast := min(len(byLast[true]), max(look.Limit/4, look.Limit-len(byLast[false])))
+	for _, isLast := range []bool{false, true} {
+		for i, u := range byLast[isLast] {
+			if isLast && i >= ofLast || !isLast && i >= look.Limit-ofLast {
+				looked.More = looked.More || !gates[u.Gate].IsClosed
+				continue
+			}
+			m.taken[memoryPlace{u.User, u.Gate}] = now.Add(look.Lease)
+			looked.Users = append(looked.Users, u.DueUser)
+		}
 	}
 	return looked, nil
 }

@@ -64,6 +64,7 @@ func Queue(t *testing.T, newQueue func(*testing.T) module.DeliveryQueue) {
 		{"users that fail have places of their own", (*contract).fails},
 		{"users at closed gates have to wait", (*contract).passesClosedGates},
 		{"many closed gates hide no open one", (*contract).findsOpenGates},
+		{"gates that a host could not reach hide no other", (*contract).findsLastGatesLast},
 		{"a pusher moves to another gate", (*contract).movesGates},
 		{"a pusher that the user has no more is claimed", (*contract).findsUnknown},
 		{"a claim is limited", (*contract).limits},
@@ -176,14 +177,14 @@ func (c *contract) begin(n module.Notification, lease time.Duration, pushers ...
 	return done.Claims
 }
 
-func all(string) (most, failing int, isClosed bool) { return 1000, 1000, false }
+func all(string) module.GateLimit { return module.GateLimit{Most: 1000, Failing: 1000} }
 
-func (c *contract) look(q module.DeliveryQueue, limit int, lease time.Duration, gate func(string) (int, int, bool)) module.Looked {
+func (c *contract) look(q module.DeliveryQueue, limit int, lease time.Duration, gate func(string) module.GateLimit) module.Looked {
 	c.Helper()
 	return ask(c, func() (module.Looked, error) {
-		return q.Look(c.Context(), module.Look{Limit: limit, Lease: lease, Gate: func(name string) (int, int, bool) {
+		return q.Look(c.Context(), module.Look{Limit: limit, Lease: lease, Gate: func(name string) module.GateLimit {
 			if !strings.HasPrefix(name, c.gate) {
-				return 0, 0, true
+				return module.GateLimit{IsClosed: true}
 			}
 			return gate(name)
 		}})

@@ -90,7 +90,7 @@ func TestAMasterThatIsAway(t *testing.T) {
 	seen := map[mxid.UserID]bool{}
 	for n := range 4 {
 		began := time.Now()
-		looked, err := q.Look(t.Context(), module.Look{Limit: 1000, Lease: time.Minute, Gate: func(string) (int, int, bool) { return 1000, 10, false }})
+		looked, err := q.Look(t.Context(), module.Look{Limit: 1000, Lease: time.Minute, Gate: func(string) module.GateLimit { return module.GateLimit{Most: 1000, Failing: 10} }})
 		if err != nil || time.Since(began) > time.Second {
 			t.Errorf("look %d: %v after %v", n, err, time.Since(began))
 		}
@@ -110,7 +110,7 @@ func TestAMasterThatIsAway(t *testing.T) {
 	}
 	away.Resume()
 	for deadline := time.Now().Add(20 * time.Second); len(seen) < len(users) && time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
-		looked, _ := q.Look(t.Context(), module.Look{Limit: 1000, Lease: time.Minute, Gate: func(string) (int, int, bool) { return 1000, 10, false }})
+		looked, _ := q.Look(t.Context(), module.Look{Limit: 1000, Lease: time.Minute, Gate: func(string) module.GateLimit { return module.GateLimit{Most: 1000, Failing: 10} }})
 		for _, u := range looked.Users {
 			seen[u.User] = true
 		}
@@ -140,7 +140,7 @@ func TestTheFormatIsChecked(t *testing.T) {
 		}
 		q := newQueue(t, client)
 		looks := func() error {
-			_, err := q.Look(ctx, module.Look{Limit: 1, Lease: lease, Gate: func(string) (int, int, bool) { return 1, 1, false }})
+			_, err := q.Look(ctx, module.Look{Limit: 1, Lease: lease, Gate: func(string) module.GateLimit { return module.GateLimit{Most: 1, Failing: 1} }})
 			return err
 		}
 		for what, err := range map[string]error{"open": q.Open(ctx), "look": looks()} {

@@ -31,7 +31,7 @@ func TestAnAppendToAPusherThatWaitsListsOnce(t *testing.T) {
 		return nil
 	}
 	look := func() (users int) {
-		looked, err := h.Look(t.Context(), module.Look{Limit: 100, Lease: lease, Gate: func(string) (int, int, bool) { return 100, 100, false }})
+		looked, err := h.Look(t.Context(), module.Look{Limit: 100, Lease: lease, Gate: func(string) module.GateLimit { return module.GateLimit{Most: 100, Failing: 100} }})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -116,7 +116,7 @@ func (h *host) mustAdd(user mxid.UserID, n int, pushers ...string) []*module.Cla
 
 // look takes users, and claims their pushers.
 func (h *host) look(pushers ...string) (claims []*module.Claim, err error) {
-	looked, err := h.Look(h.Context(), module.Look{Limit: 100, Lease: lease, Gate: func(string) (int, int, bool) { return 100, 10, false }})
+	looked, err := h.Look(h.Context(), module.Look{Limit: 100, Lease: lease, Gate: func(string) module.GateLimit { return module.GateLimit{Most: 100, Failing: 10} }})
 	if err != nil {
 		return nil, err
 	}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -175,14 +176,16 @@ type listCall struct {
 
 func (x *Index) listCalls(byShard map[int][]*listRequest) (calls []*listCall) {
 	for shard, entries := range byShard {
-		args, l := newIndexArgs(x, shard), &listCall{shard: shard, entries: entries}
-		for _, e := range entries {
-			e.by = l
-			args.add(e.gate, e.user, microseconds(e.delay), oneIf(e.fails))
+		for some := range slices.Chunk(entries, maxEntries) {
+			args, l := newIndexArgs(x, shard), &listCall{shard: shard, entries: some}
+			for _, e := range some {
+				e.by = l
+				args.add(e.gate, e.user, microseconds(e.delay), oneIf(e.fails))
+			}
+			l.call = args.call(list)
+			l.command = l.call.Command()
+			calls = append(calls, l)
 		}
-		l.call = args.call(list)
-		l.command = l.call.Command()
-		calls = append(calls, l)
 	}
 	return calls
 }
@@ -240,6 +243,9 @@ func (x *Index) list(ctx context.Context, do sender, entries []*listRequest) {
 		}
 	}
 }
+
+// maxEntries limits the entries of a script: with a gate each, it takes Redis some milliseconds.
+const maxEntries = 256
 
 // indexArgs are the keys and arguments of a script on a shard.
 type indexArgs struct {
@@ -302,12 +308,14 @@ func (x *Index) settle(ctx context.Context, all []settlement) {
 	var calls []*redisclient.Call
 	var commands []*redisclient.Command
 	for shard, of := range by {
-		args := newIndexArgs(x, shard)
-		for _, s := range of {
-			args.add(s.gate, s.user, s.place.score, s.delay.Microseconds(), oneIf(s.fails))
+		for some := range slices.Chunk(of, maxEntries) {
+			args := newIndexArgs(x, shard)
+			for _, s := range some {
+				args.add(s.gate, s.user, s.place.score, s.delay.Microseconds(), oneIf(s.fails))
+			}
+			call := args.call(settle)
+			groups, calls, commands = append(groups, some), append(calls, call), append(commands, call.Command())
 		}
-		call := args.call(settle)
-		groups, calls, commands = append(groups, of), append(calls, call), append(commands, call.Command())
 	}
 	for i, err := range x.writer.Do(ctx, commands...) {
 		if err != nil {

@@ -24,8 +24,8 @@ const (
 	// so that many closed gates do not hide an open one.
 	maxGates = 256
 
-	// The limit of a look is divided by the number of due gates, and bounded by minTaken and
-	// maxTaken: so many users of a gate in a shard may be taken.
+	// The limit of a look is divided by the number of due gates, and bounded by minTaken, less of a
+	// small limit, and maxTaken: so many users of a gate in a shard may be taken.
 	minTaken = 4
 	maxTaken = 500
 )
@@ -145,37 +145,55 @@ func (x *Index) readIndex(ctx context.Context) *dueGates {
 // for which the limit has no place.
 func choose(gates []dueGate, look module.Look) (chosen, rest []dueGate) {
 	type allowance struct {
-		most, failing, shards int
-		isClosed              bool
+		module.GateLimit
+		shards int
 	}
 	allowed := map[string]*allowance{}
 	gates = slices.DeleteFunc(gates, func(g dueGate) bool {
 		of := allowed[g.gate]
 		if of == nil {
-			of = &allowance{}
-			of.most, of.failing, of.isClosed = look.Gate(g.gate)
+			of = &allowance{GateLimit: look.Gate(g.gate)}
 			allowed[g.gate] = of
 		}
 		of.shards++
-		return of.most <= 0
+		return of.Most <= 0
 	})
 	slices.SortFunc(gates, func(a, b dueGate) int { return cmp.Compare(b.late, a.late) })
-	limit, fair := look.Limit, min(maxTaken, max(minTaken, look.Limit/max(1, len(gates))))
+	gates = inTurn(gates, func(g dueGate) bool { return allowed[g.gate].IsLast })
+	limit, fair := look.Limit, min(maxTaken, max(1, min(minTaken, look.Limit/minTaken), look.Limit/max(1, len(gates))))
 	for _, g := range gates {
 		of := allowed[g.gate]
-		g.isClosed = of.isClosed
-		g.most = min(fair, limit, (of.most+of.shards-1)/of.shards)
-		g.failing = min(g.most, (of.failing+of.shards-1)/of.shards)
+		g.isClosed = of.IsClosed
+		g.most = min(fair, limit, (of.Most+of.shards-1)/of.shards)
+		g.failing = min(g.most, (of.Failing+of.shards-1)/of.shards)
 		of.shards--
 		switch {
 		case g.most > 0:
-			limit, of.most, of.failing = limit-g.most, of.most-g.most, of.failing-g.failing
+			limit, of.Most, of.Failing = limit-g.most, of.Most-g.most, of.Failing-g.failing
 			chosen = append(chosen, g)
-		case limit == 0 && of.most > 0 && !g.isClosed:
+		case limit == 0 && of.Most > 0 && !g.isClosed:
 			rest = append(rest, g)
 		}
 	}
 	return chosen, rest
+}
+
+// lastShare is the part of a look's gates that are the last ones, while there are others.
+const lastShare = 4
+
+// inTurn returns the gates in their order, but of those that go last one after some others.
+func inTurn(gates []dueGate, isLast func(dueGate) bool) []dueGate {
+	sorted := make([]dueGate, 0, len(gates))
+	last := slices.DeleteFunc(slices.Clone(gates), func(g dueGate) bool { return !isLast(g) })
+	for first := range slices.Values(gates) {
+		if isLast(first) {
+			continue
+		}
+		if sorted = append(sorted, first); len(last) > 0 && (len(sorted)+1)%lastShare == 0 {
+			sorted, last = append(sorted, last[0]), last[1:]
+		}
+	}
+	return append(sorted, last...)
 }
 
 // takeAll takes users of gates, with a script for each shard.

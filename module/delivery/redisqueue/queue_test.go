@@ -60,7 +60,7 @@ func TestAContextThatHasEndedAsksNoMaster(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		q := newQueue(t, client)
-		_, err := q.Look(ctx, module.Look{Limit: 1, Lease: time.Minute, Gate: func(string) (int, int, bool) { return 1, 1, false }})
+		_, err := q.Look(ctx, module.Look{Limit: 1, Lease: time.Minute, Gate: func(string) module.GateLimit { return module.GateLimit{Most: 1, Failing: 1} }})
 		for what, err := range map[string]error{"open": q.Open(ctx), "look": err} {
 			if fault.KindOf(err) != fault.Unavailable || !errors.Is(err, context.Canceled) {
 				t.Errorf("%s: got error %v", what, fault.Details(err))

@@ -84,7 +84,7 @@ func (h *host) wantNothingOfAlice(client *redis.Client) {
 	}
 	found := 0
 	for deadline := time.Now().Add(20 * time.Second); found == 0 && time.Now().Before(deadline); {
-		looked, err := h.Look(h.Context(), module.Look{Limit: 100, Lease: time.Millisecond, Gate: func(string) (int, int, bool) { return 100, 10, false }})
+		looked, err := h.Look(h.Context(), module.Look{Limit: 100, Lease: time.Millisecond, Gate: func(string) module.GateLimit { return module.GateLimit{Most: 100, Failing: 10} }})
 		if err != nil {
 			h.Fatal(err)
 		}

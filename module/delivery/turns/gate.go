@@ -69,6 +69,7 @@ type gate struct {
 	settledAt   time.Time
 	cutAt       time.Time // when the limit was halved last
 
+	isUnreached bool      // by the last request that failed or was answered
 	answered    time.Time // the last success
 	failedAt    time.Time // the first failure after the last success
 	newlyFailed int       // users who have begun to fail since the last success
@@ -255,7 +256,7 @@ func (g *gate) endProbe(now time.Time, r Result) {
 	switch r {
 	case Unused: // the next request becomes the probe
 		g.tryAt, g.probeAt = now, now
-	case Failed, Unreached:
+	case Answered, Failed, Unreached:
 		g.failures++
 		fallthrough
 	default:
@@ -264,7 +265,8 @@ func (g *gate) endProbe(now time.Time, r Result) {
 }
 
 // A host is cut off if it lately failed to reach unreachedGates gates, in requests of
-// closeUsers users, and no gate has accepted a request.
+// closeUsers users, and no gate has answered since. If any gate has ever answered this host, gates
+// count that have: names of gates that refuse connections are free.
 const (
 	unreachedGates = 3
 	unreachedLasts = 3 * closeAfter // how long a failure counts
@@ -277,7 +279,16 @@ type unreachable struct {
 	user string
 }
 
+func (s *Scheduler) addAnswer(now time.Time, t *Turn) {
+	t.gate.isUnreached, s.answeredAt = false, now
+	s.answered.add(s.hash(t.Gate))
+}
+
 func (s *Scheduler) addUnreached(now time.Time, t *Turn) {
+	t.gate.isUnreached = true
+	if !s.answeredAt.IsZero() && !s.answered.has(s.hash(t.Gate)) {
+		return
+	}
 	for name := range s.unreached { // at random
 		if len(s.unreached) < maxUnreached {
 			break
@@ -290,7 +301,7 @@ func (s *Scheduler) addUnreached(now time.Time, t *Turn) {
 // IsCutOff reports whether this host leaves the work to others, because it reaches no
 // gateway.
 func (s *Scheduler) IsCutOff(now time.Time) bool {
-	if now.Sub(s.tookAny) <= closeAfter {
+	if now.Sub(s.answeredAt) <= closeAfter {
 		return false
 	}
 	gates, users := 0, map[string]bool{}
@@ -309,7 +320,7 @@ func (s *Scheduler) IsCutOff(now time.Time) bool {
 
 func (s *Scheduler) isUnreached(now time.Time, gate string) bool {
 	u, found := s.unreached[gate]
-	return found && u.at.After(s.tookAny) && now.Sub(u.at) < unreachedLasts
+	return found && u.at.After(s.answeredAt) && now.Sub(u.at) < unreachedLasts
 }
 
 // MayReach reports whether this host should try a gate. A host that is cut off tries

@@ -49,7 +49,7 @@ func TestUsersThatFailGoLast(t *testing.T) {
 	w := newWorld(t)
 	claimable := func(want int) {
 		t.Helper()
-		if _, failing, _ := w.Claimable(w.now, "g"); failing != want {
+		if failing := w.Claimable(w.now, "g").Failing; failing != want {
 			t.Errorf("a look returns %d users that fail, want %d", failing, want)
 		}
 	}
@@ -138,8 +138,8 @@ func TestAClosedGateIsLookedForAProbe(t *testing.T) {
 	w.close("g")
 	look := func(most, failing int) {
 		t.Helper()
-		if m, f, isClosed := w.Claimable(w.now, "g"); m != most || f != failing || !isClosed {
-			t.Errorf("a look returns %d, %d, %v", m, f, isClosed)
+		if l := w.Claimable(w.now, "g"); l.Most != most || l.Failing != failing || !l.IsDown {
+			t.Errorf("a look may claim %+v", l)
 		}
 	}
 	w.gates["g"].probeAt = w.now.Add(time.Second)
@@ -174,7 +174,7 @@ func TestAClosedGateIsLookedForAProbe(t *testing.T) {
 	if !w.IsOpen("g") || g.ramp != rampFirst {
 		t.Errorf("after an outage, %d begin at once", g.ramp)
 	}
-	if most, _, _ := w.Claimable(w.now, "g"); most != 2*rampFirst {
+	if most := w.claimable("g"); most != 2*rampFirst {
 		t.Errorf("a look returns %d", most)
 	}
 }
@@ -208,7 +208,7 @@ func TestOneUserOfEachClassProbesAClosedGate(t *testing.T) {
 			w.pass(maxProbeDelay)
 		}
 	}
-	if m, _, _ := w.Claimable(w.now, "g"); m != 0 {
+	if m := w.claimable("g"); m != 0 {
 		t.Errorf("a look returns %d, although there is nobody for a probe", m)
 	}
 }

@@ -73,8 +73,9 @@ type Scheduler struct {
 
 	refused refusals
 
-	tookAny   time.Time              // the last success of any gate
-	unreached map[string]unreachable // by gate
+	answered   recent                 // gates that have answered, whatever they said
+	answeredAt time.Time              // the last answer of any gate
+	unreached  map[string]unreachable // by gate
 }
 
 // Turn is a request that waits for its place, or is in flight.
@@ -259,22 +260,27 @@ func (s *Scheduler) putOff(load float64) time.Duration {
 	return min(time.Duration(float64(shortDelay)*random*max(1, load)), longDelay)
 }
 
-// Claimable returns how many users a look may return for a gate, and how many of them may
-// be users who fail there. IsDown reports whether the gate is closed,
-// and has accepted nothing for some time: a gate that opens and closes serves some users.
-func (s *Scheduler) Claimable(now time.Time, gate string) (most, failing int, isDown bool) {
+// Limit is what a look may claim at a gate.
+type Limit struct {
+	Most, Failing int  // users, and how many of them may be users who fail there
+	IsDown        bool // the gate is closed, and has accepted nothing for some time: one that opens and closes serves some users
+	IsUnreached   bool // the last request could not reach it
+}
+
+// Claimable returns what a look may claim at a gate.
+func (s *Scheduler) Claimable(now time.Time, gate string) Limit {
 	s.age(now)
 	g := s.gates[gate]
 	if g == nil {
-		return maxClaims, min(newGate, s.cfg.MaxPerGate) / 4, false
+		return Limit{Most: maxClaims, Failing: min(newGate, s.cfg.MaxPerGate) / 4}
 	}
 	s.release(g, now)
 	if g.closeIfSilent(now); g.isClosed() {
-		most, failing = g.probes(now)
-		return most, failing, g.isDown(now)
+		most, failing := g.probes(now)
+		return Limit{most, failing, g.isDown(now), g.isUnreached}
 	}
-	most = max(0, min(maxClaims, 2*g.rampLimit(now))-g.waiting())
-	return most, min(most, max(0, g.failingPlaces()-g.young[classFailing]-len(g.lines[classFailing]))), false
+	most := max(0, min(maxClaims, 2*g.rampLimit(now))-g.waiting())
+	return Limit{most, min(most, max(0, g.failingPlaces()-g.young[classFailing]-len(g.lines[classFailing]))), false, g.isUnreached}
 }
 
 // advance moves a user's waiting requests to the lines of their gates, and serves these
@@ -570,7 +576,8 @@ type Result int
 // The results.
 const (
 	Taken     Result = iota // the gateway works
-	Failed                  // the gateway may not work
+	Answered                // it has answered, and may not work
+	Failed                  // it may not work
 	Unreached               // it failed before anything was sent
 	Blocked                 // this host may not connect to it
 	Neutral                 // unknown
@@ -625,17 +632,20 @@ func (s *Scheduler) note(now time.Time, t *Turn, r Result, hung bool) {
 	}
 	switch r {
 	case Taken:
-		s.tookAny = now
+		s.addAnswer(now, t)
 		g.takes(now, min(now.Sub(t.began), hangAfter), s.cfg.MaxPerGate)
 		s.setSlow(g, g.mean > slowAfter)
 		g.answers.at(now).add(user)
 		if t.class == classFailing && !hung {
 			g.failingMore++
 		}
-	case Unreached:
-		s.addUnreached(now, t)
-		fallthrough
-	case Failed:
+	case Answered, Failed, Unreached:
+		switch r {
+		case Answered:
+			s.addAnswer(now, t)
+		case Unreached:
+			s.addUnreached(now, t)
+		}
 		if !hung {
 			g.fails(now, user)
 		}

@@ -51,8 +51,7 @@ func (w *world) must(user, gate string) *Turn {
 }
 
 func (w *world) claimable(gate string) int {
-	most, _, _ := w.Claimable(w.now, gate)
-	return most
+	return w.Claimable(w.now, gate).Most
 }
 
 func (w *world) end(turn *Turn, r Result) { w.End(w.now, turn, r) }
@@ -411,8 +410,33 @@ func TestAnUnusedProbePassesToTheNextRequest(t *testing.T) {
 	}
 }
 
+// A gate that answers with a failure is reached, too. Gates that have never answered do not count when others have.
 func TestAHostThatReachesNoGatewayIsCutOff(t *testing.T) {
 	w := newWorld(t)
+	unreached := func(name string) {
+		for range 10 {
+			for n := range 3 {
+				if turn, _ := w.admit(fmt.Sprint("u", n), fmt.Sprint(name, n)); turn != nil {
+					w.end(turn, Unreached)
+				}
+			}
+			w.pass(time.Second)
+		}
+	}
+	if unreached("first"); !w.IsCutOff(w.now) {
+		t.Error("a host that has never reached a gateway is not cut off")
+	}
+	if l := w.Claimable(w.now, "first0"); !l.IsUnreached {
+		t.Error("a gate that was not reached is not known as such")
+	}
+	w.end(w.must("a", "g1"), Answered)
+	if l := w.Claimable(w.now, "g1"); w.IsCutOff(w.now) || l.IsUnreached {
+		t.Error("an answer does not count as one")
+	}
+	if unreached("never"); w.IsCutOff(w.now) {
+		t.Error("gates that have never answered cut a host off that others have answered")
+	}
+	w.end(w.must("a", "g2"), Answered)
 	w.end(w.must("a", "g0"), Taken)
 	for range 10 { // one account names many gates
 		for n := range 10 {
@@ -425,15 +449,7 @@ func TestAHostThatReachesNoGatewayIsCutOff(t *testing.T) {
 	if w.IsCutOff(w.now) {
 		t.Error("one user cuts a host off")
 	}
-	for range 10 {
-		for n := range 3 {
-			if turn, _ := w.admit(fmt.Sprint("u", n), fmt.Sprint("g", n)); turn != nil {
-				w.end(turn, Unreached)
-			}
-		}
-		w.pass(time.Second)
-	}
-	if !w.IsCutOff(w.now) || w.Capacity(w.now) > 3 {
+	if unreached("g"); !w.IsCutOff(w.now) || w.Capacity(w.now) > 3 {
 		t.Errorf("cut off: %v, capacity for %d", w.IsCutOff(w.now), w.Capacity(w.now))
 	}
 	if w.MayReach(w.now, "g0") || !w.MayReach(w.now, "g77") {
