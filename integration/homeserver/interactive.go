@@ -12,7 +12,7 @@ import (
 // authenticated checks the caller's password (Matrix specification, "User-Interactive Authentication API"). It answers
 // a request without a password, or with a wrong one, with the challenge, and done is false. The only stage needs one
 // request, so the host stores no authentication session and accepts any session name.
-func (a *account) authenticated(c echo.Context, auth *passwordLogin) (done bool, err error) {
+func (a *api) authenticated(c echo.Context, auth *passwordLogin) (done bool, err error) {
 	answer := map[string]any{
 		"flows":   []map[string][]string{{"stages": {passwordType}}},
 		"params":  emptyObject,
@@ -29,7 +29,7 @@ func (a *account) authenticated(c echo.Context, auth *passwordLogin) (done bool,
 	return false, c.JSON(http.StatusUnauthorized, answer)
 }
 
-func (a *account) checkCaller(c echo.Context, auth *passwordLogin) error {
+func (a *api) checkCaller(c echo.Context, auth *passwordLogin) error {
 	user, err := auth.userOf(a.sessions)
 	if err != nil {
 		return err
