@@ -56,21 +56,14 @@ func (a *api) changePassword(c echo.Context) error {
 		return badRequest("M_INVALID_PARAM", fmt.Sprintf("The password has more than %d bytes.", sessions.MaxPasswordBytes))
 	}
 	ctx, who := toTheEnd(c)
-	if err := a.setPassword(ctx, who, request); err != nil {
+	others := sessions.Others(request.LogoutDevices == nil || *request.LogoutDevices)
+	if err := a.sessions.SetPassword(ctx, who.User, *request.NewPassword, who.Device, others); err != nil {
 		return err
+	}
+	if others == sessions.EndOthers {
+		logFailed(a.log, "password change", who.User, a.host.KeepOnlyDevicePushers(ctx, who.User, who.Device))
 	}
 	return c.JSON(http.StatusOK, emptyObject)
-}
-
-func (a *api) setPassword(ctx context.Context, who sessions.Caller, request passwordRequest) error {
-	if request.LogoutDevices != nil && !*request.LogoutDevices {
-		return a.sessions.SetPassword(ctx, who.User, *request.NewPassword)
-	}
-	if err := a.sessions.SetPasswordAndEndOthers(ctx, who.User, *request.NewPassword, who.Device); err != nil {
-		return err
-	}
-	logFailed(a.log, "password change", who.User, a.host.KeepOnlyDevicePushers(ctx, who.User, who.Device))
-	return nil
 }
 
 func (a *api) deactivate(c echo.Context) error {

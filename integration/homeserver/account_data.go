@@ -9,6 +9,7 @@ import (
 	"github.com/pushfx/pushfx/integration/homeserver/rooms"
 	"github.com/pushfx/pushfx/integration/homeserver/sessions"
 	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/fault"
 	"github.com/pushfx/pushfx/module/mxid"
 )
 
@@ -82,16 +83,12 @@ func setByServer(kind string) error {
 	case module.AccountDataType:
 		return module.ErrServerControlled
 	case fullyRead:
-		return &matrixError{
-			status: http.StatusMethodNotAllowed, errcode: "M_BAD_JSON", text: "Cannot set m.fully_read through this API. Use /read_markers.",
-		}
+		return fault.New(fault.ServerControlled, "Cannot set m.fully_read through this API. Use /read_markers.")
 	}
 	return nil
 }
 
-func notFound(text string) error {
-	return &matrixError{status: http.StatusNotFound, errcode: "M_NOT_FOUND", text: text}
-}
+const foreign = "Cannot access what belongs to other users."
 
 // owner returns the caller, and refuses a path of another user.
 func owner(c echo.Context) (mxid.UserID, error) {
@@ -101,15 +98,7 @@ func owner(c echo.Context) (mxid.UserID, error) {
 	}
 	who := callerOf(c)
 	if user != string(who.User) {
-		return "", forbidden()
+		return "", forbidden(foreign)
 	}
 	return who.User, nil
-}
-
-func forbidden() error {
-	return &matrixError{
-		status:  http.StatusForbidden,
-		errcode: "M_FORBIDDEN",
-		text:    "Cannot access what belongs to other users.",
-	}
 }

@@ -66,7 +66,7 @@ func (a *api) explain(c echo.Context) error {
 	caller := sessions.CallerFrom(ctx).User
 	switch {
 	case request.User != "" && request.User != caller:
-		return forbidden()
+		return forbidden(foreign)
 	case request.Event == nil:
 		return missing("event")
 	}

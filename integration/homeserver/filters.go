@@ -61,7 +61,7 @@ func (a *api) addFilter(c echo.Context) error {
 		return err
 	}
 	if len(body) > maxFilterBytes {
-		return errTooLarge
+		return tooLarge("The filter is too large.")
 	}
 	id, err := a.sessions.AddFilter(c.Request().Context(), user, string(body))
 	if err != nil {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"crypto/rand"
+	"encoding/json"
 	"net/http"
 
 	"github.com/labstack/echo/v4"
@@ -20,11 +21,13 @@ func (a *api) authenticated(c echo.Context, auth *passwordLogin) (done bool, err
 	}
 	if auth != nil && auth.Type != "" { // otherwise the client asks for the state of its session
 		err := a.checkCaller(c, auth)
-		refused, isRefusal := refusalOf(err)
-		if !isRefusal || refused.status == http.StatusTooManyRequests {
+		status, refusal := errorReply(err)
+		if err == nil || status == http.StatusTooManyRequests || status >= http.StatusInternalServerError {
 			return err == nil, err
 		}
-		answer["errcode"], answer["error"] = refused.errcode, refused.text
+		if err := json.Unmarshal(refusal, &answer); err != nil {
+			return false, err
+		}
 	}
 	return false, c.JSON(http.StatusUnauthorized, answer)
 }

@@ -36,7 +36,7 @@ func (a *api) memberEvent(ctx context.Context, user mxid.UserID, room, id string
 	case err != nil:
 		return rooms.Event{}, err
 	case in.Members[user] != rooms.Joined:
-		return rooms.Event{}, &matrixError{status: http.StatusForbidden, errcode: "M_FORBIDDEN", text: "You are not in this room."}
+		return rooms.Event{}, forbidden("You are not in this room.")
 	}
 	e, found, err := a.rooms.Event(ctx, room, id)
 	if err == nil && !found {

@@ -92,7 +92,7 @@ func (r *sendRequest) event(sender mxid.UserID, now time.Time) (string, error) {
 		return "", err
 	}
 	if text.Len() > maxEventBytes {
-		return "", &matrixError{status: http.StatusRequestEntityTooLarge, errcode: "M_TOO_LARGE", text: "The event is too large."}
+		return "", tooLarge("The event is too large.")
 	}
 	if _, err := match.ReadEvent(text.String()); err != nil {
 		return "", badRequest("M_BAD_JSON", "The event must have each name once.")

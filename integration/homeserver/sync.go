@@ -34,9 +34,6 @@ func (a *api) sync(c echo.Context) error {
 		return err
 	}
 	batch, err := a.answerSync(ctx, who, request)
-	if errors.Is(err, errTooManyWait) {
-		c.Response().Header().Set(echo.HeaderRetryAfter, "1")
-	}
 	if err != nil {
 		return err
 	}

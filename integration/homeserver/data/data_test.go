@@ -111,7 +111,7 @@ func TestAFailedWriteLeavesNothing(t *testing.T) {
 			return errors.Join(err, then)
 		})
 	}
-	const refused = Refusal("refused")
+	refused := fault.New(fault.Forbidden, "refused")
 	func() {
 		defer func() { _ = recover() }()
 		_ = db.Write(t.Context(), func(context.Context, *Tx) error { panic("a mistake") })

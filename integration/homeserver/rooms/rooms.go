@@ -14,6 +14,7 @@ import (
 
 	"github.com/pushfx/pushfx/integration/homeserver/data"
 	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/fault"
 	"github.com/pushfx/pushfx/module/mxid"
 )
 
@@ -34,7 +35,7 @@ type Store struct{ db *data.DB }
 func New(db *data.DB) *Store { return &Store{db} }
 
 // ErrTooManyMembers refuses an event that would give its room too many members.
-const ErrTooManyMembers = data.Refusal("host: the room has too many members")
+var ErrTooManyMembers = fault.New(fault.InvalidParam, "The room has too many members.")
 
 // Event is an event of a room.
 type Event struct {
