@@ -81,8 +81,6 @@ func woken(t *testing.T, answers <-chan answer) (b batch) {
 	return b
 }
 
-type change struct{ method, path, body string }
-
 // Each of many changes reaches a sync, whether the sync waits already or not.
 func TestNoWakeUpIsLost(t *testing.T) {
 	t.Parallel()
