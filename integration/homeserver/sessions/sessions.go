@@ -68,9 +68,9 @@ func (s *Sessions) Check(ctx context.Context, who Caller) error {
 
 // LoggedIn implements [module.Accounts].
 func (s *Sessions) LoggedIn(ctx context.Context, user mxid.UserID, device string) (bool, error) {
-	is, _, err := data.One(ctx, s.db, data.Value[bool], `SELECT NOT EXISTS (SELECT 1 FROM users WHERE user_id = ?1 AND deactivated_ts IS NOT NULL)
-		AND (?2 IN ('', ?3) OR EXISTS (SELECT 1 FROM devices WHERE user_id = ?1 AND device_id = ?2))`, user, device, defaultDevice)
-	return is, err
+	one := module.Session{User: user, Device: device}
+	is := s.LoggedInMany(ctx, []module.Session{one})[one]
+	return is.Value, is.Err
 }
 
 // LoggedInMany implements [module.BulkAccounts], with one query.
