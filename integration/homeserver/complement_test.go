@@ -55,22 +55,27 @@ func TestPushersAtPasswordChange(t *testing.T) {
 		"logs_out_others":    {"TABLET", `,"logout_devices":true`, ""},
 		"logs_out_no_others": {"TABLET", `,"logout_devices":false`, "a_push_key"},
 	} {
-		tokens := map[string]string{}
-		for _, device := range []string{"PHONE", "TABLET"} {
-			tokens[device] = d.login(user, "demo", device).AccessToken
-		}
-		d.setPusher(tokens[test.pusher], "a_push_key")
-		if got := d.changePassword(tokens["PHONE"], user, "demo", "my_new_password", test.more); got.status != 200 {
-			t.Fatalf("%s: got %d %s", user, got.status, got.body)
-		}
-		if keys := d.pushkeys(tokens["PHONE"]); keys != test.want {
-			t.Errorf("%s: got pushers %q, want %q", user, keys, test.want)
-		}
-		tabletStays := test.more == `,"logout_devices":false`
-		if got := d.do("GET", whoamiPath, tokens["TABLET"], ""); (got.status == 200) != tabletStays {
-			t.Errorf("%s: the other token: got %d %s", user, got.status, got.body)
-		}
-		d.login(user, "my_new_password", "")
-		d.expect("POST", v3+"/login", "", `{"type":"m.login.password","user":"`+user+`","password":"demo"}`, 403, wrongPassword)
+		t.Run(user, func(t *testing.T) {
+			t.Parallel()
+			d := *d
+			d.t = t
+			tokens := map[string]string{}
+			for _, device := range []string{"PHONE", "TABLET"} {
+				tokens[device] = d.login(user, "demo", device).AccessToken
+			}
+			d.setPusher(tokens[test.pusher], "a_push_key")
+			if got := d.changePassword(tokens["PHONE"], user, "demo", "my_new_password", test.more); got.status != 200 {
+				t.Fatalf("got %d %s", got.status, got.body)
+			}
+			if keys := d.pushkeys(tokens["PHONE"]); keys != test.want {
+				t.Errorf("got pushers %q, want %q", keys, test.want)
+			}
+			tabletStays := test.more == `,"logout_devices":false`
+			if got := d.do("GET", whoamiPath, tokens["TABLET"], ""); (got.status == 200) != tabletStays {
+				t.Errorf("the other token: got %d %s", got.status, got.body)
+			}
+			d.login(user, "my_new_password", "")
+			d.expect("POST", v3+"/login", "", `{"type":"m.login.password","user":"`+user+`","password":"demo"}`, 403, wrongPassword)
+		})
 	}
 }
