@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"net/http"
+	"strings"
 
 	"github.com/labstack/echo/v4"
 
@@ -35,9 +36,14 @@ func (a *api) receipt(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	thread, err := threadIn(request.Thread, kind, e)
-	if err != nil {
-		return err
+	thread := module.AllThreads
+	if request.Thread != nil {
+		if thread, err = threadIn(request.Thread); err != nil {
+			return err
+		}
+		if err := a.checkThread(c.Request().Context(), kind, e, thread); err != nil {
+			return err
+		}
 	}
 	ctx, user := c.Request().Context(), callerOf(c).User
 	if kind == fullyRead || thread == e.ID { // the root of a thread is in the main timeline
@@ -52,17 +58,29 @@ func (a *api) receipt(c echo.Context) error {
 	return c.JSON(http.StatusOK, emptyObject)
 }
 
-// threadIn returns the thread_id of a receipt. The event must be in this thread, or its root.
-func threadIn(member json.RawMessage, kind string, e rooms.Event) (thread string, err error) {
-	switch {
-	case member == nil:
-		return module.AllThreads, nil
-	case json.Unmarshal(member, &thread) != nil || thread == "" || kind == fullyRead:
+// threadIn returns the thread_id of a receipt, which must be text that is not empty.
+func threadIn(member json.RawMessage) (thread string, err error) {
+	if json.Unmarshal(member, &thread) != nil || thread == "" {
 		return "", badRequest("M_INVALID_PARAM", "Invalid thread_id.")
-	case thread != e.Thread && thread != e.ID:
-		return "", badRequest("M_INVALID_PARAM", "The event is not in this thread.")
 	}
 	return thread, nil
+}
+
+func (a *api) checkThread(ctx context.Context, kind string, e rooms.Event, thread string) error {
+	if kind == fullyRead || thread != module.MainThread && !strings.HasPrefix(thread, "$") {
+		return badRequest("M_INVALID_PARAM", "Invalid thread_id.")
+	}
+	isIn := thread == e.Thread || thread == e.ID
+	if !isIn && thread != module.MainThread {
+		var err error
+		if isIn, err = a.rooms.Leads(ctx, e, thread); err != nil {
+			return err
+		}
+	}
+	if !isIn {
+		return badRequest("M_INVALID_PARAM", "The event is not in this thread.")
+	}
+	return nil
 }
 
 // readMarkers serves POST /rooms/{roomId}/read_markers (Matrix specification, "Read and unread

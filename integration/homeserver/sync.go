@@ -172,13 +172,19 @@ func (a *api) pollSync(ctx context.Context, who sessions.Caller, r syncRequest) 
 	return batch, found || !rooms.isEmpty(), update.Changed
 }
 
-// syncBatch is the answer to a sync. Presence is there because some clients expect it.
+// syncBatch is the answer to a sync. Only its rooms and account data have content; the other members are there because
+// clients expect them.
 type syncBatch struct {
 	NextBatch   string                   `json:"next_batch"`
 	AccountData events[accountDataEvent] `json:"account_data"`
 	Presence    events[struct{}]         `json:"presence"`
 	Rooms       roomsBatch               `json:"rooms"`
 	ToDevice    events[struct{}]         `json:"to_device"`
+	DeviceLists struct {
+		Changed []string `json:"changed"`
+		Left    []string `json:"left"`
+	} `json:"device_lists"`
+	OneTimeKeys struct{} `json:"device_one_time_keys_count"`
 }
 
 type events[E any] struct {
@@ -195,5 +201,6 @@ func newSyncBatch(token int64, stream string) *syncBatch {
 	batch.AccountData.Events = []accountDataEvent{}
 	batch.Presence.Events = []struct{}{}
 	batch.ToDevice.Events = []struct{}{}
+	batch.DeviceLists.Changed, batch.DeviceLists.Left = []string{}, []string{}
 	return batch
 }

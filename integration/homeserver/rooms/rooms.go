@@ -262,6 +262,21 @@ func (s *Store) EventsFor(ctx context.Context, user mxid.UserID, positions []int
 	return byPosition, err
 }
 
+// Leads reports whether at most three relations of any kind lead from an event to a root.
+func (s *Store) Leads(ctx context.Context, e Event, root string) (bool, error) {
+	for range maxHops {
+		if e.Parent == "" || e.Parent == root {
+			return e.Parent != "", nil
+		}
+		var found bool
+		var err error
+		if e, found, err = s.Event(ctx, e.Room, e.Parent); err != nil || !found {
+			return false, err
+		}
+	}
+	return false, nil
+}
+
 // Room is the name and the members of a room.
 type Room struct {
 	Name     string

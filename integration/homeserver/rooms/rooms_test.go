@@ -59,6 +59,20 @@ func TestThreads(t *testing.T) {
 			t.Errorf("%s is in %s, want %s", test.id, e.Thread, test.thread)
 		}
 	}
+	add(t, s, "$reference to the root", "m.reference", "$root")
+	add(t, s, "$reaction to the reference", "m.annotation", "$reference to the root")
+	for id, want := range map[string]bool{
+		"$reaction to the reference": true, "$reaction to the edit": true, "$in": true,
+		"$too far": false, "$root": false, "$of unknown": false,
+	} {
+		e, found, err := s.Event(t.Context(), room, id)
+		if err != nil || !found {
+			t.Fatal(id, found, err)
+		}
+		if leads, err := s.Leads(t.Context(), e, "$root"); err != nil || leads != want {
+			t.Errorf("%s leads to the root: %v, %v", id, leads, err)
+		}
+	}
 }
 
 func TestRoomsKeepTheNewestEvents(t *testing.T) {
