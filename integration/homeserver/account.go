@@ -7,47 +7,15 @@ import (
 	"slices"
 
 	"github.com/labstack/echo/v4"
-	"go.uber.org/zap"
 
-	"github.com/pushfx/pushfx"
-	"github.com/pushfx/pushfx/handlers"
 	"github.com/pushfx/pushfx/integration/homeserver/sessions"
-	"github.com/pushfx/pushfx/module"
 )
-
-// account serves logout, password change and deactivation. It ends a session before it calls the module, so that a
-// concurrent request of the session cannot set a pusher afterwards. See [forgetting] for deactivation.
-type account struct {
-	sessions *sessions.Sessions
-	cfg      config
-	limits   *limits
-	host     module.HostService
-	push     *pushfx.Push
-	forget   *forgetting
-	log      *zap.Logger
-}
-
-func newAccount(
-	cfg config, sessions *sessions.Sessions, limits *limits, host module.HostService, push *pushfx.Push, forget *forgetting, log *zap.Logger,
-) *account {
-	return &account{sessions, cfg, limits, host, push, forget, log}
-}
-
-// Register implements [handlers.RouteGroup].
-func (a *account) Register(g *echo.Group, _ handlers.Dialect, auth ...echo.MiddlewareFunc) {
-	g.GET("/account/whoami", whoami, auth...)
-	g.GET("/capabilities", a.capabilities, auth...)
-	g.GET("/account/3pid", a.threePIDs, auth...)
-	g.GET("/devices", a.devices, auth...)
-	g.POST("/logout", a.logout, auth...)
-	g.POST("/logout/all", a.logoutAll, auth...)
-	g.POST("/account/password", a.changePassword, auth...)
-	g.POST("/account/deactivate", a.deactivate, auth...)
-}
 
 var emptyObject = struct{}{}
 
-func (a *account) logout(c echo.Context) error {
+// logout, like password change and deactivation, ends a session before it calls the module, so that a concurrent request
+// of the session cannot set a pusher afterwards. See [forgetting] for deactivation.
+func (a *api) logout(c echo.Context) error {
 	ctx, who := toTheEnd(c)
 	if err := a.sessions.End(ctx, who.User, who.Device); err != nil {
 		return err
@@ -56,7 +24,7 @@ func (a *account) logout(c echo.Context) error {
 	return c.JSON(http.StatusOK, emptyObject)
 }
 
-func (a *account) logoutAll(c echo.Context) error {
+func (a *api) logoutAll(c echo.Context) error {
 	ctx, who := toTheEnd(c)
 	if err := a.sessions.EndAll(ctx, who.User); err != nil {
 		return err
@@ -71,7 +39,7 @@ type passwordRequest struct {
 	Auth          *passwordLogin `json:"auth"`
 }
 
-func (a *account) changePassword(c echo.Context) error {
+func (a *api) changePassword(c echo.Context) error {
 	var request passwordRequest
 	if _, err := readObject(c, &request); err != nil {
 		return err
@@ -88,24 +56,17 @@ func (a *account) changePassword(c echo.Context) error {
 		return badRequest("M_INVALID_PARAM", fmt.Sprintf("The password has more than %d bytes.", sessions.MaxPasswordBytes))
 	}
 	ctx, who := toTheEnd(c)
-	if err := a.setPassword(ctx, who, request); err != nil {
+	others := sessions.Others(request.LogoutDevices == nil || *request.LogoutDevices)
+	if err := a.sessions.SetPassword(ctx, who.User, *request.NewPassword, who.Device, others); err != nil {
 		return err
+	}
+	if others == sessions.EndOthers {
+		logFailed(a.log, "password change", who.User, a.host.KeepOnlyDevicePushers(ctx, who.User, who.Device))
 	}
 	return c.JSON(http.StatusOK, emptyObject)
 }
 
-func (a *account) setPassword(ctx context.Context, who sessions.Caller, request passwordRequest) error {
-	if request.LogoutDevices != nil && !*request.LogoutDevices {
-		return a.sessions.SetPassword(ctx, who.User, *request.NewPassword)
-	}
-	if err := a.sessions.SetPasswordAndEndOthers(ctx, who.User, *request.NewPassword, who.Device); err != nil {
-		return err
-	}
-	logFailed(a.log, "password change", who.User, a.host.KeepOnlyDevicePushers(ctx, who.User, who.Device))
-	return nil
-}
-
-func (a *account) deactivate(c echo.Context) error {
+func (a *api) deactivate(c echo.Context) error {
 	var request struct {
 		Auth *passwordLogin `json:"auth"`
 	}
@@ -116,7 +77,7 @@ func (a *account) deactivate(c echo.Context) error {
 		return err
 	}
 	ctx, who := toTheEnd(c)
-	if err := a.forget.deactivate(ctx, who.User); err != nil {
+	if err := a.forgetting.deactivate(ctx, who.User); err != nil {
 		return err
 	}
 	return c.JSON(http.StatusOK, map[string]string{"id_server_unbind_result": "no-support"})
@@ -139,7 +100,7 @@ func whoami(c echo.Context) error {
 }
 
 // threePIDs lists the user's e-mail address, for which clients set pushers, if the host sends mail.
-func (a *account) threePIDs(c echo.Context) error {
+func (a *api) threePIDs(c echo.Context) error {
 	all := []map[string]any{}
 	if a.cfg.mail != "" {
 		all = append(all, map[string]any{"medium": "email", "address": mailAddress(callerOf(c).User), "validated_at": 0, "added_at": 0})
@@ -148,7 +109,7 @@ func (a *account) threePIDs(c echo.Context) error {
 }
 
 // devices lists the user's devices. Clients compare them with the devices of pushers.
-func (a *account) devices(c echo.Context) error {
+func (a *api) devices(c echo.Context) error {
 	ctx := c.Request().Context()
 	ids, err := a.sessions.Devices(ctx, sessions.CallerFrom(ctx).User)
 	if err != nil {
@@ -163,6 +124,6 @@ func (a *account) devices(c echo.Context) error {
 }
 
 // capabilities says that users can do all that a client assumes by default, and what the module adds.
-func (a *account) capabilities(c echo.Context) error {
+func (a *api) capabilities(c echo.Context) error {
 	return c.JSON(http.StatusOK, map[string]any{"capabilities": a.push.Capabilities()})
 }

@@ -6,34 +6,15 @@ import (
 
 	"github.com/labstack/echo/v4"
 
-	"github.com/pushfx/pushfx/handlers"
 	"github.com/pushfx/pushfx/integration/homeserver/rooms"
 	"github.com/pushfx/pushfx/integration/homeserver/sessions"
 	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/fault"
 	"github.com/pushfx/pushfx/module/mxid"
 )
 
-// accountData serves account data of any type, global and of rooms. The module serves m.push_rules.
-type accountData struct {
-	store *sessions.Sessions
-	rooms *rooms.Store
-	waker *waker
-}
-
-func newAccountData(store *sessions.Sessions, rooms *rooms.Store, waker *waker) *accountData {
-	return &accountData{store, rooms, waker}
-}
-
-// Register implements [handlers.RouteGroup].
-func (a *accountData) Register(g *echo.Group, _ handlers.Dialect, auth ...echo.MiddlewareFunc) {
-	for _, path := range []string{"/user/:userId/account_data/:type", "/user/:userId/rooms/:roomId/account_data/:type"} {
-		g.GET(path, a.get, auth...)
-		g.PUT(path, a.put, auth...)
-	}
-}
-
-// place returns the owner, the room and the type of the account data in a path. The room is empty for global data.
-func (a *accountData) place(c echo.Context) (user mxid.UserID, room, kind string, err error) {
+// accountDataPlace returns the owner, the room and the type of the account data in a path. The room is empty for global data.
+func (a *api) accountDataPlace(c echo.Context) (user mxid.UserID, room, kind string, err error) {
 	if kind, err = pathParam(c, "type"); err != nil {
 		return "", "", "", err
 	}
@@ -52,12 +33,12 @@ func (a *accountData) place(c echo.Context) (user mxid.UserID, room, kind string
 	return user, room, kind, err
 }
 
-func (a *accountData) get(c echo.Context) error {
-	user, room, kind, err := a.place(c)
+func (a *api) accountData(c echo.Context) error {
+	user, room, kind, err := a.accountDataPlace(c)
 	if err != nil {
 		return err
 	}
-	content, err := a.store.AccountDataOf(c.Request().Context(), user, room, kind)
+	content, err := a.sessions.AccountDataOf(c.Request().Context(), user, room, kind)
 	if err != nil {
 		return err
 	}
@@ -67,8 +48,8 @@ func (a *accountData) get(c echo.Context) error {
 	return c.JSONBlob(http.StatusOK, []byte(content))
 }
 
-func (a *accountData) put(c echo.Context) error {
-	user, room, kind, err := a.place(c)
+func (a *api) setAccountData(c echo.Context) error {
+	user, room, kind, err := a.accountDataPlace(c)
 	if err != nil {
 		return err
 	}
@@ -84,7 +65,7 @@ func (a *accountData) put(c echo.Context) error {
 		return err
 	}
 	ctx := c.Request().Context()
-	err = a.store.SetAccountData(ctx, user, sessions.AccountData{Room: room, Type: kind, Content: content})
+	err = a.sessions.SetAccountData(ctx, user, sessions.AccountData{Room: room, Type: kind, Content: content})
 	if err != nil {
 		return err
 	}
@@ -102,16 +83,12 @@ func setByServer(kind string) error {
 	case module.AccountDataType:
 		return module.ErrServerControlled
 	case fullyRead:
-		return &matrixError{
-			status: http.StatusMethodNotAllowed, errcode: "M_BAD_JSON", text: "Cannot set m.fully_read through this API. Use /read_markers.",
-		}
+		return fault.New(fault.ServerControlled, "Cannot set m.fully_read through this API. Use /read_markers.")
 	}
 	return nil
 }
 
-func notFound(text string) error {
-	return &matrixError{status: http.StatusNotFound, errcode: "M_NOT_FOUND", text: text}
-}
+const foreign = "Cannot access what belongs to other users."
 
 // owner returns the caller, and refuses a path of another user.
 func owner(c echo.Context) (mxid.UserID, error) {
@@ -121,15 +98,7 @@ func owner(c echo.Context) (mxid.UserID, error) {
 	}
 	who := callerOf(c)
 	if user != string(who.User) {
-		return "", forbidden()
+		return "", forbidden(foreign)
 	}
 	return who.User, nil
-}
-
-func forbidden() error {
-	return &matrixError{
-		status:  http.StatusForbidden,
-		errcode: "M_FORBIDDEN",
-		text:    "Cannot access what belongs to other users.",
-	}
 }

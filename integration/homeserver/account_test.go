@@ -15,8 +15,6 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
 
-	"github.com/pushfx/pushfx"
-	"github.com/pushfx/pushfx/handlers"
 	"github.com/pushfx/pushfx/integration/homeserver/sessions"
 	"github.com/pushfx/pushfx/integration/hosttest"
 	"github.com/pushfx/pushfx/module"
@@ -170,9 +168,7 @@ func TestAccountsWorkWithoutTheModule(t *testing.T) {
 	core, logs := observer.New(zap.DebugLevel)
 	log := zap.New(core)
 	users := sessions.New(hosttest.OpenData(t), "localhost", func(mxid.UserID) {})
-	limits := newLimits(0, 0)
-	groups := []handlers.RouteGroup{newAccount(config{}, users, limits, moduleAway{}, nil, newForgetting(users, moduleAway{}, log), log)}
-	router := newRouter(config{}, groups, newAuth(users, limits), newLogin(users, limits, moduleAway{}, log), limits, newDrain(config{}), newGuard(config{}), &pushfx.Push{}, log)
+	router := routerOf(&api{sessions: users, host: moduleAway{}, forgetting: newForgetting(users, moduleAway{}, log), log: log})
 	request := func(path, token, body string) string {
 		t.Helper()
 		r := httptest.NewRequest(http.MethodPost, v3+path, strings.NewReader(body))

@@ -7,6 +7,7 @@ import (
 
 	"github.com/labstack/echo/v4"
 
+	"github.com/pushfx/pushfx/handlers"
 	"github.com/pushfx/pushfx/integration/homeserver/sessions"
 )
 
@@ -33,7 +34,7 @@ func newAuth(users *sessions.Sessions, limits *limits) echo.MiddlewareFunc {
 
 func requester(ctx context.Context, users *sessions.Sessions, token string) (sessions.Caller, error) {
 	if token == "" {
-		return sessions.Caller{}, &matrixError{status: http.StatusUnauthorized, errcode: "M_MISSING_TOKEN", text: "Missing access token."}
+		return sessions.Caller{}, handlers.ErrMissingToken
 	}
 	return users.Authenticate(ctx, token)
 }

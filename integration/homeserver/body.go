@@ -15,16 +15,14 @@ import (
 // maxBodyBytes limits the request bodies of the host's own endpoints.
 const maxBodyBytes = 64 << 10
 
-var errTooLarge = &matrixError{status: http.StatusRequestEntityTooLarge, errcode: "M_TOO_LARGE", text: "Request body too large."}
-
 // readObject decodes a request body, which must be a JSON object, and also returns its bytes. It unwraps echo's
 // response: net/http closes the connection after a body that is too large only if it gets its own response.
 func readObject(c echo.Context, into any) ([]byte, error) {
 	body, err := io.ReadAll(http.MaxBytesReader(c.Response().Writer, c.Request().Body, maxBodyBytes))
-	var tooLarge *http.MaxBytesError
+	var limit *http.MaxBytesError
 	switch {
-	case errors.As(err, &tooLarge):
-		return nil, errTooLarge
+	case errors.As(err, &limit):
+		return nil, tooLarge("Request body too large.")
 	case err != nil:
 		return nil, badRequest("M_NOT_JSON", "The request body did not arrive whole.")
 	}
@@ -48,14 +46,6 @@ func parseObject(text []byte, into any) error {
 		return badRequest("M_BAD_JSON", "Not what was expected.")
 	}
 	return nil
-}
-
-func badRequest(errcode, text string) error {
-	return &matrixError{status: http.StatusBadRequest, errcode: errcode, text: text}
-}
-
-func missing(field string) error {
-	return badRequest("M_MISSING_PARAM", "Missing field: "+field)
 }
 
 // pathParam returns a decoded path parameter: echo decodes it only if the URL has no raw path. An empty parameter, or

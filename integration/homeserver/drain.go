@@ -4,7 +4,6 @@ import (
 	"context"
 	"net"
 	"net/http"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -22,13 +21,10 @@ type drain struct {
 	limit time.Duration // for running requests
 
 	begun atomic.Bool
-
-	mu   sync.Mutex
-	open map[net.Conn]bool
-	gone chan struct{} // closed when the last connection is gone
+	open  atomic.Int64 // connections
 }
 
-func newDrain(cfg config) *drain { return &drain{limit: cfg.drain, open: map[net.Conn]bool{}} }
+func newDrain(cfg config) *drain { return &drain{limit: cfg.drain} }
 
 func (d *drain) closeConnections(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
@@ -41,18 +37,12 @@ func (d *drain) closeConnections(next echo.HandlerFunc) echo.HandlerFunc {
 	}
 }
 
-func (d *drain) watch(conn net.Conn, state http.ConnState) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
+func (d *drain) watch(_ net.Conn, state http.ConnState) {
 	switch state {
 	case http.StateNew:
-		d.open[conn] = true
+		d.open.Add(1)
 	case http.StateClosed, http.StateHijacked:
-		delete(d.open, conn)
-		if d.gone != nil && len(d.open) == 0 {
-			close(d.gone)
-			d.gone = nil
-		}
+		d.open.Add(-1)
 	}
 }
 
@@ -63,15 +53,7 @@ func (d *drain) begin() { d.begun.Store(true) }
 func (d *drain) wait(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, min(maxSilence, d.limit))
 	defer cancel()
-	d.mu.Lock()
-	gone := make(chan struct{})
-	if d.gone = gone; len(d.open) == 0 {
-		close(gone)
-		d.gone = nil
-	}
-	d.mu.Unlock()
-	select {
-	case <-gone:
-	case <-ctx.Done():
+	for d.open.Load() > 0 && ctx.Err() == nil {
+		time.Sleep(5 * time.Millisecond)
 	}
 }

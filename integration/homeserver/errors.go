@@ -13,13 +13,11 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/pushfx/pushfx/handlers"
-	"github.com/pushfx/pushfx/integration/homeserver/rooms"
 	"github.com/pushfx/pushfx/integration/homeserver/sessions"
 	"github.com/pushfx/pushfx/module/fault"
 )
 
-// matrixError has the form that Matrix clients understand (Matrix specification, "Standard
-// error response").
+// matrixError is an answer that the module's faults do not have (Matrix specification, "Standard error response").
 type matrixError struct {
 	status  int
 	errcode string
@@ -50,7 +48,8 @@ func newErrorHandler(log *zap.Logger) echo.HTTPErrorHandler {
 				zap.Int("status", status),
 				zap.String("error", fault.Details(err)))...)
 		}
-		if refused, found := refusalOf(err); found && refused.retryAfter > 0 {
+		var refused *matrixError
+		if errors.As(err, &refused) && refused.retryAfter > 0 {
 			seconds := int(math.Ceil(refused.retryAfter.Seconds()))
 			c.Response().Header().Set(echo.HeaderRetryAfter, strconv.Itoa(seconds))
 		}
@@ -63,57 +62,43 @@ func newErrorHandler(log *zap.Logger) echo.HTTPErrorHandler {
 // errorReply returns status and JSON body for an error of the host, of echo or of the
 // module's services.
 func errorReply(err error) (status int, body []byte) {
-	if refused, found := refusalOf(err); found {
-		return refused.reply()
-	}
-	return handlers.ErrorReply(err)
-}
-
-// refusalOf returns the host's own answer to an error; found is false if the module answers
-// it.
-func refusalOf(err error) (refused *matrixError, found bool) {
-	var http *echo.HTTPError
+	var refused *matrixError
+	var unrouted *echo.HTTPError
 	switch {
 	case errors.As(err, &refused):
-		return refused, true
-	case errors.As(err, &http):
-		return matrixErrorOfHTTP(http), true
-	case errors.Is(err, sessions.ErrWrongPassword):
-		return &matrixError{status: 403, errcode: "M_FORBIDDEN", text: "Invalid username or password."}, true
-	case errors.Is(err, sessions.ErrTooMuchData):
-		return &matrixError{status: 413, errcode: "M_TOO_LARGE", text: "The user has too much account data."}, true
-	case errors.Is(err, rooms.ErrTooManyMembers):
-		return &matrixError{status: 400, errcode: "M_INVALID_PARAM", text: "The room has too many members."}, true
+		body, _ = json.Marshal(struct { // never fails for strings and numbers
+			Errcode    string `json:"errcode"`
+			Error      string `json:"error"`
+			RetryAfter int64  `json:"retry_after_ms,omitempty"`
+		}{refused.errcode, refused.text, refused.retryAfter.Milliseconds()})
+		return refused.status, body
 	case errors.Is(err, sessions.ErrDeactivated):
-		return &matrixError{status: 403, errcode: "M_USER_DEACTIVATED", text: "This account has been deactivated."}, true
+		return errorReply(&matrixError{status: http.StatusForbidden, errcode: "M_USER_DEACTIVATED", text: "This account has been deactivated."})
+	case !errors.As(err, &unrouted):
+		return handlers.ErrorReply(err)
+	case unrouted.Code == http.StatusMethodNotAllowed:
+		return handlers.ErrorReply(fault.New(fault.MethodNotAllowed, "Method not allowed."))
 	}
-	return nil, false
+	return handlers.ErrorReply(fault.New(fault.Unrecognized, "Unrecognized request."))
 }
 
-func (e *matrixError) reply() (status int, body []byte) {
-	body, _ = json.Marshal(struct { // never fails for strings and numbers
-		Errcode    string `json:"errcode"`
-		Error      string `json:"error"`
-		RetryAfter int64  `json:"retry_after_ms,omitempty"`
-	}{e.errcode, e.text, e.retryAfter.Milliseconds()})
-	return e.status, body
+func badRequest(errcode, text string) error {
+	return &matrixError{status: http.StatusBadRequest, errcode: errcode, text: text}
 }
+
+func missing(field string) error { return fault.New(fault.MissingParam, "Missing field: "+field) }
+
+func notFound(text string) error { return fault.New(fault.NotFound, text) }
+
+func forbidden(text string) error { return fault.New(fault.Forbidden, text) }
+
+func tooLarge(text string) error { return fault.New(fault.TooLarge, text) }
 
 // tooMany makes a client wait before its next request (Matrix specification, "Rate
 // limiting").
-func tooMany(wait time.Duration) *matrixError {
+func tooMany(wait time.Duration) error {
 	return &matrixError{
 		status: http.StatusTooManyRequests, errcode: "M_LIMIT_EXCEEDED", text: "Too many requests.",
 		retryAfter: max(wait, time.Millisecond),
 	}
-}
-
-func matrixErrorOfHTTP(err *echo.HTTPError) *matrixError {
-	switch err.Code {
-	case http.StatusNotFound:
-		return &matrixError{status: err.Code, errcode: "M_UNRECOGNIZED", text: "Unrecognized request."}
-	case http.StatusMethodNotAllowed:
-		return &matrixError{status: err.Code, errcode: "M_UNRECOGNIZED", text: "Method not allowed."}
-	}
-	return &matrixError{status: err.Code, errcode: "M_UNKNOWN", text: http.StatusText(err.Code)}
 }

@@ -8,24 +8,9 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/pushfx/pushfx/integration/homeserver/sessions"
-	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/match"
 	"github.com/pushfx/pushfx/module/mxid"
 )
-
-// explainAtOnce limits concurrent explanations: each occupies a core.
-const explainAtOnce = 1
-
-// explainer shows how a user's push rules treat an event, and why. This endpoint is not part
-// of Matrix.
-type explainer struct {
-	host    module.HostService
-	running chan struct{} // semaphore with explainAtOnce places
-}
-
-func newExplainer(host module.HostService) *explainer {
-	return &explainer{host, make(chan struct{}, explainAtOnce)}
-}
 
 type explainRequest struct {
 	User  mxid.UserID     `json:"user"` // optional; must be the caller
@@ -71,7 +56,8 @@ func (r *explainRequest) facts(user mxid.UserID) match.Facts {
 	}
 }
 
-func (x *explainer) explain(c echo.Context) error {
+// explain serves POST /_demo/explain. It shows how a user's push rules treat an event, and why.
+func (a *api) explain(c echo.Context) error {
 	var request explainRequest
 	if _, err := readObject(c, &request); err != nil {
 		return err
@@ -80,7 +66,7 @@ func (x *explainer) explain(c echo.Context) error {
 	caller := sessions.CallerFrom(ctx).User
 	switch {
 	case request.User != "" && request.User != caller:
-		return forbidden()
+		return forbidden(foreign)
 	case request.Event == nil:
 		return missing("event")
 	}
@@ -88,15 +74,13 @@ func (x *explainer) explain(c echo.Context) error {
 	if err != nil {
 		return badRequest("M_BAD_JSON", "Field 'event' must be an object that has each name once.")
 	}
-	set := x.host.Rulesets(ctx, []mxid.UserID{caller})[caller]
+	set := a.host.Rulesets(ctx, []mxid.UserID{caller})[caller]
 	if set.Err != nil {
 		return set.Err
 	}
-	select {
-	case x.running <- struct{}{}:
-		defer func() { <-x.running }()
-	default:
+	if !a.explaining.TryLock() {
 		return tooMany(time.Second)
 	}
+	defer a.explaining.Unlock()
 	return c.JSON(http.StatusOK, match.Compile(set.Value.Rules).Explain(event, request.facts(caller)))
 }

@@ -9,7 +9,6 @@ import (
 
 	"github.com/labstack/echo/v4"
 
-	"github.com/pushfx/pushfx/handlers"
 	"github.com/pushfx/pushfx/integration/homeserver/sessions"
 	"github.com/pushfx/pushfx/module/mxid"
 )
@@ -52,18 +51,7 @@ func matchesType(pattern, eventType string) bool {
 	return regexp.MustCompile(expression).MatchString(eventType)
 }
 
-// filters serves filters.
-type filters struct{ store *sessions.Sessions }
-
-func newFilters(store *sessions.Sessions) *filters { return &filters{store} }
-
-// Register implements [handlers.RouteGroup].
-func (f *filters) Register(g *echo.Group, _ handlers.Dialect, auth ...echo.MiddlewareFunc) {
-	g.POST("/user/:userId/filter", f.post, auth...)
-	g.GET("/user/:userId/filter/:filterId", f.get, auth...)
-}
-
-func (f *filters) post(c echo.Context) error {
+func (a *api) addFilter(c echo.Context) error {
 	user, err := owner(c)
 	if err != nil {
 		return err
@@ -73,21 +61,21 @@ func (f *filters) post(c echo.Context) error {
 		return err
 	}
 	if len(body) > maxFilterBytes {
-		return errTooLarge
+		return tooLarge("The filter is too large.")
 	}
-	id, err := f.store.AddFilter(c.Request().Context(), user, string(body))
+	id, err := a.sessions.AddFilter(c.Request().Context(), user, string(body))
 	if err != nil {
 		return err
 	}
 	return c.JSON(http.StatusOK, map[string]string{"filter_id": id})
 }
 
-func (f *filters) get(c echo.Context) error {
+func (a *api) filter(c echo.Context) error {
 	user, err := owner(c)
 	if err != nil {
 		return err
 	}
-	text, found, err := f.store.Filter(c.Request().Context(), user, c.Param("filterId"))
+	text, found, err := a.sessions.Filter(c.Request().Context(), user, c.Param("filterId"))
 	if err != nil {
 		return err
 	}

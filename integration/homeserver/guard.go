@@ -42,12 +42,11 @@ func (g *guard) check(r *http.Request) error {
 	case !isDemoPath(path):
 		return nil
 	case !g.hasName(r.Host):
-		return &matrixError{status: http.StatusForbidden, errcode: "M_FORBIDDEN",
-			text: "The demo does not know this host name. Use an IP address, or the name in -listen."}
+		return forbidden("The demo does not know this host name. Use an IP address, or the name in -listen.")
 	case path == "/":
 		return nil // links from other sites may lead to the page
 	case g.origins.Check(r) != nil:
-		return &matrixError{status: http.StatusForbidden, errcode: "M_FORBIDDEN", text: "Pages of other sites cannot use the demo's endpoints."}
+		return forbidden("Pages of other sites cannot use the demo's endpoints.")
 	case r.URL.Query().Has("access_token"):
 		return badRequest("M_INVALID_PARAM", "Send the token in the Authorization header: addresses are logged.")
 	}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"crypto/rand"
+	"encoding/json"
 	"net/http"
 
 	"github.com/labstack/echo/v4"
@@ -12,7 +13,7 @@ import (
 // authenticated checks the caller's password (Matrix specification, "User-Interactive Authentication API"). It answers
 // a request without a password, or with a wrong one, with the challenge, and done is false. The only stage needs one
 // request, so the host stores no authentication session and accepts any session name.
-func (a *account) authenticated(c echo.Context, auth *passwordLogin) (done bool, err error) {
+func (a *api) authenticated(c echo.Context, auth *passwordLogin) (done bool, err error) {
 	answer := map[string]any{
 		"flows":   []map[string][]string{{"stages": {passwordType}}},
 		"params":  emptyObject,
@@ -20,16 +21,18 @@ func (a *account) authenticated(c echo.Context, auth *passwordLogin) (done bool,
 	}
 	if auth != nil && auth.Type != "" { // otherwise the client asks for the state of its session
 		err := a.checkCaller(c, auth)
-		refused, isRefusal := refusalOf(err)
-		if !isRefusal || refused.status == http.StatusTooManyRequests {
+		status, refusal := errorReply(err)
+		if err == nil || status == http.StatusTooManyRequests || status >= http.StatusInternalServerError {
 			return err == nil, err
 		}
-		answer["errcode"], answer["error"] = refused.errcode, refused.text
+		if err := json.Unmarshal(refusal, &answer); err != nil {
+			return false, err
+		}
 	}
 	return false, c.JSON(http.StatusUnauthorized, answer)
 }
 
-func (a *account) checkCaller(c echo.Context, auth *passwordLogin) error {
+func (a *api) checkCaller(c echo.Context, auth *passwordLogin) error {
 	user, err := auth.userOf(a.sessions)
 	if err != nil {
 		return err

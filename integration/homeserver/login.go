@@ -10,7 +10,6 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/pushfx/pushfx/integration/homeserver/sessions"
-	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/fault"
 	"github.com/pushfx/pushfx/module/mxid"
 )
@@ -20,19 +19,7 @@ const passwordType = "m.login.password"
 
 const randomDeviceChars = 10
 
-// login serves POST /login. There is no registration: the first login creates the user.
-type login struct {
-	sessions *sessions.Sessions
-	limits   *limits
-	host     module.HostService
-	log      *zap.Logger
-}
-
-func newLogin(sessions *sessions.Sessions, limits *limits, host module.HostService, log *zap.Logger) *login {
-	return &login{sessions, limits, host, log}
-}
-
-func (l *login) flows(c echo.Context) error {
+func (a *api) loginFlows(c echo.Context) error {
 	type flow struct {
 		Type string `json:"type"`
 	}
@@ -45,14 +32,14 @@ type loginRequest struct {
 	DeviceID string `json:"device_id"`
 }
 
-// post serves POST /login (Matrix specification, "Login"). A user's first login also stores
-// the default push rules; other hosts do this at registration.
-func (l *login) post(c echo.Context) error {
+// logIn serves POST /login (Matrix specification, "Login"). There is no registration: the first login creates the user
+// and stores the default push rules.
+func (a *api) logIn(c echo.Context) error {
 	var request loginRequest
 	if _, err := readObject(c, &request); err != nil {
 		return err
 	}
-	user, err := request.userOf(l.sessions)
+	user, err := request.userOf(a.sessions)
 	if err != nil {
 		return err
 	}
@@ -63,27 +50,27 @@ func (l *login) post(c echo.Context) error {
 	if !sessions.ValidDevice(device) {
 		return badRequest("M_INVALID_PARAM", "The device_id must be up to 255 printable ASCII characters without spaces.")
 	}
-	if err := l.limits.password(c, user); err != nil {
+	if err := a.limits.password(c, user); err != nil {
 		return err
 	}
 	ctx := c.Request().Context()
-	token, err := l.sessions.LogIn(ctx, user, *request.Password, device)
+	token, err := a.sessions.LogIn(ctx, user, *request.Password, device)
 	if err != nil {
 		return err
 	}
-	logFailed(l.log, "login", user, l.host.EnsureDefaults(ctx, user))
-	logFailed(l.log, "login", user, l.removeLeftPushers(ctx, user))
+	logFailed(a.log, "login", user, a.host.EnsureDefaults(ctx, user))
+	logFailed(a.log, "login", user, a.removeLeftPushers(ctx, user))
 	return c.JSON(http.StatusOK, map[string]any{"user_id": user, "access_token": token, "device_id": device})
 }
 
 // removeLeftPushers removes the pushers of devices without a session. They exist if Redis failed during a logout, after
 // the session had ended.
-func (l *login) removeLeftPushers(ctx context.Context, user mxid.UserID) error {
-	devices, err := l.sessions.Devices(ctx, user)
+func (a *api) removeLeftPushers(ctx context.Context, user mxid.UserID) error {
+	devices, err := a.sessions.Devices(ctx, user)
 	if err != nil {
 		return err
 	}
-	return l.host.RetainDevicePushers(ctx, user, devices...)
+	return a.host.RetainDevicePushers(ctx, user, devices...)
 }
 
 // logFailed logs that a call of the module failed in a login, logout or sync. The client gets no error: the host has

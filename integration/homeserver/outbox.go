@@ -23,15 +23,14 @@ import (
 // outbox stores events and hands them over to the module.
 type outbox struct {
 	sqlstore.Outbox
-	users    *sessions.Sessions
 	rooms    *rooms.Store
 	notifier module.Notifier
 	unread   module.UnreadService
 	waker    *waker
 	log      *zap.Logger
 
-	running sync.WaitGroup // handovers of new events
-	stopped chan struct{}  // closed when these must end
+	running sync.WaitGroup           // handovers of new events
+	handOut func(sqlstore.Row) error // HandOver, until the drain time is over
 
 	mu      sync.Mutex
 	waiting map[int64]*sender // for their events to be shown
@@ -45,26 +44,21 @@ type sender struct {
 
 // newOutbox returns an outbox that ends when the host stops, after the servers.
 func newOutbox(
-	lc fx.Lifecycle, cfg config, db *data.DB, users *sessions.Sessions, store *rooms.Store, events module.EventService,
+	lc fx.Lifecycle, cfg config, db *data.DB, store *rooms.Store, events module.EventService,
 	notifier module.Notifier, unread module.UnreadService, waker *waker, log *zap.Logger,
 ) *outbox {
-	o := &outbox{
-		users: users, rooms: store, notifier: notifier, unread: unread, waker: waker, log: log,
-		stopped: make(chan struct{}), waiting: map[int64]*sender{},
-	}
+	o := &outbox{rooms: store, notifier: notifier, unread: unread, waker: waker, log: log, waiting: map[int64]*sender{}}
 	o.Outbox = sqlstore.Outbox{DB: db.Writer(), Events: events, Now: time.Now, Event: o.event, Shown: o.show}
-	lc.Append(fx.StopHook(func() { o.stop(cfg.drain) }))
+	ctx, cutOff := context.WithCancel(context.Background())
+	o.handOut = func(row sqlstore.Row) error { return o.HandOver(ctx, row) }
+	lc.Append(fx.StopHook(func() { // what is left after the drain time goes to other hosts
+		defer time.AfterFunc(cfg.drain, cutOff).Stop()
+		o.running.Wait()
+	}))
 	runInBackground(lc, func(ctx context.Context) {
 		o.Run(ctx, func(err error) { log.Warn("events wait in the outbox", zap.String("error", fault.Details(err))) })
 	})
 	return o
-}
-
-// stop waits for the handovers of new events. What is left after the drain time goes to other hosts.
-func (o *outbox) stop(drain time.Duration) {
-	end := time.AfterFunc(drain, func() { close(o.stopped) })
-	defer end.Stop()
-	o.running.Wait()
 }
 
 // add stores an event with its row in the outbox, and begins to hand it over. It returns when the syncs of the sender
@@ -96,16 +90,7 @@ func (o *outbox) add(ctx context.Context, e rooms.Event, change rooms.Change, us
 }
 
 func (o *outbox) handOver(row sqlstore.Row, id string) {
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	go func() {
-		select {
-		case <-o.stopped:
-			cancel()
-		case <-ctx.Done():
-		}
-	}()
-	if err := o.HandOver(ctx, row); err != nil {
+	if err := o.handOut(row); err != nil {
 		o.log.Warn("an event was not handed over to all users", zap.String("event_id", id), zap.String("error", fault.Details(err)))
 	}
 	o.mu.Lock()

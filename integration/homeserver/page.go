@@ -61,23 +61,20 @@ func newPage(cfg config) echo.HandlerFunc {
 
 // mountDemo adds the page's own endpoints, which need a token, and the push gateway, to which homeservers post without
 // a token. Matrix has none of these endpoints.
-func mountDemo(
-	e *echo.Echo, auth echo.MiddlewareFunc, x *explainer, s *sending, p *pusherStates, g *gateway, limits *limits,
-	listening *servers,
-) {
+func mountDemo(e *echo.Echo, auth echo.MiddlewareFunc, a *api, g *gateway, listening *servers) {
 	stream := func(c echo.Context) error { return g.stream(c, listening.clients.url()+receiver.Path) }
-	e.POST("/_demo/explain", x.explain, auth)
-	e.POST("/_demo/send", s.send, auth)
-	e.GET("/_demo/pushers", p.get, auth)
+	e.POST("/_demo/explain", a.explain, auth)
+	e.POST("/_demo/send", a.send, auth)
+	e.GET("/_demo/pushers", a.pusherStates, auth)
 	e.PUT("/_demo/gateway", g.setStatus, auth)
 	e.GET("/_demo/notifications", stream, auth)
 	if g.inbox != nil {
-		e.GET("/_demo/mails/:id", g.mail, limits.addresses) // a frame sends no token
+		e.GET("/_demo/mails/:id", g.mail, a.limits.addresses) // a frame sends no token
 	}
 	if g.webPush {
 		e.POST(pushPath+":id", g.push)
 		e.DELETE(pushPath+":id", g.endPush, auth)
-		e.GET("/_demo/worker.js", serveWorker, limits.addresses)
+		e.GET("/_demo/worker.js", serveWorker, a.limits.addresses)
 	}
 	e.Any(receiver.Path, echo.WrapHandler(g.receiver))
 }

@@ -8,25 +8,11 @@ import (
 
 	"github.com/labstack/echo/v4"
 
-	"github.com/pushfx/pushfx"
 	"github.com/pushfx/pushfx/integration/homeserver/sessions"
-	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/delivery"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pusher"
 )
-
-// pusherStates shows users the delivery state of their pushers, and their unread count. Only the demo has this
-// endpoint: Matrix has none, and operators use pushctl.
-type pusherStates struct {
-	push   *pushfx.Push
-	queue  module.DeliveryQueue
-	unread module.UnreadService
-}
-
-func newPusherStates(push *pushfx.Push, queue module.DeliveryQueue, unread module.UnreadService) *pusherStates {
-	return &pusherStates{push, queue, unread}
-}
 
 const (
 	isOK       = "ok"
@@ -53,14 +39,16 @@ type pusherState struct {
 	LastError string `json:"last_error,omitempty"` // the status of the last answer, or why there was none
 }
 
-func (s *pusherStates) get(c echo.Context) error {
+// pusherStates serves GET /_demo/pushers, the delivery state of a user's pushers, and the unread count. Operators use
+// pushctl.
+func (a *api) pusherStates(c echo.Context) error {
 	ctx := c.Request().Context()
 	user := sessions.CallerFrom(ctx).User
-	list, err := s.push.Pushers.List(ctx, user)
+	list, err := a.push.Pushers.List(ctx, user)
 	if err != nil {
 		return err
 	}
-	log, err := s.queue.Log(ctx, user)
+	log, err := a.queue.Log(ctx, user)
 	if err != nil {
 		return err
 	}
@@ -68,7 +56,7 @@ func (s *pusherStates) get(c echo.Context) error {
 	for _, w := range delivery.ReadLog(user, log) {
 		waiting[w.Pusher] = w
 	}
-	all, now := []pusherState{}, s.push.Clock.Now()
+	all, now := []pusherState{}, a.push.Clock.Now()
 	for _, p := range list.All() {
 		state := newPusherState(user, p)
 		if w, found := waiting[delivery.PusherID(user, p.Key)]; found {
@@ -76,7 +64,7 @@ func (s *pusherStates) get(c echo.Context) error {
 		}
 		all = append(all, state)
 	}
-	unread, err := s.unread.Rooms(ctx, user)
+	unread, err := a.unread.Rooms(ctx, user)
 	if err != nil {
 		return err
 	}

@@ -8,32 +8,17 @@ import (
 
 	"github.com/labstack/echo/v4"
 
-	"github.com/pushfx/pushfx/handlers"
 	"github.com/pushfx/pushfx/integration/homeserver/rooms"
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/mxid"
 )
 
-// receipts serves the endpoints that mark messages as read.
-type receipts struct {
-	rooms  *roomRoutes
-	outbox *outbox
-}
-
-func newReceipts(rooms *roomRoutes, outbox *outbox) *receipts { return &receipts{rooms, outbox} }
-
-// Register implements [handlers.RouteGroup].
-func (r *receipts) Register(g *echo.Group, _ handlers.Dialect, auth ...echo.MiddlewareFunc) {
-	g.POST("/rooms/:roomId/receipt/:receiptType/:eventId", r.post, auth...)
-	g.POST("/rooms/:roomId/read_markers", r.markers, auth...)
-}
-
 const fullyRead = "m.fully_read"
 
-// post serves POST /rooms/{roomId}/receipt/{receiptType}/{eventId} (Matrix specification,
+// receipt serves POST /rooms/{roomId}/receipt/{receiptType}/{eventId} (Matrix specification,
 // "Receipts"). A public and a private receipt have the same effect on the counts. The host
 // accepts m.fully_read and ignores it, because it has no effect on the counts.
-func (r *receipts) post(c echo.Context) error {
+func (a *api) receipt(c echo.Context) error {
 	kind, err := pathParam(c, "receiptType")
 	if err != nil {
 		return err
@@ -47,7 +32,7 @@ func (r *receipts) post(c echo.Context) error {
 	if _, err := readObject(c, &request); err != nil {
 		return err
 	}
-	e, err := r.rooms.eventOf(c)
+	e, err := a.eventOf(c)
 	if err != nil {
 		return err
 	}
@@ -56,7 +41,7 @@ func (r *receipts) post(c echo.Context) error {
 		if thread, err = threadIn(request.Thread); err != nil {
 			return err
 		}
-		if err := r.checkThread(c.Request().Context(), kind, e, thread); err != nil {
+		if err := a.checkThread(c.Request().Context(), kind, e, thread); err != nil {
 			return err
 		}
 	}
@@ -64,10 +49,10 @@ func (r *receipts) post(c echo.Context) error {
 	if kind == fullyRead || thread == e.ID { // the root of a thread is in the main timeline
 		return c.JSON(http.StatusOK, emptyObject)
 	}
-	if err := r.rooms.rooms.SetReceipt(ctx, user, e, kind, thread); err != nil {
+	if err := a.rooms.SetReceipt(ctx, user, e, kind, thread); err != nil {
 		return err
 	}
-	if err := r.outbox.read(ctx, user, e.Room, thread, e.Position); err != nil {
+	if err := a.outbox.read(ctx, user, e.Room, thread, e.Position); err != nil {
 		return err
 	}
 	return c.JSON(http.StatusOK, emptyObject)
@@ -81,14 +66,14 @@ func threadIn(member json.RawMessage) (thread string, err error) {
 	return thread, nil
 }
 
-func (r *receipts) checkThread(ctx context.Context, kind string, e rooms.Event, thread string) error {
+func (a *api) checkThread(ctx context.Context, kind string, e rooms.Event, thread string) error {
 	if kind == fullyRead || thread != module.MainThread && !strings.HasPrefix(thread, "$") {
 		return badRequest("M_INVALID_PARAM", "Invalid thread_id.")
 	}
 	isIn := thread == e.Thread || thread == e.ID
 	if !isIn && thread != module.MainThread {
 		var err error
-		if isIn, err = r.rooms.rooms.Leads(ctx, e, thread); err != nil {
+		if isIn, err = a.rooms.Leads(ctx, e, thread); err != nil {
 			return err
 		}
 	}
@@ -98,9 +83,9 @@ func (r *receipts) checkThread(ctx context.Context, kind string, e rooms.Event, 
 	return nil
 }
 
-// markers serves POST /rooms/{roomId}/read_markers (Matrix specification, "Read and unread
+// readMarkers serves POST /rooms/{roomId}/read_markers (Matrix specification, "Read and unread
 // markers").
-func (r *receipts) markers(c echo.Context) error {
+func (a *api) readMarkers(c echo.Context) error {
 	room, err := pathParam(c, "roomId")
 	if err != nil {
 		return err
@@ -118,17 +103,17 @@ func (r *receipts) markers(c echo.Context) error {
 		if id == "" {
 			continue
 		}
-		e, err := r.rooms.memberEvent(ctx, user, room, id)
+		e, err := a.memberEvent(ctx, user, room, id)
 		if err != nil {
 			return err
 		}
-		if err := r.rooms.rooms.SetReceipt(ctx, user, e, kind, module.AllThreads); err != nil {
+		if err := a.rooms.SetReceipt(ctx, user, e, kind, module.AllThreads); err != nil {
 			return err
 		}
 		furthest = max(furthest, e.Position)
 	}
 	if furthest > 0 {
-		if err := r.outbox.read(ctx, user, room, module.AllThreads, furthest); err != nil {
+		if err := a.outbox.read(ctx, user, room, module.AllThreads, furthest); err != nil {
 			return err
 		}
 	}

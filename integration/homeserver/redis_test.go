@@ -2,10 +2,12 @@ package main
 
 import (
 	"net"
+	"os"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/pushfx/pushfx/integration/hosttest"
 	"github.com/pushfx/pushfx/module/redistest"
 )
 
@@ -47,14 +49,32 @@ func TestStandalone(t *testing.T) {
 		time.Sleep(10 * time.Millisecond) // the client dials once a second
 	}
 	d.useAsNewUser("demo-bob")
+	token := d.login("alice", "demo", "PHONE").AccessToken
+	if got := d.changePassword(token, "alice", "demo", "new-s3cret", ""); got.status != 200 {
+		t.Fatalf("got %d %s", got.status, got.body)
+	}
+	d.expect("GET", v3+"/sync?access_token="+token, "", "", 200, "")
+	stored := ""
+	for _, more := range []string{"", "-wal"} {
+		text, err := os.ReadFile(hosttest.DataFile(t) + more)
+		if err != nil {
+			t.Fatal(err)
+		}
+		stored += string(text)
+	}
+	if !strings.Contains(stored, "@alice:localhost") {
+		t.Error("the file lacks the user")
+	}
 
 	if status := d.stop(); status != exitOK {
 		t.Errorf("status %d", status)
 	}
-	log := d.stderr.String()
-	for _, secret := range []string{"s3cret", "demo-", "hush-key"} {
-		if strings.Contains(log, secret) {
-			t.Errorf("%q is in the log:\n%s", secret, log)
+	log, random := d.stderr.String(), token[strings.LastIndexByte(token, '/')+1:]
+	for where, secrets := range map[string][]string{log: {"s3cret", "demo-", "hush-key", random}, stored: {"s3cret", random}} {
+		for _, secret := range secrets {
+			if strings.Contains(where, secret) {
+				t.Errorf("%q is in %q", secret, where)
+			}
 		}
 	}
 	if !strings.Contains(log, `"route": "/_matrix/client/v3/pushrules/"`) {

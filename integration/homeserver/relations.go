@@ -9,19 +9,10 @@ import (
 	"github.com/pushfx/pushfx/integration/homeserver/rooms"
 )
 
-// mountRelations mounts GET /rooms/{roomId}/relations/{eventId}, optionally followed by a relation type and an event
-// type.
-func mountRelations(e *echo.Echo, r *roomRoutes, auth echo.MiddlewareFunc) {
-	const path = "/_matrix/client/v1/rooms/:roomId/relations/:eventId"
-	for _, more := range []string{"", "/:relType", "/:relType/:eventType"} {
-		e.GET(path+more, r.relations, auth)
-	}
-}
-
 // relations serves the events that relate to an event, the newest first (Matrix specification, "Relationships API").
 // The demo keeps few events, so all fit on one page.
-func (r *roomRoutes) relations(c echo.Context) error {
-	e, err := r.eventOf(c)
+func (a *api) relations(c echo.Context) error {
+	e, err := a.eventOf(c)
 	if err != nil {
 		return err
 	}
@@ -35,7 +26,7 @@ func (r *roomRoutes) relations(c echo.Context) error {
 	if c.QueryParam("recurse") == "true" {
 		depth = rooms.MaxDepth
 	}
-	related, err := r.rooms.Relations(c.Request().Context(), e.Room, e.ID, depth)
+	related, err := a.rooms.Relations(c.Request().Context(), e.Room, e.ID, depth)
 	if err != nil {
 		return err
 	}

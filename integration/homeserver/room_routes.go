@@ -12,34 +12,13 @@ import (
 
 	"github.com/labstack/echo/v4"
 
-	"github.com/pushfx/pushfx/handlers"
 	"github.com/pushfx/pushfx/integration/homeserver/rooms"
 	"github.com/pushfx/pushfx/integration/homeserver/sessions"
-	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/mxid"
 )
 
-// roomRoutes serves Matrix's room endpoints, as far as the demo has them.
-type roomRoutes struct {
-	serverName string
-	host       module.HostService
-	rooms      *rooms.Store
-	outbox     *outbox
-}
-
-func newRoomRoutes(cfg config, host module.HostService, rooms *rooms.Store, outbox *outbox) *roomRoutes {
-	return &roomRoutes{cfg.serverName, host, rooms, outbox}
-}
-
-// Register implements [handlers.RouteGroup].
-func (r *roomRoutes) Register(g *echo.Group, _ handlers.Dialect, auth ...echo.MiddlewareFunc) {
-	g.POST("/rooms/:roomId/upgrade", r.upgrade, auth...)
-	g.GET("/rooms/:roomId/event/:eventId", r.event, auth...)
-	g.PUT("/rooms/:roomId/redact/:eventId/:txnId", r.redact, auth...)
-}
-
 // eventOf returns the event in the path. It returns an error for a user outside the room.
-func (r *roomRoutes) eventOf(c echo.Context) (e rooms.Event, err error) {
+func (a *api) eventOf(c echo.Context) (e rooms.Event, err error) {
 	room, err := pathParam(c, "roomId")
 	if err != nil {
 		return e, err
@@ -48,18 +27,18 @@ func (r *roomRoutes) eventOf(c echo.Context) (e rooms.Event, err error) {
 	if err != nil {
 		return e, err
 	}
-	return r.memberEvent(c.Request().Context(), callerOf(c).User, room, id)
+	return a.memberEvent(c.Request().Context(), callerOf(c).User, room, id)
 }
 
-func (r *roomRoutes) memberEvent(ctx context.Context, user mxid.UserID, room, id string) (rooms.Event, error) {
-	in, err := r.rooms.Room(ctx, room, "")
+func (a *api) memberEvent(ctx context.Context, user mxid.UserID, room, id string) (rooms.Event, error) {
+	in, err := a.rooms.Room(ctx, room, "")
 	switch {
 	case err != nil:
 		return rooms.Event{}, err
 	case in.Members[user] != rooms.Joined:
-		return rooms.Event{}, &matrixError{status: http.StatusForbidden, errcode: "M_FORBIDDEN", text: "You are not in this room."}
+		return rooms.Event{}, forbidden("You are not in this room.")
 	}
-	e, found, err := r.rooms.Event(ctx, room, id)
+	e, found, err := a.rooms.Event(ctx, room, id)
 	if err == nil && !found {
 		err = notFound("Event not found.")
 	}
@@ -67,8 +46,8 @@ func (r *roomRoutes) memberEvent(ctx context.Context, user mxid.UserID, room, id
 }
 
 // event serves GET /rooms/{roomId}/event/{eventId}, by which clients fetch the event of a push.
-func (r *roomRoutes) event(c echo.Context) error {
-	e, err := r.eventOf(c)
+func (a *api) event(c echo.Context) error {
+	e, err := a.eventOf(c)
 	if err != nil {
 		return err
 	}
@@ -78,8 +57,8 @@ func (r *roomRoutes) event(c echo.Context) error {
 // redact serves PUT /rooms/{roomId}/redact/{eventId}/{txnId} (Matrix specification,
 // "Redactions"). Any member may redact any event, again and again. The redaction notifies
 // nobody.
-func (r *roomRoutes) redact(c echo.Context) error {
-	e, err := r.eventOf(c)
+func (a *api) redact(c echo.Context) error {
+	e, err := a.eventOf(c)
 	if err != nil {
 		return err
 	}
@@ -103,7 +82,7 @@ func (r *roomRoutes) redact(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := r.outbox.redact(ctx, e, rooms.Event{Room: e.Room, ID: id, JSON: string(text)}); err != nil {
+	if err := a.outbox.redact(ctx, e, rooms.Event{Room: e.Room, ID: id, JSON: string(text)}); err != nil {
 		return err
 	}
 	return c.JSON(http.StatusOK, map[string]string{"event_id": id})
@@ -112,7 +91,7 @@ func (r *roomRoutes) redact(c echo.Context) error {
 // upgrade serves POST /rooms/{roomId}/upgrade, for any room and version. It copies the
 // caller's push rules for the room to the new room (Matrix specification, "Room Upgrades",
 // "Server behaviour"). A host with rooms does the same for other members when they join.
-func (r *roomRoutes) upgrade(c echo.Context) error {
+func (a *api) upgrade(c echo.Context) error {
 	old, err := pathParam(c, "roomId")
 	if err != nil {
 		return err
@@ -130,8 +109,8 @@ func (r *roomRoutes) upgrade(c echo.Context) error {
 		return missing("new_version")
 	}
 	ctx := c.Request().Context()
-	replacement := "!" + rand.Text() + ":" + r.serverName
-	if err := r.host.CopyRoomRules(ctx, sessions.CallerFrom(ctx).User, old, replacement); err != nil {
+	replacement := "!" + rand.Text() + ":" + a.cfg.serverName
+	if err := a.host.CopyRoomRules(ctx, sessions.CallerFrom(ctx).User, old, replacement); err != nil {
 		return err
 	}
 	return c.JSON(http.StatusOK, map[string]string{"replacement_room": replacement})

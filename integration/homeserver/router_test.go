@@ -14,7 +14,6 @@ import (
 
 	"github.com/pushfx/pushfx"
 	"github.com/pushfx/pushfx/handlers"
-	"github.com/pushfx/pushfx/integration/homeserver/rooms"
 	"github.com/pushfx/pushfx/integration/homeserver/sessions"
 	"github.com/pushfx/pushfx/integration/hosttest"
 	"github.com/pushfx/pushfx/module"
@@ -37,17 +36,15 @@ func (f failing) Register(g *echo.Group, _ handlers.Dialect, _ ...echo.Middlewar
 	g.GET("/error", func(echo.Context) error { return f.err })
 }
 
-func request(t *testing.T, parts failing, path string) (*httptest.ResponseRecorder, *observer.ObservedLogs) {
+func request(t *testing.T, part failing, path string) (*httptest.ResponseRecorder, *observer.ObservedLogs) {
 	t.Helper()
 	core, logs := observer.New(zap.InfoLevel)
 	server, err := handlers.NewServer(handlers.DefaultConfig(), nil, zap.New(core))
 	if err != nil {
 		t.Fatal(err)
 	}
-	db := hosttest.OpenData(t)
-	users := sessions.New(db, "localhost", func(mxid.UserID) {})
-	groups := []handlers.RouteGroup{parts, server.AccountData(parts), newAccountData(users, rooms.New(db), newWaker())}
-	router := routerOf(groups, users, zap.New(core))
+	users := sessions.New(hosttest.OpenData(t), "localhost", func(mxid.UserID) {})
+	router := routerOf(&api{sessions: users, log: zap.New(core)}, part, server.AccountData(part))
 	r := httptest.NewRequest(http.MethodGet, path, nil)
 	r.Header.Set("Authorization", "Bearer demo-alice")
 	w := httptest.NewRecorder()
@@ -55,9 +52,9 @@ func request(t *testing.T, parts failing, path string) (*httptest.ResponseRecord
 	return w, logs
 }
 
-func routerOf(groups []handlers.RouteGroup, users *sessions.Sessions, log *zap.Logger) *echo.Echo {
-	limits := newLimits(0, 0)
-	return newRouter(config{}, groups, newAuth(users, limits), newLogin(users, limits, nil, log), limits, newDrain(config{}), newGuard(config{}), &pushfx.Push{}, log)
+func routerOf(a *api, more ...handlers.RouteGroup) *echo.Echo {
+	a.limits, a.push = newLimits(0, 0), &pushfx.Push{}
+	return newRouter(config{}, append(more, a), a, newAuth(a.sessions, a.limits), newDrain(config{}), newGuard(config{}), a.log)
 }
 
 const accountDataPath = "/_matrix/client/v3/user/@alice:localhost/account_data/m.push_rules"

@@ -19,12 +19,6 @@ import (
 // maxMembers limits the members in one request.
 const maxMembers = 1000
 
-// sending serves the demo's own endpoints, which Matrix does not have. A room need not be created: each request names
-// the members of the room and the content of an event.
-type sending struct{ outbox *outbox }
-
-func newSending(outbox *outbox) *sending { return &sending{outbox} }
-
 type sendRequest struct {
 	EventID  string          `json:"event_id"` // optional
 	RoomID   string          `json:"room_id"`
@@ -98,7 +92,7 @@ func (r *sendRequest) event(sender mxid.UserID, now time.Time) (string, error) {
 		return "", err
 	}
 	if text.Len() > maxEventBytes {
-		return "", &matrixError{status: http.StatusRequestEntityTooLarge, errcode: "M_TOO_LARGE", text: "The event is too large."}
+		return "", tooLarge("The event is too large.")
 	}
 	if _, err := match.ReadEvent(text.String()); err != nil {
 		return "", badRequest("M_BAD_JSON", "The event must have each name once.")
@@ -123,7 +117,7 @@ func (r *sendRequest) change(event string) rooms.Change {
 // send serves POST /_demo/send. It answers 200 when the event is stored, and visible to the sender's syncs. If a part of
 // Redis is away, the users there get the event later, from the outbox: no other user needs to repeat the request. If a
 // client repeats a request with the same event_id, the first event stays. After a 503, the event may have been stored.
-func (s *sending) send(c echo.Context) error {
+func (a *api) send(c echo.Context) error {
 	var request sendRequest
 	if _, err := readObject(c, &request); err != nil {
 		return err
@@ -148,7 +142,7 @@ func (s *sending) send(c echo.Context) error {
 		}
 		e.Power = string(power)
 	}
-	if e, err = s.outbox.add(ctx, e, request.change(text), user); err != nil {
+	if e, err = a.outbox.add(ctx, e, request.change(text), user); err != nil {
 		return err
 	}
 	return c.JSON(http.StatusOK, map[string]any{"event_id": e.ID, "position": e.Position})

@@ -11,9 +11,7 @@ import (
 	"time"
 
 	"github.com/labstack/echo/v4"
-	"go.uber.org/zap"
 
-	"github.com/pushfx/pushfx/handlers"
 	"github.com/pushfx/pushfx/integration/homeserver/rooms"
 	"github.com/pushfx/pushfx/integration/homeserver/sessions"
 	"github.com/pushfx/pushfx/module"
@@ -22,46 +20,20 @@ import (
 
 const maxSyncWait = 30 * time.Second
 
-// syncs serves GET /sync: push rules, account data and rooms. A sync token consists of the module's token and the token of the user's
-// stream.
-type syncs struct {
-	rules    module.SyncService
-	rooms    *rooms.Store
-	unread   module.UnreadService
-	sessions *sessions.Sessions
-	waker    *waker
-	log      *zap.Logger
-}
-
-func newSyncs(
-	rules module.SyncService, rooms *rooms.Store, unread module.UnreadService, sessions *sessions.Sessions,
-	waker *waker, log *zap.Logger,
-) *syncs {
-	return &syncs{rules, rooms, unread, sessions, waker, log}
-}
-
-// Register implements [handlers.RouteGroup].
-func (s *syncs) Register(g *echo.Group, _ handlers.Dialect, auth ...echo.MiddlewareFunc) {
-	g.GET("/sync", s.get, auth...)
-}
-
-// get serves GET /sync (Matrix specification, "Syncing"). A first sync gets all rules and rooms at once. A later sync
+// sync serves GET /sync (Matrix specification, "Syncing"): push rules, account data and rooms. A first sync gets all rules and rooms at once. A later sync
 // waits until the rules differ from the version in its token, a room changes, or the timeout ends. The host has no
 // presence.
-func (s *syncs) get(c echo.Context) error {
+func (a *api) sync(c echo.Context) error {
 	ctx := c.Request().Context()
 	who := sessions.CallerFrom(ctx)
-	request, err := s.parse(ctx, who.User, c.QueryParams())
+	request, err := a.parseSync(ctx, who.User, c.QueryParams())
 	if err != nil {
 		return err
 	}
 	if err := allowWaiting(c, request.wait); err != nil {
 		return err
 	}
-	batch, err := s.answer(ctx, who, request)
-	if errors.Is(err, errTooManyWait) {
-		c.Response().Header().Set(echo.HeaderRetryAfter, "1")
-	}
+	batch, err := a.answerSync(ctx, who, request)
 	if err != nil {
 		return err
 	}
@@ -75,7 +47,7 @@ type syncRequest struct {
 	filter filter
 }
 
-func (s *syncs) parse(ctx context.Context, user mxid.UserID, query url.Values) (r syncRequest, err error) {
+func (a *api) parseSync(ctx context.Context, user mxid.UserID, query url.Values) (r syncRequest, err error) {
 	token := query.Get("since")
 	if r.since, r.stream, err = tokenIn(token); err != nil {
 		return r, err
@@ -90,7 +62,7 @@ func (s *syncs) parse(ctx context.Context, user mxid.UserID, query url.Values) (
 	if full || token == "" {
 		r.wait = 0
 	}
-	r.filter, err = readFilter(ctx, s.sessions, user, query.Get("filter"))
+	r.filter, err = readFilter(ctx, a.sessions, user, query.Get("filter"))
 	return r, err
 }
 
@@ -142,13 +114,13 @@ func allowWaiting(c echo.Context, wait time.Duration) error {
 // recheck is how often a waiting sync looks for changes of rooms by other hosts.
 const recheck = time.Second
 
-// answer returns a batch as soon as there is anything new, or an empty batch after the timeout.
-func (s *syncs) answer(ctx context.Context, who sessions.Caller, r syncRequest) (*syncBatch, error) {
+// answerSync returns a batch as soon as there is anything new, or an empty batch after the timeout.
+func (a *api) answerSync(ctx context.Context, who sessions.Caller, r syncRequest) (*syncBatch, error) {
 	if r.wait == 0 {
-		batch, _, _ := s.poll(ctx, who, r)
+		batch, _, _ := a.pollSync(ctx, who, r)
 		return batch, nil
 	}
-	woken, leave, err := s.waker.wait(who.User)
+	woken, leave, err := a.waker.wait(who.User)
 	if err != nil {
 		return nil, err
 	}
@@ -158,7 +130,7 @@ func (s *syncs) answer(ctx context.Context, who sessions.Caller, r syncRequest) 
 	again := time.NewTicker(recheck)
 	defer again.Stop()
 	for timeIsUp := false; ; {
-		batch, found, changed := s.poll(ctx, who, r)
+		batch, found, changed := a.pollSync(ctx, who, r)
 		if found || timeIsUp {
 			return batch, nil
 		}
@@ -168,27 +140,27 @@ func (s *syncs) answer(ctx context.Context, who sessions.Caller, r syncRequest) 
 		case <-again.C:
 		case <-timeout.C:
 			timeIsUp = true
-		case <-s.waker.stopped:
+		case <-a.waker.stopped:
 			timeIsUp = true
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		}
-		if err := s.sessions.Check(ctx, who); err != nil {
+		if err := a.sessions.Check(ctx, who); err != nil {
 			return nil, err
 		}
 	}
 }
 
-// poll returns what is new. If nothing is new, it returns a channel that closes when the rules change. It leaves out
+// pollSync returns what is new. If nothing is new, it returns a channel that closes when the rules change. It leaves out
 // data that it cannot read; the old token stays valid for this data, so that a later sync delivers it.
-func (s *syncs) poll(ctx context.Context, who sessions.Caller, r syncRequest) (batch *syncBatch, found bool, changed <-chan struct{}) {
-	update, err := s.rules.Since(ctx, who.User, r.since)
+func (a *api) pollSync(ctx context.Context, who sessions.Caller, r syncRequest) (batch *syncBatch, found bool, changed <-chan struct{}) {
+	update, err := a.rules.Since(ctx, who.User, r.since)
 	if ctx.Err() == nil {
-		logFailed(s.log, "sync", who.User, err)
+		logFailed(a.log, "sync", who.User, err)
 	}
-	rooms, stream, err := s.readRooms(ctx, who.User, r)
+	rooms, stream, err := a.readRooms(ctx, who.User, r)
 	if ctx.Err() == nil {
-		logFailed(s.log, "sync", who.User, err)
+		logFailed(a.log, "sync", who.User, err)
 	}
 	batch, found = newSyncBatch(update.Token, stream), update.New && r.filter.AccountData.allows(module.AccountDataType)
 	batch.Rooms = rooms

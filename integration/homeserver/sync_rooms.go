@@ -61,9 +61,9 @@ type roomSummary struct {
 
 // readRooms returns the user's rooms that changed since a token, with their new events, and the next token. For an
 // empty token, or one that is too old, it returns all rooms with their newest events.
-func (s *syncs) readRooms(ctx context.Context, user mxid.UserID, r syncRequest) (batch roomsBatch, token string, err error) {
+func (a *api) readRooms(ctx context.Context, user mxid.UserID, r syncRequest) (batch roomsBatch, token string, err error) {
 	batch = newRoomsBatch()
-	changes, err := s.rooms.Since(ctx, user, r.stream)
+	changes, err := a.rooms.Since(ctx, user, r.stream)
 	if err != nil {
 		return batch, r.stream, err
 	}
@@ -74,7 +74,7 @@ func (s *syncs) readRooms(ctx context.Context, user mxid.UserID, r syncRequest) 
 	}
 	var stays []string
 	for room, news := range changes.Rooms {
-		now, err := s.rooms.Room(ctx, room, "")
+		now, err := a.rooms.Room(ctx, room, "")
 		if err != nil {
 			return newRoomsBatch(), r.stream, err
 		}
@@ -85,7 +85,7 @@ func (s *syncs) readRooms(ctx context.Context, user mxid.UserID, r syncRequest) 
 		if is == rooms.Invited || is != rooms.Joined && len(news) == 0 {
 			continue
 		}
-		one, err := s.readRoom(ctx, user, room, now.Members, r.filter.timelineLimit(), changes.All, news)
+		one, err := a.readRoom(ctx, user, room, now.Members, r.filter.timelineLimit(), changes.All, news)
 		if err != nil {
 			return newRoomsBatch(), r.stream, err
 		}
@@ -99,24 +99,24 @@ func (s *syncs) readRooms(ctx context.Context, user mxid.UserID, r syncRequest) 
 		}
 	}
 	if r.stream == "" { // a first sync
-		logFailed(s.log, "sync", user, s.unread.Retain(ctx, user, stays...))
+		logFailed(a.log, "sync", user, a.unread.Retain(ctx, user, stays...))
 	}
-	if err := s.addReceipts(ctx, user, batch.Join); err != nil {
+	if err := a.addReceipts(ctx, user, batch.Join); err != nil {
 		return newRoomsBatch(), r.stream, err
 	}
-	if err := s.addAccountData(ctx, user, r.filter, changes, &batch); err != nil {
+	if err := a.addAccountData(ctx, user, r.filter, changes, &batch); err != nil {
 		return newRoomsBatch(), r.stream, err
 	}
-	s.addCounts(ctx, user, r.filter.Room.Timeline.Threads, batch.Join)
+	a.addCounts(ctx, user, r.filter.Room.Timeline.Threads, batch.Join)
 	return batch, changes.Token, nil
 }
 
 // addAccountData adds the changed account data that the filter allows.
-func (s *syncs) addAccountData(ctx context.Context, user mxid.UserID, f filter, changes rooms.Changes, batch *roomsBatch) error {
+func (a *api) addAccountData(ctx context.Context, user mxid.UserID, f filter, changes rooms.Changes, batch *roomsBatch) error {
 	if !changes.All && len(changes.AccountData) == 0 {
 		return nil
 	}
-	all, err := s.sessions.AccountData(ctx, user)
+	all, err := a.sessions.AccountData(ctx, user)
 	if err != nil {
 		return err
 	}
@@ -183,11 +183,11 @@ type receiptContent struct {
 }
 
 // addReceipts adds the user's own receipts to the rooms. The host does not deliver other users' receipts.
-func (s *syncs) addReceipts(ctx context.Context, user mxid.UserID, joined map[string]*roomBatch) error {
+func (a *api) addReceipts(ctx context.Context, user mxid.UserID, joined map[string]*roomBatch) error {
 	if len(joined) == 0 {
 		return nil
 	}
-	all, err := s.rooms.Receipts(ctx, user)
+	all, err := a.rooms.Receipts(ctx, user)
 	if err != nil {
 		return err
 	}
@@ -204,13 +204,13 @@ func (s *syncs) addReceipts(ctx context.Context, user mxid.UserID, joined map[st
 
 // addCounts adds the unread counts to the rooms, after their events were chosen. If it cannot read the counts, it
 // leaves them out, and clients keep the last counts.
-func (s *syncs) addCounts(ctx context.Context, user mxid.UserID, byThread bool, joined map[string]*roomBatch) {
+func (a *api) addCounts(ctx context.Context, user mxid.UserID, byThread bool, joined map[string]*roomBatch) {
 	if len(joined) == 0 {
 		return
 	}
-	counts, err := s.unread.Rooms(ctx, user, slices.Collect(maps.Keys(joined))...)
+	counts, err := a.unread.Rooms(ctx, user, slices.Collect(maps.Keys(joined))...)
 	if err != nil {
-		logFailed(s.log, "sync", user, err)
+		logFailed(a.log, "sync", user, err)
 		return
 	}
 	for room, one := range joined {
@@ -229,7 +229,7 @@ func (s *syncs) addCounts(ctx context.Context, user mxid.UserID, byThread bool, 
 	}
 }
 
-func (s *syncs) readRoom(
+func (a *api) readRoom(
 	ctx context.Context, user mxid.UserID, room string, members rooms.Members, limit int, newest bool, news []int64,
 ) (*roomBatch, error) {
 	one := &roomBatch{
@@ -240,7 +240,7 @@ func (s *syncs) readRoom(
 	if !newest && len(news) == 0 {
 		return one, nil // only counts changed
 	}
-	list, limited, err := s.rooms.Timeline(ctx, room, limit, news...)
+	list, limited, err := a.rooms.Timeline(ctx, room, limit, news...)
 	if err != nil {
 		return nil, fmt.Errorf("room %s: %w", room, err)
 	}

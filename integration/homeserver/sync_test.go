@@ -12,7 +12,6 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/pushfx/pushfx/handlers"
 	"github.com/pushfx/pushfx/integration/homeserver/rooms"
 	"github.com/pushfx/pushfx/integration/homeserver/sessions"
 	"github.com/pushfx/pushfx/integration/hosttest"
@@ -81,8 +80,6 @@ func woken(t *testing.T, answers <-chan answer) (b batch) {
 	}
 	return b
 }
-
-type change struct{ method, path, body string }
 
 // Each of many changes reaches a sync, whether the sync waits already or not.
 func TestNoWakeUpIsLost(t *testing.T) {
@@ -249,8 +246,9 @@ func TestSyncWaitsLongerThanOtherRequestsMay(t *testing.T) {
 	t.Parallel()
 	db, waker := hosttest.OpenData(t), newWaker()
 	users := sessions.New(db, "localhost", waker.wake)
-	syncs := newSyncs(quiet{}, rooms.New(db), noUnread{}, users, waker, zap.NewNop())
-	server := httptest.NewUnstartedServer(routerOf([]handlers.RouteGroup{syncs}, users, zap.NewNop()))
+	server := httptest.NewUnstartedServer(routerOf(&api{
+		sessions: users, rooms: rooms.New(db), waker: waker, rules: quiet{}, unread: noUnread{}, log: zap.NewNop(),
+	}))
 	server.Config.ReadTimeout, server.Config.WriteTimeout = littleTime, littleTime
 	server.Start()
 	t.Cleanup(server.Close)

@@ -1,18 +1,14 @@
 package main
 
 import (
-	"net/http"
 	"sync"
+	"time"
 
 	"github.com/pushfx/pushfx/module/mxid"
 )
 
 // maxWaiting is how many syncs of one user may wait at a time.
 const maxWaiting = 100
-
-var errTooManyWait = &matrixError{
-	status: http.StatusTooManyRequests, errcode: "M_LIMIT_EXCEEDED", text: "Too many syncs of this user are waiting.",
-}
 
 // waker wakes waiting syncs when a session ends and when the host stops. The module wakes syncs when rules change.
 type waker struct {
@@ -38,7 +34,7 @@ func (w *waker) wait(user mxid.UserID) (woken <-chan struct{}, leave func(), err
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if len(w.waiting[user]) >= maxWaiting {
-		return nil, nil, errTooManyWait
+		return nil, nil, tooMany(time.Second)
 	}
 	if w.waiting[user] == nil {
 		w.waiting[user] = map[chan struct{}]bool{}

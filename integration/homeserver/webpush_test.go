@@ -73,11 +73,17 @@ func TestThePageIsABrowserOfWebPush(t *testing.T) {
 	}
 }
 
-// Without the flag, nothing of web push is served.
-func TestADemoWithoutWebPush(t *testing.T) {
+// Without their flags, features, web push and mails are not there.
+func TestADemoWithoutFlags(t *testing.T) {
 	t.Parallel()
 	d := startDemo(t)
 	d.expect("GET", v3+"/capabilities", "demo-alice", "", 200, `{"capabilities":{}}`)
+	if got := d.do("GET", "/_matrix/client/versions", "", ""); !strings.Contains(got.body, `"unstable_features":{}`) {
+		t.Errorf("got %s", got.body)
+	}
+	d.expect("GET", v3+"/account/3pid", "demo-alice", "", 200, `{"threepids":[]}`)
+	d.expect("GET", "/_demo/mails/x", "demo-alice", "", 404, "")
+	d.expect("POST", v3+"/pushers/set", "demo-alice", mailPusher("alice@example.org"), 400, "")
 	d.expect("POST", "/_demo/push/x", "demo-alice", "x", 404, "")
 	d.expect("GET", "/_demo/worker.js", "demo-alice", "", 404, "")
 	if got := d.do("GET", "/", "", ""); strings.Contains(got.body, "addBrowser") || strings.Contains(got.header.Get("Content-Security-Policy"), "worker;") {

@@ -19,6 +19,7 @@ import (
 
 	"github.com/pushfx/pushfx/integration/sqlstore"
 	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/fault"
 )
 
 //go:embed schema.sql
@@ -166,12 +167,6 @@ func (db *DB) Close() error {
 	return errors.Join(db.read.Close(), db.write.Close())
 }
 
-// Refusal is an error for the client.
-type Refusal string
-
-// Error returns the text.
-func (r Refusal) Error() string { return string(r) }
-
 // Tx is a transaction.
 type Tx struct{ statements }
 
@@ -196,7 +191,7 @@ func (db *DB) beginWriting(ctx context.Context) (end func(), err error) {
 	}
 }
 
-// Write runs a transaction, which sees the writes of all hosts. Its errors are a [Refusal], or [module.Unavailable].
+// Write runs a transaction, which sees the writes of all hosts. Its errors are faults: those of do, or [module.Unavailable].
 func (db *DB) Write(ctx context.Context, do func(ctx context.Context, tx *Tx) error) error {
 	end, err := db.beginWriting(ctx)
 	if err != nil {
@@ -261,7 +256,7 @@ func (w Writer) QueryContext(ctx context.Context, statement string, args ...any)
 }
 
 func failed(err error) error {
-	if refusal := Refusal(""); err == nil || errors.As(err, &refusal) {
+	if err == nil || fault.KindOf(err) != fault.Internal {
 		return err
 	}
 	return module.Unavailable(fmt.Errorf("host: %w", err))

@@ -14,6 +14,7 @@ import (
 
 	"github.com/pushfx/pushfx/integration/homeserver/data"
 	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/fault"
 	"github.com/pushfx/pushfx/module/mxid"
 )
 
@@ -34,7 +35,7 @@ type Store struct{ db *data.DB }
 func New(db *data.DB) *Store { return &Store{db} }
 
 // ErrTooManyMembers refuses an event that would give its room too many members.
-const ErrTooManyMembers = data.Refusal("host: the room has too many members")
+var ErrTooManyMembers = fault.New(fault.InvalidParam, "The room has too many members.")
 
 // Event is an event of a room.
 type Event struct {
@@ -126,9 +127,10 @@ func changeRoom(ctx context.Context, tx *data.Tx, room string, change Change) er
 		sum := sha256.Sum256(listed)
 		list, digest = string(listed), hex.EncodeToString(sum[:])
 	}
-	_, isChanged, err := data.One(ctx, tx, data.Value[int], `INSERT INTO rooms (room_id, name, members_sha256) VALUES (?1, ?2, ?3)
+	// RETURNING would make a temporary table.
+	changed, err := tx.ExecContext(ctx, `INSERT INTO rooms (room_id, name, members_sha256) VALUES (?1, ?2, ?3)
 		ON CONFLICT DO UPDATE SET name = IIF(?2 = '', name, ?2), members_sha256 = IIF(?3 = '', members_sha256, ?3)
-		WHERE ?2 NOT IN ('', name) OR ?3 NOT IN ('', members_sha256) RETURNING 1`, room, change.Name, digest)
+		WHERE ?2 NOT IN ('', name) OR ?3 NOT IN ('', members_sha256)`, room, change.Name, digest)
 	if err != nil {
 		return err
 	}
@@ -137,8 +139,8 @@ func changeRoom(ctx context.Context, tx *data.Tx, room string, change Change) er
 			return err
 		}
 	}
-	if list == "" || !isChanged {
-		return nil
+	if n, err := changed.RowsAffected(); err != nil || n == 0 || list == "" {
+		return err
 	}
 	if _, err := tx.ExecContext(ctx, `DELETE FROM members WHERE room_id = ? AND NOT by_event
 		AND user_id NOT IN (SELECT value FROM json_each(?))`, room, list); err != nil {
@@ -170,9 +172,12 @@ func addEvent(ctx context.Context, tx *data.Tx, e Event) (Event, error) {
 	if e.Thread, e.Hops, err = threadOf(ctx, tx, e.Room, relation); err != nil {
 		return e, err
 	}
-	e.Position, _, err = data.One(ctx, tx, data.Value[int64], `INSERT INTO events (room_id, event_id, json, parent, thread, hops, power)
-		VALUES (?, ?, ?, ?, ?, ?, ?) RETURNING position`, e.Room, e.ID, e.JSON, e.Parent, e.Thread, e.Hops, e.Power)
-	if err != nil || rand.IntN(removeEvery) > 0 {
+	added, err := tx.ExecContext(ctx, `INSERT INTO events (room_id, event_id, json, parent, thread, hops, power)
+		VALUES (?, ?, ?, ?, ?, ?, ?)`, e.Room, e.ID, e.JSON, e.Parent, e.Thread, e.Hops, e.Power)
+	if err != nil {
+		return e, err
+	}
+	if e.Position, err = added.LastInsertId(); err != nil || rand.IntN(removeEvery) > 0 {
 		return e, err
 	}
 	_, err = tx.ExecContext(ctx, `DELETE FROM events WHERE room_id = ?1 AND position NOT IN (SELECT id FROM push_outbox)

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 
 	"github.com/pushfx/pushfx/integration/homeserver/data"
+	"github.com/pushfx/pushfx/module/fault"
 	"github.com/pushfx/pushfx/module/mxid"
 )
 
@@ -22,7 +23,7 @@ const (
 )
 
 // ErrTooMuchData refuses account data of a user who has too much.
-const ErrTooMuchData = data.Refusal("host: the user has too much account data")
+var ErrTooMuchData = fault.New(fault.TooLarge, "The user has too much account data.")
 
 // IgnoredType is the account data type of [Ignored].
 const IgnoredType = "m.ignored_user_list"

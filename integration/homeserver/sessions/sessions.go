@@ -14,15 +14,14 @@ import (
 
 	"github.com/pushfx/pushfx/integration/homeserver/data"
 	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/fault"
 	"github.com/pushfx/pushfx/module/mxid"
 )
 
 // The errors for clients.
-const (
-	ErrWrongPassword = data.Refusal("invalid username or password")
-	ErrDeactivated   = data.Refusal("this account has been deactivated")
-
-	errPasswordChanged = data.Refusal("the password has changed since it was checked")
+var (
+	ErrWrongPassword = fault.New(fault.Forbidden, "Invalid username or password.")
+	ErrDeactivated   = errors.New("this account has been deactivated")
 )
 
 // Sessions stores users with their passwords, devices and account data. It is safe for concurrent use. Each
@@ -69,9 +68,9 @@ func (s *Sessions) Check(ctx context.Context, who Caller) error {
 
 // LoggedIn implements [module.Accounts].
 func (s *Sessions) LoggedIn(ctx context.Context, user mxid.UserID, device string) (bool, error) {
-	is, _, err := data.One(ctx, s.db, data.Value[bool], `SELECT NOT EXISTS (SELECT 1 FROM users WHERE user_id = ?1 AND deactivated_ts IS NOT NULL)
-		AND (?2 IN ('', ?3) OR EXISTS (SELECT 1 FROM devices WHERE user_id = ?1 AND device_id = ?2))`, user, device, defaultDevice)
-	return is, err
+	one := module.Session{User: user, Device: device}
+	is := s.LoggedInMany(ctx, []module.Session{one})[one]
+	return is.Value, is.Err
 }
 
 // LoggedInMany implements [module.BulkAccounts], with one query.
@@ -119,19 +118,15 @@ func accountOf(ctx context.Context, from data.Source, user mxid.UserID) (account
 // tokens and devices" and "Soft logout"). Errors: [ErrWrongPassword], [ErrDeactivated].
 func (s *Sessions) LogIn(ctx context.Context, user mxid.UserID, password, device string) (token string, err error) {
 	secret := rand.Text()
-	for {
-		// A hash takes too long for a transaction.
-		checked, err := s.checkPassword(ctx, user, password)
+	for isStored := false; !isStored; { // again, if the password changes meanwhile
+		checked, err := s.checkPassword(ctx, user, password) // a hash takes too long for a transaction
 		if err != nil {
 			return "", err
 		}
 		err = s.db.Write(ctx, func(ctx context.Context, tx *data.Tx) error {
 			now, err := accountOf(ctx, tx, user)
-			if err != nil {
+			if isStored = now == checked; err != nil || !isStored {
 				return err
-			}
-			if now != checked {
-				return errPasswordChanged
 			}
 			if _, err := tx.ExecContext(ctx, `INSERT INTO users (user_id) VALUES (?) ON CONFLICT DO NOTHING`, user); err != nil {
 				return err
@@ -139,12 +134,12 @@ func (s *Sessions) LogIn(ctx context.Context, user mxid.UserID, password, device
 			_, err = tx.ExecContext(ctx, `INSERT OR REPLACE INTO devices VALUES (?, ?, ?, ?)`, user, device, hashSecret(secret), time.Now().UnixMilli())
 			return err
 		})
-		if errors.Is(err, errPasswordChanged) {
-			continue
+		if err != nil {
+			return "", err
 		}
-		s.ended(user)
-		return sessionToken(Localpart(user), device, secret), err
 	}
+	s.ended(user)
+	return sessionToken(Localpart(user), device, secret), nil
 }
 
 // CheckPassword checks a user's password. Errors: [ErrWrongPassword], [ErrDeactivated].
@@ -165,34 +160,33 @@ func (s *Sessions) checkPassword(ctx context.Context, user mxid.UserID, password
 	return a, checkPassword(password, a.password)
 }
 
-const setPassword = `INSERT INTO users (user_id, password) VALUES (?, ?) ON CONFLICT DO UPDATE SET password = excluded.password`
-
-// SetPassword changes a user's password.
-func (s *Sessions) SetPassword(ctx context.Context, user mxid.UserID, password string) error {
-	hash, err := hashPassword(password)
-	if err != nil {
-		return err
-	}
-	return s.db.Exec(ctx, setPassword, user, hash)
-}
-
-// SetPasswordAndEndOthers changes a user's password and ends the sessions of all other devices, in one transaction: no
-// other device keeps a session that began with the old password.
-func (s *Sessions) SetPasswordAndEndOthers(ctx context.Context, user mxid.UserID, password, device string) error {
+// SetPassword changes a user's password. With [EndOthers], the same transaction ends the sessions of all devices but one:
+// none keeps a session that began with the old password.
+func (s *Sessions) SetPassword(ctx context.Context, user mxid.UserID, password, device string, others Others) error {
 	hash, err := hashPassword(password)
 	if err != nil {
 		return err
 	}
 	err = s.db.Write(ctx, func(ctx context.Context, tx *data.Tx) error {
-		if _, err := tx.ExecContext(ctx, setPassword, user, hash); err != nil {
+		_, err := tx.ExecContext(ctx, `INSERT INTO users (user_id, password) VALUES (?, ?) ON CONFLICT DO UPDATE SET password = excluded.password`, user, hash)
+		if err != nil || others == KeepOthers {
 			return err
 		}
-		_, err := tx.ExecContext(ctx, `DELETE FROM devices WHERE user_id = ? AND device_id <> ?`, user, device)
+		_, err = tx.ExecContext(ctx, `DELETE FROM devices WHERE user_id = ? AND device_id <> ?`, user, device)
 		return err
 	})
 	s.ended(user)
 	return err
 }
+
+// Others says what a new password does with the sessions of other devices.
+type Others bool
+
+// The choices of the client.
+const (
+	KeepOthers Others = false
+	EndOthers  Others = true
+)
 
 // End ends the session of a device.
 func (s *Sessions) End(ctx context.Context, user mxid.UserID, device string) error {

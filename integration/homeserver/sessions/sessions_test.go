@@ -72,12 +72,11 @@ func TestSessionsWithoutTheDatabase(t *testing.T) {
 	_, loggedInErr := s.LoggedIn(t.Context(), user, "PHONE")
 	for name, err := range map[string]error{
 		"LogIn": loginErr, "Authenticate": authErr, "LoggedIn": loggedInErr,
-		"CheckPassword":           s.CheckPassword(t.Context(), user, DefaultPassword),
-		"SetPassword":             s.SetPassword(t.Context(), user, "x"),
-		"SetPasswordAndEndOthers": s.SetPasswordAndEndOthers(t.Context(), user, "x", "PHONE"),
-		"End":                     s.End(t.Context(), user, "PHONE"),
-		"EndAll":                  s.EndAll(t.Context(), user),
-		"Deactivate":              s.Deactivate(t.Context(), user),
+		"CheckPassword": s.CheckPassword(t.Context(), user, DefaultPassword),
+		"SetPassword":   s.SetPassword(t.Context(), user, "x", "PHONE", EndOthers),
+		"End":           s.End(t.Context(), user, "PHONE"),
+		"EndAll":        s.EndAll(t.Context(), user),
+		"Deactivate":    s.Deactivate(t.Context(), user),
 	} {
 		if fault.KindOf(err) != fault.Unavailable {
 			t.Errorf("%s: got %v", name, err)
@@ -104,7 +103,7 @@ func TestLoginsRaceWithAPasswordChange(t *testing.T) {
 			}
 		}()
 	}
-	if err := s.SetPasswordAndEndOthers(t.Context(), user, "x", "TABLET"); err != nil {
+	if err := s.SetPassword(t.Context(), user, "x", "TABLET", EndOthers); err != nil {
 		t.Fatal(err)
 	}
 	for range 8 {
