@@ -21,7 +21,7 @@ func heapBytes() int {
 
 // The sets take about 50 MB. Texts of a result must not be parts of a set's JSON, either.
 func TestResultsDoNotKeepSetsInMemory(t *testing.T) {
-	const users, most = 40, 10 << 20
+	const users, most = 40, 2 << 20
 	cache, event, before := match.NewCache(1<<10), readEvent(t, bodyEvent("keyword7")), heapBytes()
 	var all []match.Result
 	for n := range users {
