@@ -71,7 +71,7 @@ func importTable() []importRow {
 		{"module/match", append([]string{"module/pushrule"}, pure...), noIO},
 		{"module/stored", append([]string{"module/pushrule", "module/pusher"}, pure...), noIO},
 		{"module/pusher", append([]string{idna, ssrf}, pure...), noIO}, // from ssrf only the ranges, which do no I/O
-		{"module/delivery", with("module/feed", "module/match", bounded, partition, "module/delivery/channel", "module/delivery/channel/kinds", mailChannel, webPush, "module/delivery/content", "module/delivery/turns"), []string{"os"}},
+		{"module/delivery", with("module/feed", "module/match", bounded, partition, semaphore, "module/delivery/channel", "module/delivery/channel/kinds", mailChannel, webPush, "module/delivery/content", "module/delivery/turns"), []string{"os"}},
 		{"module/delivery/channel", with("module/delivery/content", "module/delivery/dialguard", idna), []string{"os"}},
 		{"module/delivery/channel/httppush", with("module/delivery/channel", "module/delivery/content"), []string{"os"}},
 		{mailChannel, with("module/match", "module/delivery/channel", "module/delivery/content"), []string{"net", "net/http", "os"}},

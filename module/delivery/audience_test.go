@@ -92,7 +92,7 @@ func withAudience(t *testing.T, test func(t *testing.T, s *ruleStore, a *audienc
 		defer cancel()
 		go feed.Run(ctx)
 		synctest.Wait()
-		test(t, s, &audience{feed, s, queuetest.NewMemory().Partition, observe.None})
+		test(t, s, newAudience(feed, s, queuetest.NewMemory().Partition, observe.None))
 	})
 }
 

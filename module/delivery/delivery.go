@@ -109,7 +109,7 @@ func New(seams Seams, cfg Config) (*Delivery, error) {
 		gates:    newGates(turns.Config{MaxInFlight: cfg.MaxInFlight, MaxPerGate: cfg.MaxPerGateway, Random: rand.Float64}),
 		failures: &failures{observer: seams.Observer, reported: map[string]reports{}},
 	}
-	d.audience = &audience{seams.Feed, seams.Host, seams.Queue.Partition, seams.Observer}
+	d.audience = newAudience(seams.Feed, seams.Host, seams.Queue.Partition, seams.Observer)
 	d.summaries = &summaries{queue: seams.Queue, failures: d.failures, channels: channels, reported: map[pusher.Kind]bool{}}
 	d.claims = &claims{queue: seams.Queue, failures: d.failures, own: map[pusherName]*claimed{}}
 	userOf := func(user mxid.UserID) mxid.UserID { return user }

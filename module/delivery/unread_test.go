@@ -233,12 +233,12 @@ func TestARecipientHasARoomNameAndTweaks(t *testing.T) {
 		e := module.Event{
 			JSON: `{"event_id":"$1","room_id":"!r:h","type":"m.room.message","sender":"@s:h","content":{"body":"x"}}`, Room: match.Room{MemberCount: 2},
 		}
-		decisions, err := d.Decide(t.Context(), e, []match.Member{{User: name1}})
+		decisions, err := d.Decide(w.t.Context(), e, []match.Member{{User: name1}})
 		if err != nil {
 			t.Fatal(err)
 		}
 		decisions[0].RoomName = "Alice and Bob"
-		if err := d.Notify(t.Context(), e, decisions); err != nil {
+		if err := d.Notify(w.t.Context(), e, decisions); err != nil {
 			t.Fatal(err)
 		}
 		synctest.Wait()

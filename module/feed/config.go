@@ -21,7 +21,8 @@ type Config struct {
 
 	// MaxCachedRules limits the compiled rules that are kept; see [match.Cache]. It counts
 	// bytes before compilation; compiled rules take up to seven times as much. Default 32
-	// MiB.
+	// MiB. Rules that are not kept are evaluated and let go: at any time those of at most 128
+	// users, for all events of a host, besides one compiled set for each core.
 	MaxCachedRules int
 
 	// MaxQueued limits the users whose changes wait for one slow listener. Default 10,000.

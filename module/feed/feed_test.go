@@ -355,11 +355,21 @@ func newInstance(
 // keepRules reads the user's rules for a decision, unless they are kept. Then is called after
 // the rules are read.
 func (i *instance) keepRules(ctx context.Context, user mxid.UserID, then func()) {
-	i.Rules(ctx, []match.Member{{User: user}}, func(ctx context.Context, users []mxid.UserID) map[mxid.UserID]module.Result[module.Content] {
-		all := i.store.LoadMany(ctx, users)
-		then()
-		return all
-	})
+	i.rulesOf(ctx, user, then)
+}
+
+// rulesOf returns the user's rules for a decision, nil if they cannot be read.
+func (i *instance) rulesOf(ctx context.Context, user mxid.UserID, then func()) *match.Rules {
+	rules := i.Feed.Rules([]match.Member{{User: user}})
+	if missing, _ := rules.Missing(0); len(missing) == 0 {
+		return rules.Entries[0].Rules()
+	}
+	loaded := i.store.LoadMany(ctx, []mxid.UserID{user})[user]
+	then()
+	if loaded.Err != nil {
+		return nil
+	}
+	return rules.Keep(user, loaded.Value)
 }
 
 func (i *instance) reported() []string {
@@ -840,12 +850,7 @@ func (i *instance) wantRules(user mxid.UserID, when string) {
 	i.t.Helper()
 	want, read := ruleIDs(match.Compile(i.store.content(user).Rules)), 0
 	for range 2 {
-		members := []match.Member{{User: user}}
-		i.Rules(i.t.Context(), members, func(ctx context.Context, users []mxid.UserID) map[mxid.UserID]module.Result[module.Content] {
-			read++
-			return i.store.LoadMany(ctx, users)
-		})
-		if got := ruleIDs(members[0].Rules); !slices.Equal(got, want) {
+		if got := ruleIDs(i.rulesOf(i.t.Context(), user, func() { read++ })); !slices.Equal(got, want) {
 			i.t.Errorf("%s: rules %q decide, stored are %q", when, got, want)
 		}
 	}

@@ -2,6 +2,7 @@ package feed
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/pushfx/pushfx/module"
@@ -13,6 +14,8 @@ import (
 // asked again: if a host's call at a logout fails, no change of pushers tells of it. It is
 // as long as a logged-out device may get notifications then, and a first pusher none.
 const pushersAge = 30 * time.Second
+
+var errNoResult = errors.New("no result for a user")
 
 // Pushers returns the pushers of users, in their order: from the cache or else from load,
 // which gets the users that are missing, and is [module.HostService.Pushers]. Users without
@@ -36,12 +39,23 @@ func (f *Feed) Pushers(
 			return true
 		},
 	})
-	failed := loadMissing(ctx, missing, load, func(m mark[pusher.List], list pusher.List) {
-		lists[m.at].Value = list
-		f.pushers.keep(m, list)
-	})
+	if len(missing) == 0 {
+		return lists
+	}
+	toLoad := make([]mxid.UserID, len(missing))
+	for i, m := range missing {
+		toLoad[i] = m.user
+	}
+	loaded := load(ctx, toLoad)
 	for _, m := range missing {
-		lists[m.at].Err = failed[m.user]
+		list, found := loaded[m.user]
+		switch {
+		case !found:
+			list.Err = module.Unavailable(errNoResult)
+		case list.Err == nil:
+			f.pushers.keep(m, list.Value)
+		}
+		lists[m.at] = list
 	}
 	return lists
 }

@@ -1,6 +1,9 @@
 package match
 
 import (
+	"slices"
+	"strings"
+
 	"github.com/pushfx/pushfx/module/pushrule"
 	"github.com/pushfx/pushfx/module/strictjson"
 )
@@ -10,6 +13,16 @@ type outcome struct {
 	notify    bool
 	highlight bool
 	sound     string
+}
+
+// clone copies the texts, too, which are parts of the set's JSON.
+func (o outcome) clone() outcome {
+	o.actions = slices.Clone(o.actions)
+	for i, action := range o.actions {
+		o.actions[i] = pushrule.Action(strings.Clone(string(action)))
+	}
+	o.sound = strings.Clone(o.sound)
+	return o
 }
 
 // readOutcome reads the effect of a rule's actions. It drops the historical actions

@@ -4,6 +4,7 @@ import (
 	"context"
 	"math"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -40,21 +41,38 @@ const bulkPause = 1 << 16
 // outcome. If the context ends first, EvaluateAll returns the context's error within
 // milliseconds, and no results.
 func EvaluateAll(ctx context.Context, event *Event, room Room, members []Member) ([]Result, error) {
-	results := make([]Result, len(members))
+	results, _, err := EvaluateCached(ctx, event, room, members, nil)
+	return results, err
+}
+
+// EvaluateCached is [EvaluateAll] for members whose rules may be in a [Cache]: unless entries
+// are nil, each member has one, and a member without Rules has those of the entry. Such a set
+// is in use during its evaluation alone, so that an eviction frees its memory. EvaluateCached
+// also returns the indexes of members whose entry is not nil and evicted, in order; they have
+// the zero Result.
+func EvaluateCached(
+	ctx context.Context, event *Event, room Room, members []Member, entries []*Entry,
+) (results []Result, evicted []int, err error) {
+	results = make([]Result, len(members))
+	var mu sync.Mutex // of evicted
 	steps := (len(members) + bulkStep - 1) / bulkStep
 	workers := min(runtime.GOMAXPROCS(0), steps)
 	var taken atomic.Int64
 	var wait sync.WaitGroup
 	work := func() {
-		w := bulkWorker{results: map[*Rules]*bulkResult{}}
+		w := bulkWorker{members: members, entries: entries, results: map[*Rules]*bulkResult{}}
 		w.subject = newSubject(event, Facts{Room: room})
+		defer func() {
+			mu.Lock()
+			defer mu.Unlock()
+			evicted = append(evicted, w.evicted...)
+		}()
 		for ctx.Err() == nil {
 			start := int(taken.Add(1)-1) * bulkStep
 			if start >= len(members) {
 				return
 			}
-			end := min(start+bulkStep, len(members))
-			w.evaluate(ctx, members[start:end], results[start:end])
+			w.evaluate(ctx, start, results[start:min(start+bulkStep, len(members))])
 		}
 	}
 	for range workers - 1 {
@@ -63,12 +81,17 @@ func EvaluateAll(ctx context.Context, event *Event, room Room, members []Member)
 	work()
 	wait.Wait()
 	if err := ctx.Err(); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	return results, nil
+	slices.Sort(evicted)
+	return results, evicted, nil
 }
 
 type bulkWorker struct {
+	members []Member
+	entries []*Entry // nil, or of the members
+	evicted []int
+
 	subject subject                // the event, and the current member
 	results map[*Rules]*bulkResult // the first result of each shared set
 	last    *Rules                 // the shared set of the previous member
@@ -76,7 +99,14 @@ type bulkWorker struct {
 	work    int                    // since the last pause
 }
 
-const maxShared = 4
+const (
+	maxShared = 4 // results of a set
+
+	// A worker remembers the results of maxSets sets of at most maxSharedBytes of JSON, which
+	// it keeps in memory.
+	maxSets        = 32
+	maxSharedBytes = 16 << 10
+)
 
 // bulkResult is one result of a shared set. It is valid for every member for whom the
 // conditions in notes have the noted outcome.
@@ -86,11 +116,12 @@ type bulkResult struct {
 	next   *bulkResult // the next result of the set
 }
 
-func (w *bulkWorker) evaluate(ctx context.Context, members []Member, results []Result) {
+func (w *bulkWorker) evaluate(ctx context.Context, start int, results []Result) {
 	sender, sent := w.subject.event.text(&wellKnown[slotSender])
-	for i := range members {
-		if m := &members[i]; m.Rules != nil && !(sent && string(m.User) == sender) {
-			results[i] = w.resultFor(m)
+	for i := range results {
+		m := &w.members[start+i]
+		if rules := w.rulesOf(start + i); rules != nil && !(sent && string(m.User) == sender) {
+			results[i] = w.resultFor(m, rules)
 		}
 		if w.work += memberWork; w.work > bulkPause {
 			w.work = 0
@@ -102,20 +133,31 @@ func (w *bulkWorker) evaluate(ctx context.Context, members []Member, results []R
 	}
 }
 
+func (w *bulkWorker) rulesOf(at int) *Rules {
+	if given := w.members[at].Rules; given != nil || w.entries == nil || w.entries[at] == nil {
+		return given
+	}
+	rules := w.entries[at].Rules()
+	if rules == nil {
+		w.evicted = append(w.evicted, at)
+	}
+	return rules
+}
+
 // resultFor returns the result of a member's rules. Members with the same shared set are
 // often next to each other, so the worker keeps the first result of the last set. If no
 // condition of that result is about the member, the result is valid for all members.
-func (w *bulkWorker) resultFor(m *Member) Result {
-	if m.Rules.shared {
-		if m.Rules != w.last {
-			w.last, w.found = m.Rules, w.results[m.Rules]
+func (w *bulkWorker) resultFor(m *Member, rules *Rules) Result {
+	if rules.shared {
+		if rules != w.last {
+			w.last, w.found = rules, w.results[rules]
 		}
 		if isForAll := w.found != nil && len(w.found.notes) == 0; isForAll {
 			return w.found.result
 		}
 	}
 	w.subject.setUser(m.User, m.DisplayName, m.Power)
-	result := w.evaluateOrReuse(m.Rules)
+	result := w.evaluateOrReuse(rules)
 	w.work += maxWork - w.subject.meter.left
 	return result
 }
@@ -135,6 +177,9 @@ func (w *bulkWorker) evaluateOrReuse(rules *Rules) Result {
 	switch {
 	case kept == 0:
 		w.found = w.evaluateShared(rules)
+		if len(w.results) == maxSets {
+			clear(w.results)
+		}
 		w.results[rules] = w.found
 		return w.found.result
 	case kept < maxShared:

@@ -30,6 +30,7 @@ type Cache struct {
 // Entry holds a set until the [Cache] evicts it.
 type Entry struct {
 	key     string
+	size    int // of the key
 	compile sync.Once
 	rules   atomic.Pointer[Rules] // nil before the compilation and after the eviction
 	used    atomic.Bool           // whether it was used since the last move to the front
@@ -61,6 +62,9 @@ func (e *Entry) Rules() *Rules {
 	return rules
 }
 
+// Size returns about the bytes of the set's JSON, also after the eviction.
+func (e *Entry) Size() int { return e.size }
+
 func (e *Entry) use() {
 	if !e.used.Load() { // avoids a write, so that the cores keep the value in their caches
 		e.used.Store(true)
@@ -84,7 +88,7 @@ func (c *Cache) Entry(user mxid.UserID, set pushrule.Ruleset) (*Entry, *Rules) {
 		// A compiled condition works for every user. If the user's id occurs elsewhere,
 		// for example as the id of a rule, users cannot share the set.
 		if isOnlyInConditions := compiled.personal == count; isOnlyInConditions {
-			compiled.shared = true
+			compiled.shared = len(masked) <= maxSharedBytes
 			return compiled
 		}
 		own = compiled
@@ -137,22 +141,22 @@ func (c *Cache) entry(key []byte) *Entry {
 		return e
 	}
 	c.taken++
-	e = &Entry{key: string(key), since: c.taken}
+	e = &Entry{key: string(key), size: len(key), since: c.taken}
 	e.place = c.sized(e).PushFront(e)
 	c.entries[e.key] = e
-	c.size += len(key)
+	c.size += e.size
 	for c.size > c.limit {
 		c.evict(c.victim())
 	}
 	return e
 }
 
-func (c *Cache) sized(e *Entry) *list.List { return &c.sizes[bits.Len(uint(len(e.key)))] }
+func (c *Cache) sized(e *Entry) *list.List { return &c.sizes[bits.Len(uint(e.size))] }
 
 func (c *Cache) evict(e *Entry) {
 	delete(c.entries, e.key)
 	c.sized(e).Remove(e.place)
-	c.size -= len(e.key)
+	c.size -= e.size
 	e.key = "" // frees the memory while a caller keeps the entry
 	e.rules.Store(nil)
 }

@@ -2,6 +2,7 @@ package match
 
 import (
 	"slices"
+	"sync/atomic"
 
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pushrule"
@@ -17,7 +18,9 @@ type Rules struct {
 	bodies    bodyIndex        // rules with a condition on words of the body
 	owner     mxid.UserID      // the user whose set was compiled; empty: unknown
 	personal  int              // number of conditions that compare with the user's id
-	shared    bool             // whether a [Cache] gives the set to several users
+	shared    bool             // whether a [Cache] may give the set to many users
+
+	copies []atomic.Pointer[matched] // by rule, of those that matched
 }
 
 // For content, room and sender rules, conditions contains the condition that the kind
@@ -47,6 +50,7 @@ func compile(set pushrule.Ruleset, owner mxid.UserID) *Rules {
 		}
 	}
 	r.bodies.build(r.rules)
+	r.copies = make([]atomic.Pointer[matched], len(r.rules))
 	return r
 }
 

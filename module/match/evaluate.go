@@ -13,14 +13,24 @@
 package match
 
 import (
+	"strings"
+
 	"github.com/pushfx/pushfx/module/pushrule"
 )
 
 // Result is the first matching rule in the order of the specification. The zero value
-// means that no rule matches.
+// means that no rule matches. It holds a copy of what it says of the rule: keeping a Result
+// does not keep the rule set in memory.
 type Result struct {
-	rule       *rule
+	rule       *matched
 	incomplete bool
+}
+
+// matched is a copy of what a [Result] says of a rule.
+type matched struct {
+	kind    pushrule.Kind
+	id      string
+	outcome outcome
 }
 
 // Matched reports whether a rule matches.
@@ -75,7 +85,21 @@ func (r *Rules) Evaluate(event *Event, facts Facts) Result {
 
 func (r *Rules) evaluate(s *subject) Result {
 	found := r.first(s)
-	return Result{found, s.meter.exhausted}
+	return Result{r.matched(found), s.meter.exhausted}
+}
+
+// matched returns the copy of a rule, which it makes when the rule matches for the first time.
+// It returns nil for len(r.rules).
+func (r *Rules) matched(at int32) *matched {
+	if int(at) == len(r.rules) {
+		return nil
+	}
+	if m := r.copies[at].Load(); m != nil {
+		return m
+	}
+	rule := &r.rules[at]
+	r.copies[at].CompareAndSwap(nil, &matched{rule.kind, strings.Clone(rule.id), rule.outcome.clone()})
+	return r.copies[at].Load()
 }
 
 func (s *subject) isOwn() bool {
@@ -83,7 +107,8 @@ func (s *subject) isOwn() bool {
 	return found && sender == string(s.facts.User)
 }
 
-func (r *Rules) first(s *subject) *rule {
+// first returns the index of the first matching rule, or len(r.rules).
+func (r *Rules) first(s *subject) int32 {
 	s.meter.spend(r.work)
 	bound := min(r.firstByText(r.rooms, s, slotRoomID), r.firstByText(r.senders, s, slotSender))
 	for _, i := range r.unindexed {
@@ -95,11 +120,7 @@ func (r *Rules) first(s *subject) *rule {
 			break
 		}
 	}
-	bound = r.bodies.first(r.rules, s, bound)
-	if int(bound) == len(r.rules) {
-		return nil
-	}
-	return &r.rules[bound]
+	return r.bodies.first(r.rules, s, bound)
 }
 
 // firstByText returns the rule for the event's room or sender, or len(r.rules).

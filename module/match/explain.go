@@ -47,7 +47,7 @@ func (r *Rules) Explain(event *Event, facts Facts) Explanation {
 	e := Explanation{Own: s.isOwn(), Result: r.Evaluate(event, facts)}
 	decided := e.Own
 	for i := range r.rules {
-		explained := r.explainRule(&r.rules[i], &s, e.Result)
+		explained := r.explainRule(i, &s, e.Result)
 		if explained.Verdict == Matches && !decided {
 			explained.Verdict, decided = Decides, true
 		}
@@ -56,13 +56,14 @@ func (r *Rules) Explain(event *Event, facts Facts) Explanation {
 	return e
 }
 
-func (r *Rules) explainRule(rule *rule, s *subject, result Result) RuleExplanation {
+func (r *Rules) explainRule(at int, s *subject, result Result) RuleExplanation {
+	rule := &r.rules[at]
 	e := RuleExplanation{Kind: rule.kind, RuleID: rule.id, Verdict: Matches}
 	if !rule.enabled {
 		e.Verdict = Disabled
 		return e
 	}
-	if rule == result.rule {
+	if result.Matched() && result.rule == r.copies[at].Load() {
 		return e
 	}
 	for i := range rule.conditions {
