@@ -25,6 +25,7 @@ type Memory struct {
 	sent  map[memoryPusher]string
 	taken map[memoryPlace]time.Time // until when looks pass over a user at a gate, at least
 	nonce int
+	given int // back to the looks
 	calls int
 
 	// Fail is called before each operation, unless it is nil. Its error fails the operation. The user
@@ -374,11 +375,12 @@ func (m *Memory) Claim(ctx context.Context, requests []module.ClaimRequest) []mo
 	return results
 }
 
-// giveBack lets looks return a user again, behind others.
+// giveBack lets looks return a user again, behind others, in the order of the calls.
 func (m *Memory) giveBack(u module.DueUser) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.taken[memoryPlace{u.User, u.Gate}] = time.Now()
+	m.given++
+	m.taken[memoryPlace{u.User, u.Gate}] = time.Now().Add(time.Duration(m.given))
 }
 
 func (m *Memory) claim(r module.ClaimRequest) (claimed module.Claimed) {

@@ -318,7 +318,7 @@ for i = 2 + gates, #ARGV, 5 do
 	if score and score + 0 == known + 0 then
 		if wait < 0 or to ~= from then redis.call('ZREM', KEYS[2 * g + from], user) end
 		if wait >= 0 then
-			at = now + wait
+			at = now + wait + i -- keeps the order of the users
 			if at == score + 0 then at = at - 1 end
 			redis.call('ZADD', KEYS[2 * g + to], at, user)
 		end
