@@ -63,7 +63,11 @@ func startDemo(t *testing.T, flags ...string) *demo {
 		w.Close()
 		d.exited <- status
 	}()
-	t.Cleanup(func() { d.stop() })
+	t.Cleanup(func() {
+		if d.stop(); t.Failed() {
+			t.Log("the host's log: ", d.stderr)
+		}
+	})
 	for lines := bufio.NewScanner(stdout); lines.Scan(); {
 		d.greeting = append(d.greeting, lines.Text())
 		if strings.HasPrefix(lines.Text(), "Notifications appear") {

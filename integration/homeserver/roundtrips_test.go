@@ -45,13 +45,24 @@ func delay(client net.Conn, address string) {
 		defer server.Close()
 		_, _ = io.Copy(server, client)
 	}()
+	type reply struct {
+		text []byte
+		due  time.Time
+	}
+	replies := make(chan reply, 1000)
+	defer close(replies)
+	go func() { // timers of their own would mix them up on a busy machine
+		for r := range replies {
+			time.Sleep(time.Until(r.due))
+			_, _ = client.Write(r.text)
+		}
+	}()
 	for text := make([]byte, 64<<10); ; {
 		n, err := server.Read(text)
 		if err != nil {
 			return
 		}
-		later := slices.Clone(text[:n])
-		time.AfterFunc(farAway, func() { _, _ = client.Write(later) })
+		replies <- reply{slices.Clone(text[:n]), time.Now().Add(farAway)}
 	}
 }
 
