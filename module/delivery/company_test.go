@@ -592,7 +592,7 @@ func TestAClosedGatewayAnswersNewUsersSoon(t *testing.T) {
 }
 
 // The pushers of 30 users are at addresses of their own that refuse connections. That cuts no quiet host off: a gateway
-// that fails five times gets its notification after the waits of these failures.
+// that fails three times gets its notification after the waits of these failures, 7 s at most.
 func TestManyDeadGatewaysDelayNoRetry(t *testing.T) {
 	inBubble(t, func(w *world) {
 		own := func(user, pusher int) string { return fmt.Sprintf("dead%d-%d", user, pusher) }
@@ -606,7 +606,7 @@ func TestManyDeadGatewaysDelayNoRetry(t *testing.T) {
 		}
 		var first atomic.Int64
 		w.answer("gw", func(context.Context, sent) (module.GatewayAnswer, error) {
-			if first.Add(1) <= 5 {
+			if first.Add(1) <= 3 {
 				return module.GatewayAnswer{Status: 502}, nil
 			}
 			return module.GatewayAnswer{Status: 200}, nil
