@@ -107,6 +107,26 @@ func TestAStopDelaysNoEvent(t *testing.T) {
 	t.Logf("%d events, the latest after %v", len(answered), longest)
 }
 
+// A host stops while Redis is silent. It leaves its events to other hosts, which need not wait for the end of a lease.
+func TestAStopLeavesEventsThatWaitForRedis(t *testing.T) {
+	t.Parallel()
+	server := redistest.Single(t)
+	d := startDemo(t, "-redis-mode", "standalone", "-redis", server.Addr(), "-drain", "100ms")
+	d.send("demo-bob", "$1", "")
+	server.Pause()
+	defer server.Resume()
+	d.send("demo-bob", "$2", "")
+	if status := d.stop(); status != exitOK {
+		t.Errorf("status %d", status)
+	}
+	var waiting, held int
+	err := hosttest.OpenData(t).Writer().QueryRowContext(t.Context(),
+		`SELECT COUNT(*), COALESCE(SUM(held), 0) FROM push_outbox`).Scan(&waiting, &held)
+	if err != nil || waiting == 0 || held > 0 {
+		t.Errorf("%d events wait, the stopped host holds %d, %v", waiting, held, err)
+	}
+}
+
 // A database that cannot be written refuses what needs it, and says so in the log. Nothing is lost.
 func TestAFailingDatabaseLosesNothing(t *testing.T) {
 	t.Parallel()
