@@ -37,8 +37,8 @@ func DefaultConfig() Config {
 // Validate joins the errors of all invalid fields.
 func (c Config) Validate() error {
 	var faults []error
-	if least := time.Second; c.Recheck < least { // such as 60, which is 60 ns
-		faults = append(faults, fmt.Errorf("Recheck is %v, want at least %v", c.Recheck, least))
+	if field, least := "Recheck", time.Second; c.Recheck < least { // such as 60, which is 60 ns
+		faults = append(faults, fmt.Errorf("%s is %v, want at least %v", field, c.Recheck, least))
 	}
 	if c.MaxBytes < 0 {
 		faults = append(faults, fmt.Errorf("MaxBytes is %d, want at least 0", c.MaxBytes))
