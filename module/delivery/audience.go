@@ -2,7 +2,6 @@ package delivery
 
 import (
 	"context"
-	"errors"
 	"runtime"
 	"slices"
 	"sync"
@@ -131,8 +130,6 @@ func (a *audience) count(members []match.Member, missing int) {
 	a.observer.Count(observe.RulesRead, "", missing)
 }
 
-var errNoRules = errors.New("no result for a user")
-
 // reading is an event whose members' rules are being read.
 type reading struct {
 	*audience
@@ -201,7 +198,7 @@ func (r *reading) load(ctx context.Context, users []mxid.UserID) (sets map[mxid.
 		set, found := loaded[user]
 		switch {
 		case !found:
-			r.left.Add(errNoRules, user)
+			r.left.Add(errNoResult, user)
 		case set.Err == nil:
 			sets[user], answered = set.Value, true
 		case fault.KindOf(set.Err) == fault.Database:

@@ -272,11 +272,11 @@ func (s *sending) endTurnAfter(a channel.Answer) {
 		result = turns.Blocked
 	case a.Outcome == module.Failed && (a.Class == channel.ClassDNS || a.Class == channel.ClassRefused) && channel.IsNamedByUsers(s.turn.Gate):
 		result = turns.Unreached // a server of the host's own is no sign that this host is cut off
-	case a.Outcome != module.Failed && a.Outcome != module.Throttled && a.Outcome != module.Blocked:
-	case a.Class == channel.ClassStatus:
-		result = turns.Answered
-	default:
+	case a.Outcome == module.Failed, a.Outcome == module.Throttled, a.Outcome == module.Blocked:
 		result = turns.Failed
+		if a.Class == channel.ClassStatus {
+			result = turns.Answered
+		}
 	}
 	s.d.gates.end(s.turn, result)
 	s.turn = nil

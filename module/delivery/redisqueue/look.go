@@ -43,7 +43,7 @@ func (q *Queue) Look(ctx context.Context, look module.Look) (looked module.Looke
 	for _, g := range rest {
 		looked.Late, looked.More = max(looked.Late, g.late), true
 	}
-	looked.More = looked.More || slices.Contains(slices.Collect(maps.Values(read.full)), true)
+	looked.More = looked.More || len(read.full) > 0
 	looked.Late = max(looked.Late, q.Index.looks.note(q.Index.Shards, began, read))
 	if len(read.failed) == q.Index.Shards && len(looked.Users) == 0 {
 		for _, err := range read.failed {
@@ -131,7 +131,10 @@ func (x *Index) readIndex(ctx context.Context) *dueGates {
 		now, found := times[shard].Val().UnixMicro(), gates[shard].Val()
 		due := slices.IndexFunc(found, func(z redis.Z) bool { return int64(z.Score) > now })
 		if due < 0 {
-			due, all.full[shard] = len(found), len(found) == maxGates
+			due = len(found)
+		}
+		if due == maxGates {
+			all.full[shard] = true
 		}
 		for _, z := range found[:due] {
 			gate, _ := z.Member.(string)
@@ -181,15 +184,19 @@ func choose(gates []dueGate, look module.Look) (chosen, rest []dueGate) {
 // lastShare is the part of a look's gates that are the last ones, while there are others.
 const lastShare = 4
 
-// inTurn returns the gates in their order, but of those that go last one after some others.
-func inTurn(gates []dueGate, isLast func(dueGate) bool) []dueGate {
-	sorted := make([]dueGate, 0, len(gates))
-	last := slices.DeleteFunc(slices.Clone(gates), func(g dueGate) bool { return !isLast(g) })
-	for first := range slices.Values(gates) {
-		if isLast(first) {
-			continue
+// inTurn returns the gates in their order, except that last ones go singly between groups of others.
+func inTurn(gates []dueGate, isLast func(dueGate) bool) (sorted []dueGate) {
+	var others, last []dueGate
+	for _, g := range gates {
+		if isLast(g) {
+			last = append(last, g)
+		} else {
+			others = append(others, g)
 		}
-		if sorted = append(sorted, first); len(last) > 0 && (len(sorted)+1)%lastShare == 0 {
+	}
+	for group := range slices.Chunk(others, lastShare-1) {
+		sorted = append(sorted, group...)
+		if len(group) == lastShare-1 && len(last) > 0 {
 			sorted, last = append(sorted, last[0]), last[1:]
 		}
 	}

@@ -631,8 +631,13 @@ func (s *Scheduler) note(now time.Time, t *Turn, r Result, hung bool) {
 		g.endProbe(now, r)
 	}
 	switch r {
-	case Taken:
+	case Taken, Answered:
 		s.addAnswer(now, t)
+	case Unreached:
+		s.addUnreached(now, t)
+	}
+	switch r {
+	case Taken:
 		g.takes(now, min(now.Sub(t.began), hangAfter), s.cfg.MaxPerGate)
 		s.setSlow(g, g.mean > slowAfter)
 		g.answers.at(now).add(user)
@@ -640,12 +645,6 @@ func (s *Scheduler) note(now time.Time, t *Turn, r Result, hung bool) {
 			g.failingMore++
 		}
 	case Answered, Failed, Unreached:
-		switch r {
-		case Answered:
-			s.addAnswer(now, t)
-		case Unreached:
-			s.addUnreached(now, t)
-		}
 		if !hung {
 			g.fails(now, user)
 		}
